@@ -1,0 +1,51 @@
+PYTHON ?= python3
+PYTEST_ARGS ?= -n 2
+
+BIN := .venv/bin
+# Names this checkout, so that a .venv that was copied or moved with its folder is built anew.
+STAMP := .venv/.installed-$(shell pwd | cksum | cut -d' ' -f1)
+
+ifeq ($(ONES_ALL),1)
+SLOW := -m ""
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test fmt bench docs
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: $(STAMP)  ## create .venv and install everything into it (minutes the first time)
+
+# The stamp goes before the work and comes back after it: no stamp means that an installation broke
+# half way, and the next one starts from an empty .venv.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	    { echo "error: '$(PYTHON)' is not Python 3.11 or later; name one that is: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "Installing ONES and what it needs into .venv; the first time this takes minutes."
+	@test -e $@ && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@rm -f .venv/.installed-*
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+demo: setup  ## train real jobs on this machine under the scheduler
+	$(BIN)/ones demo
+
+test: export OPENBLAS_NUM_THREADS = 1
+test: export OMP_NUM_THREADS = 1
+test: setup  ## format, lint, types, layers, tests; ONES_ALL=1 adds the long ones
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest $(SLOW) $(PYTEST_ARGS)
+
+fmt: setup  ## format the code and repair what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup  ## measure the simulator
+	$(BIN)/ones bench sim
+
+docs: setup  ## build the reference pages
+	$(BIN)/python docs/build.py

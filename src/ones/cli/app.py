@@ -1,0 +1,46 @@
+"""All commands, in the order in which `ones --help` shows them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ones import __version__
+from ones.cli.bench import bench
+from ones.cli.config import config
+from ones.cli.demo import demo
+from ones.cli.replay import replay
+from ones.cli.sim import sim
+from ones.cli.trace import trace
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Share GPUs among training jobs: how many, and which batch size, decided while they run.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"ones {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(demo)
+app.command()(sim)
+app.command()(replay)
+app.add_typer(trace, name="trace")
+app.add_typer(bench, name="bench")
+app.command()(config)

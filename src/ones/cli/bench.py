@@ -1,0 +1,71 @@
+"""`ones bench`: measured speed, each against a named rival in the same run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ones.cli.output import JSON_HELP, print_json, print_table, say
+from ones.errors import InvalidSettingError
+
+bench = typer.Typer(
+    no_args_is_help=True, help="Measure speed; each figure against a named rival in the same run."
+)
+
+
+@bench.callback()
+def _group() -> None:
+    pass
+
+
+@bench.command()
+def sim(
+    policy: Annotated[str, typer.Option(help="Whose decisions are in the price.")] = "fifo",
+    gpus: Annotated[
+        str | None, typer.Option(help="Cluster sizes, as 64,1024; the first is the rival.")
+    ] = None,
+    jobs: Annotated[str | None, typer.Option(help="Jobs for each size, as 5000,20000.")] = None,
+    log: Annotated[
+        bool, typer.Option("--log", help="Encode every entry for the run log as well.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Cost of an event in the simulator, by kind of event and size of cluster."""
+    from ones.lab.bench import framed
+    from ones.lab.bench_sim import CASES, bench_sim
+
+    sizes = _numbers("gpus", gpus) or [case[0] for case in CASES]
+    counts = _numbers("jobs", jobs) or [dict(CASES).get(size, 10 * size) for size in sizes]
+    if len(counts) != len(sizes):
+        raise InvalidSettingError(f"--jobs: {len(counts)} numbers for {len(sizes)} sizes")
+    rows = bench_sim(policy, tuple(zip(sizes, counts, strict=True)), log=log, progress=say)
+    if json:
+        print_json(framed("sim", rows))
+        return
+    columns = ["gpus", "jobs", "event", "n", "microseconds_per_event", "ratio",
+               "events_per_second", "peak_mb", "wall_seconds"]  # fmt: skip
+    heads = [
+        "GPUs",
+        "jobs",
+        "event",
+        "n",
+        "us/event",
+        "x smallest",
+        "events/s",
+        "peak MB",
+        "wall s",
+    ]
+    print_table(f"simulator under {policy}", heads, [[row[c] for c in columns] for row in rows])
+
+
+def _numbers(name: str, text: str | None) -> list[int]:
+    if text is None:
+        return []
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidSettingError(f"--{name}: {text!r} is not a list of whole numbers") from None
+    if min(numbers) < 1:
+        raise InvalidSettingError(f"--{name}: {min(numbers)} is not at least 1")
+    return numbers

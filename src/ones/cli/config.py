@@ -1,0 +1,55 @@
+"""`ones config`: the settings in force, and where each comes from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Annotated
+
+import typer
+
+from ones.cli.output import JSON_HELP, print_json, print_table
+from ones.cli.settings import effective
+
+
+def config(json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False) -> None:
+    """Show the effective settings with the origin of each value, and the policies with theirs."""
+    from ones.config import SimSettings
+    from ones.policies import create, names, settings_of
+
+    found = effective()
+    values = asdict(found.settings.sim)
+    help_of = {f.name: f.metadata["help"] for f in fields(SimSettings)}
+    for name, given in found.settings.policy.items():
+        create(name, **given)  # refuses what no policy knows
+    policies = {name: settings_of(name) for name in names()}
+    if json:
+        print_json(
+            {
+                "settings": {
+                    f"sim.{key}": {"value": value, "origin": found.origins[f"sim.{key}"]}
+                    for key, value in values.items()
+                },
+                "policies": {
+                    name: {
+                        s.name: {
+                            "value": found.settings.policy.get(name, {}).get(s.name, s.default),
+                            "origin": found.origins.get(f"policy.{name}.{s.name}", "default"),
+                        }
+                        for s in known
+                    }
+                    for name, known in policies.items()
+                },
+            }
+        )
+        return
+    rows: list[tuple[object, ...]] = [
+        (f"sim.{key}", str(value), found.origins[f"sim.{key}"], help_of[key])
+        for key, value in values.items()
+    ]
+    for name, known in policies.items():
+        for s in known:
+            key = f"policy.{name}.{s.name}"
+            value = found.settings.policy.get(name, {}).get(s.name, s.default)
+            rows.append((key, str(value), found.origins.get(key, "default"), s.help))
+    print_table(None, ["setting", "value", "origin", "what it is"], rows)
+    print(f"policies: {', '.join(policies)}")

@@ -1,0 +1,65 @@
+"""`ones replay`: the same log again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ones.cli.output import JSON_HELP, print_json, say
+from ones.errors import UserError
+
+
+def replay(
+    log: Annotated[Path, typer.Argument(help="A run log (run.jsonl).", show_default=False)],
+    policy: Annotated[
+        str | None, typer.Option(help="Only the log's own: anything else is re-simulation.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Feed a recorded run's events to a fresh brain: it must give the same plans, byte for byte.
+
+    Exit code 0 if it does, 1 with the first difference if it does not.
+    """
+    from ones.policies import create
+    from ones.runlog import RunLog
+    from ones.runlog import replay as play
+
+    recorded = RunLog(log)
+    header = recorded.header
+    if policy is not None and policy != header.policy:
+        raise UserError(
+            f"{log} was recorded under {header.policy}: {policy} would have made other events"
+            f" happen. That is re-simulation: ones sim --policy {policy} --workload {log}"
+        )
+    result = play(recorded, create(header.policy, seed=header.seed, **header.settings))
+    if recorded.cut_off:
+        say(f"{log}: the last line is cut off; read up to it")
+    difference = result.difference
+    if json:
+        print_json(
+            {
+                "log": str(log),
+                "policy": header.policy,
+                "seed": header.seed,
+                "events": result.events,
+                "plans": result.plans,
+                "cut_off": recorded.cut_off,
+                "same": difference is None,
+                "difference": difference
+                and {
+                    "line": difference.line,
+                    "recorded": difference.recorded,
+                    "replayed": difference.replayed,
+                },
+            }
+        )
+    elif difference is None:
+        print(f"same: {result.plans:,} plans from {result.events:,} events ({header.policy})")
+    else:
+        print(f"{log}:{difference.line}: the replay differs")
+        print(f"  recorded: {difference.recorded or 'no plan'}")
+        print(f"  replayed: {difference.replayed or 'no plan'}")
+    if difference is not None:
+        raise typer.Exit(1)

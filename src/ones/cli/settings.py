@@ -1,0 +1,43 @@
+"""From flags and settings to what a command works with."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ones.config import Effective, load
+from ones.errors import InvalidSettingError
+
+
+def effective(**flags: Any) -> Effective:
+    """The settings, with flags that were given on top."""
+    base = load(os.environ, Path.cwd())
+    given = {name: value for name, value in flags.items() if value is not None}
+    origins = dict(base.origins)
+    origins.update({f"sim.{name}": "--" + name.replace("_", "-") for name in given})
+    settings = replace(base.settings, sim=replace(base.settings.sim, **given))
+    return Effective(settings, origins)
+
+
+def policy_settings(base: Effective, policy: str, pairs: list[str]) -> dict[str, Any]:
+    """`[policy.NAME]` of the file, then `--set key=value`: numbers, true/false, else text."""
+    settings = dict(base.settings.policy.get(policy, {}))
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise InvalidSettingError(f"--set: {pair!r} is not KEY=VALUE")
+        settings[key.strip()] = _value(text.strip())
+    return settings
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

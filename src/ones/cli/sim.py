@@ -1,0 +1,113 @@
+"""`ones sim`: one run in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ones.cli.output import JSON_HELP, print_json, print_results, progress_of_jobs, say
+from ones.cli.settings import effective, policy_settings
+
+POLICY_HELP = "Who decides (see `ones config` for all names and their settings)."
+
+
+def _policies(incomplete: str) -> list[str]:
+    from ones.policies import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
+def sim(
+    policy: Annotated[str | None, typer.Option(help=POLICY_HELP, autocompletion=_policies)] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs of the cluster.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of each node.")] = None,
+    workload: Annotated[
+        str, typer.Option(help="`paper`, or the path of a trace in CSV.")
+    ] = "paper",
+    jobs: Annotated[int | None, typer.Option(help="Jobs to generate.")] = None,
+    gap: Annotated[float | None, typer.Option(help="Mean seconds between arrivals.")] = None,
+    load: Annotated[
+        float | None,
+        typer.Option(help="Instead of a gap: single-GPU seconds that arrive per GPU-second."),
+    ] = None,
+    scatter: Annotated[
+        float | None, typer.Option(help="Lognormal sigma of job lengths within a kind.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of workload, noise and policy.")] = None,
+    mechanism: Annotated[
+        str | None, typer.Option(help="How changes are paid for: native, elastic, checkpoint.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the policy; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Keep run log, result and picture in this directory.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier run in that directory.")
+    ] = False,
+    snapshots: Annotated[
+        bool, typer.Option("--snapshots", help="Write snapshots beside the log.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Simulate a workload under one policy.
+
+    Example: ones sim --policy equi --gpus 64 --jobs 50 --seed 1 --out out/equi
+    """
+    from ones.lab.runs import Run, RunSpec, draw_run, fresh_directory
+
+    settings = effective(
+        policy=policy,
+        gpus=gpus,
+        gpus_per_node=gpus_per_node,
+        jobs=jobs,
+        gap=gap,
+        scatter=scatter,
+        seed=seed,
+        mechanism=mechanism,
+    )
+    chosen = settings.settings.sim
+    run = Run(
+        RunSpec(
+            policy=chosen.policy,
+            settings=policy_settings(settings, chosen.policy, set_ or []),
+            workload=workload,
+            gpus=chosen.gpus,
+            gpus_per_node=chosen.gpus_per_node,
+            jobs=chosen.jobs,
+            gap=chosen.gap,
+            load=load,
+            scatter=chosen.scatter,
+            seed=chosen.seed,
+            mechanism=chosen.mechanism,
+        )
+    )
+    directory = None if out is None else fresh_directory(out, overwrite=overwrite)
+    n_jobs = len(run.trace.jobs)
+    title = f"{run.trace.name}: {n_jobs} jobs on {chosen.gpus} GPUs under {chosen.policy}"
+    try:
+        with progress_of_jobs(chosen.policy, n_jobs) as progress:
+            if directory is None:
+                row = run.carry_out(progress=progress)
+            else:
+                row = run.carry_out_into(directory, snapshots=snapshots, progress=progress)
+    except KeyboardInterrupt:
+        if directory is not None:
+            say(f"ones: interrupted; the log up to there is {directory / 'run.jsonl'}")
+        raise
+    if json:
+        print_json(row)
+    else:
+        print_results(title, [row])
+    if row["unfinished"]:
+        say(f"ones: {row['unfinished']} jobs are unfinished: nothing could happen to them any more")
+    if directory is not None:
+        picture = draw_run(directory, title)
+        kept = "run.jsonl, result.json" + ("" if picture is None else f", {picture.name}")
+        say(f"kept in {directory}: {kept}")
+        if picture is None:
+            say("no picture: matplotlib is not installed (pip install 'ones[report]')")

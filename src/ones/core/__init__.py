@@ -1,0 +1,66 @@
+"""The brain of ONES: pure. Events go in, plans come out; time is a field of the event.
+
+No clock, file, socket, thread or randomness of its own. Start reading at `brain`.
+"""
+
+from ones.core.brain import Brain
+from ones.core.cluster import Cluster, Gpu, Node, NodeId, NodeState
+from ones.core.engine import Engine, ScriptedEngine, drive
+from ones.core.events import Event
+from ones.core.job import (
+    Configuration,
+    Description,
+    EndReason,
+    Forecast,
+    Generation,
+    Job,
+    JobId,
+    Phase,
+    Progress,
+    StepTime,
+    SwitchCost,
+)
+from ones.core.plan import Action, Plan, PlanAdopted, diff
+from ones.core.policy import Decision, Policy, check
+from ones.core.record import Outcome
+from ones.core.schedule import Allocation, Schedule, Worker
+from ones.core.state import State
+from ones.core.view import JobView, View
+
+__all__ = [
+    "Action",
+    "Allocation",
+    "Brain",
+    "Cluster",
+    "Configuration",
+    "Decision",
+    "Description",
+    "EndReason",
+    "Engine",
+    "Event",
+    "Forecast",
+    "Generation",
+    "Gpu",
+    "Job",
+    "JobId",
+    "JobView",
+    "Node",
+    "NodeId",
+    "NodeState",
+    "Outcome",
+    "Phase",
+    "Plan",
+    "PlanAdopted",
+    "Policy",
+    "Progress",
+    "Schedule",
+    "ScriptedEngine",
+    "State",
+    "StepTime",
+    "SwitchCost",
+    "View",
+    "Worker",
+    "check",
+    "diff",
+    "drive",
+]

@@ -1,0 +1,120 @@
+"""State and policy as one: tell it what happened, it says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import TypeVar
+
+from ones.core.cluster import Cluster
+from ones.core.events import Event, JobSubmitted, Woke
+from ones.core.job import JobId, SwitchCost
+from ones.core.plan import Action, Change, Plan, PlanAdopted, diff
+from ones.core.policy import Decision, Policy, check
+from ones.core.state import State
+from ones.errors import BrokenPolicyError
+
+
+class Brain:
+    """Owns no thread, reads no clock and calls nobody, so the simulator and the live controller
+    drive the same object, and a recorded run can be played to it again.
+
+    >>> from ones.core.job import Job, JobId
+    >>> from ones.policies import create
+    >>> brain = Brain(Cluster.of(4), create("fifo"))
+    >>> job = Job(id=JobId("a"), submitted_at=0.0, requested_gpus=2, requested_batch=64)
+    >>> [type(a).__name__ for a in brain.handle(JobSubmitted(0.0, job)).actions]
+    ['Start']
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        policy: Policy,
+        *,
+        switch_cost: SwitchCost = SwitchCost(),
+        state: State | None = None,
+    ) -> None:
+        self.state = State(cluster, switch_cost) if state is None else state
+        self.policy = policy
+        self.wake_at = inf  # the engine must let us hear of it by then
+
+    def handle(self, event: Event) -> Plan:
+        """What to do now that this has happened. Most of the time: nothing."""
+        state, policy = self.state, self.policy
+        if not state.apply(event):
+            return NOTHING
+        policy.observe(event, state.view())
+        actions = state.due_orders() if state.due else []
+        kind = type(event)
+        asked = (
+            kind in policy.decides_on
+            or kind is Woke
+            or (state.requeued and JobSubmitted in policy.decides_on)
+        )
+        decision = self._ask() if asked else None
+        if decision is not None:
+            actions += state.orders_for(self._changes(decision))
+        return self._adopted(actions, decision) if actions or decision is not None else NOTHING
+
+    def recall(self, entry: Event | Plan) -> None:
+        """Take in what a log says happened, deciding nothing: how a restarted brain catches up."""
+        if isinstance(entry, Plan):
+            self._adopt(entry)
+        elif self.state.apply(entry):
+            self.policy.observe(entry, self.state.view())
+        self.wake_at = self.state.now  # what was asked for is not in the log: ask again
+
+    def resume(self) -> Plan:
+        """After recalling a whole log: the orders that its last event called for, if the crash
+        came before the plan was written."""
+        return self._adopted(self.state.due_orders(), None)
+
+    def _ask(self) -> Decision:
+        decision = self.policy.decide(self.state.view())
+        if decision.wake_at <= self.state.now:
+            raise BrokenPolicyError(
+                f"at {self.state.now} s it asked to be woken at {decision.wake_at} s"
+            )
+        self.wake_at = decision.wake_at
+        return decision
+
+    def _changes(self, decision: Decision) -> tuple[Change, ...]:
+        changes = diff(self.state.schedule, decision.schedule)
+        check(self.state, changes)
+        return changes
+
+    def _adopted(self, actions: list[Action], decision: Decision | None) -> Plan:
+        state = self.state
+        plan = Plan(
+            number=state.plan_number + bool(actions),
+            at=state.now,
+            actions=tuple(actions),
+            notes=_news(decision.notes, lambda job: state.records[job].note) if decision else {},
+            forecasts=(
+                _news(decision.forecasts, lambda job: state.records[job].forecast)
+                if decision
+                else {}
+            ),
+        )
+        if plan.says_nothing:
+            return NOTHING
+        self._adopt(plan)
+        return plan
+
+    def _adopt(self, plan: Plan) -> None:
+        self.state.adopt(plan)
+        if plan.actions:
+            self.policy.observe(PlanAdopted(plan.at, plan), self.state.view())
+
+
+NOTHING = Plan(number=0, at=0.0)
+
+_Said = TypeVar("_Said")
+
+
+def _news(
+    said: Mapping[JobId, _Said], known: Callable[[JobId], _Said | None]
+) -> dict[JobId, _Said]:
+    """Only what differs from what was said last."""
+    return {job: text for job, text in said.items() if text != known(job)}

@@ -1,0 +1,243 @@
+"""What happened. Past tense, frozen, each with the time at which the engine learned of it.
+
+Engines make them, the run log keeps them, `State` folds them. A report of a training
+process carries its generation; one of an older generation is dropped and counted.
+A new event needs a line in `Event`, a branch in `State`, and nothing in the run log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ones.core.cluster import Gpu, NodeId
+from ones.core.job import Configuration, EndReason, Generation, Job, JobId
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    at: float
+    job: Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDescribed:
+    """The script has joined and says what it trains."""
+
+    at: float
+    job: JobId
+    generation: Generation
+    dataset_size: int
+    base_batch: int
+    optimizer: str = ""
+    parameter_bytes: int = 0
+    max_local_batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsDone:
+    """Between two epochs. Counts from the start of the epoch: a resent report is harmless."""
+
+    at: float
+    job: JobId
+    generation: Generation
+    epoch: int  # the one under way, from 1
+    steps: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochFinished:
+    at: float
+    job: JobId
+    generation: Generation
+    epoch: int  # from 1
+    samples: int
+    steps: int
+    loss: float | None = None  # mean training loss of the epoch
+    accuracy: float | None = None
+    first_loss: float | None = None  # of the very first step; with the first epoch
+    step_seconds: float | None = None
+    gradient_noise: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputMeasured:
+    at: float
+    job: JobId
+    generation: Generation
+    configuration: Configuration
+    step_seconds: float
+    steps: int  # how many were averaged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimitLearned:
+    at: float
+    job: JobId
+    generation: Generation
+    max_local_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """A started worker has joined its job and trains from now on."""
+
+    at: float
+    job: JobId
+    generation: Generation
+    gpu: Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeft:
+    """A worker is gone as it was told to, or because its job ended: its GPU is free."""
+
+    at: float
+    job: JobId
+    generation: Generation
+    gpu: Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker died. Its GPU is free; if others live they re-form and report `Rescaled`."""
+
+    at: float
+    job: JobId
+    generation: Generation
+    gpu: Gpu
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescaled:
+    """All workers of a generation train. `pause_seconds` is what the old ones stood still."""
+
+    at: float
+    job: JobId
+    generation: Generation
+    pause_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleFailed:
+    """The order did not come together: the job goes on as before, newcomers are leaving."""
+
+    at: float
+    job: JobId
+    generation: Generation
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUp:
+    at: float
+    node: NodeId
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDraining:
+    at: float
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDown:
+    """Fenced: nothing runs there any more, so no `WorkerLost` follows for its workers."""
+
+    at: float
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    at: float
+    job: JobId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityChanged:
+    at: float
+    job: JobId
+    priority: float
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerLimitSet:
+    """No more than so many GPUs for one owner's jobs together; None lifts the limit."""
+
+    at: float
+    owner: str
+    max_gpus: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """Said before its workers leave, so that nobody takes their leaving for a loss."""
+
+    at: float
+    job: JobId
+    reason: EndReason
+    message: str = ""
+    generation: Generation | None = None  # of the workers that say so; None: the engine says so
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """Nothing happened, but a policy had asked to be woken by now."""
+
+    at: float
+
+
+JobReport = (
+    JobDescribed
+    | StepsDone
+    | EpochFinished
+    | ThroughputMeasured
+    | MemoryLimitLearned
+    | WorkerReady
+    | Rescaled
+    | RescaleFailed
+)
+
+Event = (
+    JobSubmitted
+    | JobReport
+    | WorkerLeft
+    | WorkerLost
+    | NodeUp
+    | NodeDraining
+    | NodeDown
+    | CancelRequested
+    | PriorityChanged
+    | OwnerLimitSet
+    | JobEnded
+    | Woke
+)
+
+#: what can make room, or somebody who wants it: enough for policies that never re-scale
+CAPACITY_EVENTS: frozenset[type[Event]] = frozenset(
+    {
+        JobSubmitted,
+        JobEnded,
+        CancelRequested,
+        PriorityChanged,
+        OwnerLimitSet,
+        RescaleFailed,
+        WorkerLost,
+        NodeUp,
+        NodeDraining,
+        NodeDown,
+        Woke,
+    }
+)
+#: also what a policy can learn from, and the moments at which a pinned job is free again
+PROGRESS_EVENTS: frozenset[type[Event]] = CAPACITY_EVENTS | {
+    JobDescribed,
+    EpochFinished,
+    MemoryLimitLearned,
+    WorkerReady,
+    Rescaled,
+}

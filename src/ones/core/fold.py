@@ -1,0 +1,504 @@
+"""What every event means for the tables: the fold that state is.
+
+Each handler answers whether it took the event. What comes too late (of a job that
+has ended, or of a generation that is no more), twice, or of nobody we know is
+dropped and counted: the network may do all of that, and none of it is an error.
+Handlers mark jobs as due; the orders that follow are made in `orders`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from ones.core import events as ev
+from ones.core.cluster import Gpu, Node, NodeState
+from ones.core.job import Description, EndReason, Generation, JobId, StepTime
+from ones.core.record import Ending, JobRecord, OrderKind, outcome_of
+from ones.core.schedule import Allocation, Worker
+from ones.core.tables import Tables
+from ones.errors import BrokenEngineError
+from ones.stopping import StopReason, after_epoch
+
+
+def apply(tables: Tables, event: ev.Event) -> bool:
+    """Fold one event in. True if it was taken, False if it was dropped and counted."""
+    if event.at < tables.now:
+        raise BrokenEngineError(
+            f"{type(event).__name__} at {event.at} s came after an event at {tables.now} s"
+        )
+    tables.now = event.at
+    tables.version += 1
+    tables.requeued = False
+    tables.due.clear()
+    return _HANDLERS[type(event)](tables, event)
+
+
+# a user's doing
+
+
+def _submitted(tables: Tables, event: ev.JobSubmitted) -> bool:
+    job = event.job
+    if job.id in tables.records or job.id in tables.ended:
+        return tables.drop("duplicate")
+    record = JobRecord(job, tables.submitted, since=job.submitted_at, priority=job.priority)
+    tables.add(record)
+    tables.enqueue(record)
+    return True
+
+
+def _cancel_requested(tables: Tables, event: ev.CancelRequested) -> bool:
+    record = _living(tables, event.job)
+    if record is None:
+        return False
+    if record.ending is not None:
+        return tables.drop("duplicate")
+    _end_soon(tables, record, EndReason.CANCELLED, f"cancelled by {event.by}" if event.by else "")
+    return True
+
+
+def _priority_changed(tables: Tables, event: ev.PriorityChanged) -> bool:
+    record = _living(tables, event.job)
+    if record is None:
+        return False
+    waits = record.id in tables.waiting
+    tables.waiting.discard(record.id)
+    record.priority = event.priority
+    if waits:
+        tables.waiting.add(record.id, record.job.owner, record.key)
+    return True
+
+
+def _owner_limit_set(tables: Tables, event: ev.OwnerLimitSet) -> bool:
+    tables.waiting.limit(event.owner, event.max_gpus)
+    return True
+
+
+# a script's reports
+
+
+def _described(tables: Tables, event: ev.JobDescribed) -> bool:
+    record = _reporting(tables, event)
+    if record is None:
+        return False
+    record.description = Description(
+        dataset_size=event.dataset_size,
+        base_batch=event.base_batch,
+        optimizer=event.optimizer,
+        parameter_bytes=event.parameter_bytes,
+        max_local_batch=event.max_local_batch,
+    )
+    if event.max_local_batch is not None and record.max_local_batch is None:
+        record.max_local_batch = event.max_local_batch
+
+    def spelled_out(allocation: Allocation | None) -> Allocation | None:
+        if allocation is None or allocation.batch:
+            return allocation
+        batch = max(event.base_batch, allocation.n_gpus)
+        return Allocation.even(allocation.gpus, batch, record.max_local_batch)
+
+    record.held = spelled_out(record.held)
+    if record.in_flight is not None and record.in_flight.allocation is not None:
+        record.in_flight = replace(
+            record.in_flight, allocation=spelled_out(record.in_flight.allocation)
+        )
+    tables.set_goal(record, spelled_out(record.goal))
+    return True
+
+
+def _steps_done(tables: Tables, event: ev.StepsDone) -> bool:
+    record = _reporting(tables, event)
+    if record is None:
+        return False
+    if event.epoch <= record.epochs or event.samples < record.epoch_samples:
+        return tables.drop("duplicate")
+    record.epoch_steps, record.epoch_samples = event.steps, event.samples
+    _prove(record)
+    return True
+
+
+def _epoch_finished(tables: Tables, event: ev.EpochFinished) -> bool:
+    record = _reporting(tables, event)
+    if record is None:
+        return False
+    if event.epoch <= record.epochs:
+        return tables.drop("duplicate")
+    record.epochs = event.epoch
+    record.samples += event.samples
+    record.steps += event.steps
+    record.epoch_samples = record.epoch_steps = 0
+    if record.first_loss is None:
+        record.first_loss = event.loss if event.first_loss is None else event.first_loss
+    if event.loss is not None:
+        record.loss = event.loss
+    if event.accuracy is not None:
+        record.accuracy = event.accuracy
+    if event.step_seconds is not None:
+        record.step_seconds = event.step_seconds
+    if event.gradient_noise is not None:
+        record.gradient_noise = event.gradient_noise
+    _prove(record)
+    record.track, reason = after_epoch(
+        record.job.stop, record.track, loss=event.loss, accuracy=event.accuracy
+    )
+    if reason is not None and record.ending is None:
+        done = EndReason.FINISHED if reason is StopReason.EPOCHS else EndReason.CONVERGED
+        _end_soon(tables, record, done, reason.value)
+    return True
+
+
+def _throughput_measured(tables: Tables, event: ev.ThroughputMeasured) -> bool:
+    record = _reporting(tables, event)
+    if record is None:
+        return False
+    old = record.profile.get(event.configuration)
+    steps = event.steps + (old.steps if old else 0)
+    known = old.seconds * old.steps if old else 0.0
+    mean = (known + event.step_seconds * event.steps) / steps
+    record.profile = {**record.profile, event.configuration: StepTime(mean, steps)}
+    _prove(record)
+    return True
+
+
+def _memory_limit_learned(tables: Tables, event: ev.MemoryLimitLearned) -> bool:
+    record = _reporting(tables, event)
+    if record is None:
+        return False
+    record.max_local_batch = event.max_local_batch
+    record.proven_part = min(record.proven_part, event.max_local_batch)
+    return True
+
+
+# answers to orders
+
+
+def _worker_ready(tables: Tables, event: ev.WorkerReady) -> bool:
+    record = _reporting(tables, event)
+    if record is None:
+        return False
+    order = record.in_flight
+    if order is not None and order.kind is OrderKind.START and order.allocation is not None:
+        record.ready.add(event.gpu)
+        if len(record.ready) == order.allocation.n_gpus:
+            record.held, record.in_flight = order.allocation, None
+            record.ready.clear()
+    return True
+
+
+def _rescaled(tables: Tables, event: ev.Rescaled) -> bool:
+    record = _reporting(tables, event)
+    if record is None:
+        return False
+    order = record.in_flight
+    ordered = order is not None and order.kind is OrderKind.RESCALE
+    if order is not None and ordered and event.generation.plan == order.plan:
+        record.held, record.in_flight = order.allocation, None
+        record.rescales += 1
+        record.pause_seconds += event.pause_seconds
+    elif event.generation <= record.generation:
+        return tables.drop("duplicate")
+    record.reforming = False
+    record.generation = event.generation
+    tables.due[record.id] = None
+    return True
+
+
+def _rescale_failed(tables: Tables, event: ev.RescaleFailed) -> bool:
+    record = _reporting(tables, event)
+    if record is None:
+        return False
+    order = record.in_flight
+    if order is None or order.plan != event.generation.plan or order.kind is OrderKind.STOP:
+        return tables.drop("duplicate")
+    if order.kind is OrderKind.START:
+        _abandon_start(tables, record, failed=True)
+        return True
+    record.in_flight = None
+    if record.goal != order.allocation:  # a second stroke was prepared
+        record.withdrawn = True
+        tables.due[record.id] = None
+    assert record.held is not None
+    record.held = record.held.without(g for g in record.held.gpus if g not in record.occupied)
+    if record.held is None:
+        _back_to_queue(tables, record, failed=True)
+    else:
+        _stay(tables, record)
+    return True
+
+
+def _worker_left(tables: Tables, event: ev.WorkerLeft) -> bool:
+    if not _is_there(tables, event):
+        return tables.drop("stale")
+    tables.vacate(event.gpu)
+    record = tables.records.get(event.job)
+    if record is None:  # it has ended already: nothing but the GPU was left of it
+        return True
+    if record.in_flight is not None and record.in_flight.kind is OrderKind.STOP:
+        if not record.occupied:
+            _stopped(tables, record)
+    elif record.in_flight is None and record.held is not None and event.gpu in record.held.gpus:
+        _lose(tables, record, [event.gpu], failed=False)
+    return True
+
+
+def _worker_lost(tables: Tables, event: ev.WorkerLost) -> bool:
+    if not _is_there(tables, event):
+        return tables.drop("stale")
+    tables.vacate(event.gpu)
+    record = tables.records.get(event.job)
+    if record is not None:
+        _lose(tables, record, [event.gpu], failed=True)
+    return True
+
+
+def _job_ended(tables: Tables, event: ev.JobEnded) -> bool:
+    record = _living(tables, event.job)
+    if record is None:
+        return False
+    if event.generation is not None and event.generation < record.generation:
+        return tables.drop("stale")
+    ending = record.ending
+    reason, message = event.reason, event.message
+    if ending is not None:
+        reason, message = ending.reason, message or ending.message
+    tables.book()
+    tables.close(record, outcome_of(record, event.at, reason, message))
+    return True
+
+
+# nodes
+
+
+def _node_up(tables: Tables, event: ev.NodeUp) -> bool:
+    known = tables.cluster.nodes.get(event.node)
+    if known is not None and known.state is not NodeState.DOWN and known.gpus != event.gpus:
+        raise BrokenEngineError(
+            f"node {event.node} has {known.gpus} GPUs and came up again with {event.gpus}"
+        )
+    tables.set_node(Node(event.node, event.gpus))
+    return True
+
+
+def _node_draining(tables: Tables, event: ev.NodeDraining) -> bool:
+    node = tables.cluster.nodes.get(event.node)
+    if node is None or node.state is NodeState.DOWN:
+        return tables.drop("unknown")
+    tables.set_node(replace(node, state=NodeState.DRAINING))
+    return True
+
+
+def _node_down(tables: Tables, event: ev.NodeDown) -> bool:
+    node = tables.cluster.nodes.get(event.node)
+    if node is None or node.state is NodeState.DOWN:
+        return tables.drop("unknown")
+    hit: dict[str, tuple[JobRecord, list[Gpu]]] = {}
+    for gpu in (Gpu(node.id, i) for i in range(node.gpus)):
+        occupant = tables.occupants.get(gpu)
+        if occupant is not None:
+            tables.vacate(gpu)
+        for job in {occupant.job if occupant else None, tables.assigned.get(gpu)} - {None}:
+            if job in tables.records:
+                hit.setdefault(job, (tables.touch(job), []))[1].append(gpu)
+    tables.set_node(replace(node, state=NodeState.DOWN))
+    for _, (record, gpus) in sorted(hit.items()):
+        _lose(tables, record, gpus, failed=False)
+    return True
+
+
+def _woke(tables: Tables, event: ev.Woke) -> bool:
+    return True
+
+
+# what several of them share
+
+
+def _living(tables: Tables, job: JobId) -> JobRecord | None:
+    if job in tables.records:
+        return tables.touch(job)
+    tables.drop("ended" if job in tables.ended else "unknown")
+    return None
+
+
+def _reporting(tables: Tables, event: ev.JobReport) -> JobRecord | None:
+    """The job of a report, unless the report is of a generation that is no more (or not yet)."""
+    record = _living(tables, event.job)
+    if record is None:
+        return None
+    newest = max(record.generation.plan, record.in_flight.plan if record.in_flight else 0)
+    if event.generation < record.generation or event.generation.plan > newest:
+        tables.drop("stale")
+        return None
+    return record
+
+
+def _is_there(tables: Tables, event: ev.WorkerLeft | ev.WorkerLost) -> bool:
+    occupant = tables.occupants.get(event.gpu)
+    return (
+        occupant is not None
+        and occupant.job == event.job
+        and event.generation.plan >= occupant.plan
+    )
+
+
+def _prove(record: JobRecord) -> None:
+    """It has made steps as it is: so much fits."""
+    if record.held is not None:
+        record.proven_part = max(record.proven_part, record.held.largest_part)
+
+
+def _end_soon(tables: Tables, record: JobRecord, reason: EndReason, message: str) -> None:
+    record.ending = Ending(reason, message)
+    tables.set_goal(record, None)
+    tables.waiting.discard(record.id)
+    tables.due[record.id] = None
+
+
+def _stopped(tables: Tables, record: JobRecord) -> None:
+    """All workers have left as told: into the queue, or on to where the job moves."""
+    assert record.in_flight is not None
+    record.generation = Generation(record.in_flight.plan)  # whatever is older is stale now
+    record.in_flight, record.held, record.reforming = None, None, False
+    if record.goal is None and record.ending is None:
+        record.preemptions += 1
+    tables.due[record.id] = None
+    tables.enqueue(record)
+
+
+def _lose(tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: bool) -> None:
+    """GPUs that the job was on, or was to have, are gone."""
+    gone = set(gpus)
+    was_on = record.held.gpus if record.held else ()
+    record.losses += len(gone.intersection(was_on))
+    order = record.in_flight
+    if order is not None and order.kind is OrderKind.STOP:
+        if record.goal is not None and gone & set(record.goal.gpus):
+            tables.set_goal(record, None)
+            record.withdrawn = True
+        if not record.occupied:
+            _stopped(tables, record)
+        return
+    if order is not None and order.kind is OrderKind.START:
+        _abandon_start(tables, record, failed=failed)
+        return
+    if record.held is None:  # nothing but a goal: it goes back into the queue
+        tables.set_goal(record, None)
+        record.withdrawn = True
+        tables.due[record.id] = None
+        tables.enqueue(record)
+        return
+    record.held = record.held.without(g for g in was_on if g not in record.occupied)
+    if record.held is None:
+        _nobody_left(tables, record, failed=failed)
+        return
+    if gone.intersection(was_on):
+        record.reforming = True
+    if order is not None and order.allocation is not None:
+        target = order.allocation.without(gone)
+        if target is None:
+            _nobody_left(tables, record, failed=failed)
+            return
+        # whether the order can still come true is the engine's to say
+        record.in_flight = replace(order, allocation=target)
+        tables.set_goal(record, record.goal.without(gone) if record.goal else None)
+    else:
+        if record.goal is not None and record.goal != record.held:
+            record.withdrawn = record.goal.without(gone) != record.held
+        tables.set_goal(record, record.held)
+    tables.due[record.id] = None
+
+
+def _nobody_left(tables: Tables, record: JobRecord, *, failed: bool) -> None:
+    """Nobody who could carry the job on is left. Other processes of it must go first."""
+    if record.occupied:
+        record.held = Allocation(tuple(Worker(gpu, 0) for gpu in record.occupied))
+    if record.held is None:
+        _back_to_queue(tables, record, failed=failed)
+        return
+    record.in_flight, record.reforming = None, False
+    record.failures += failed
+    tables.set_goal(record, None)  # `Stop` follows; then the queue
+    tables.due[record.id] = None
+    _give_up_if_hopeless(tables, record)
+
+
+def _stay(tables: Tables, record: JobRecord) -> None:
+    """The job keeps what it holds. Whoever was promised a part of that must do without."""
+    assert record.held is not None
+    for gpu in record.held.gpus:
+        claimant = tables.assigned.get(gpu)
+        if claimant is not None and claimant != record.id:
+            other = tables.touch(claimant)
+            order = other.in_flight
+            moving = order is not None and order.kind is OrderKind.RESCALE
+            tables.set_goal(other, order.allocation if order and moving else _rest(other))
+            other.withdrawn = True
+            tables.due[claimant] = None
+            tables.enqueue(other)
+    tables.set_goal(record, record.held)
+
+
+def _rest(record: JobRecord) -> Allocation | None:
+    """Where a job is without the move it was promised."""
+    return None if record.in_flight is not None else record.held
+
+
+def _abandon_start(tables: Tables, record: JobRecord, *, failed: bool) -> None:
+    """A start that lost a worker cannot come together: those who are left must go."""
+    wanted = record.in_flight.allocation if record.in_flight else None
+    assert wanted is not None
+    record.held = wanted.without(g for g in wanted.gpus if g not in record.occupied)
+    record.in_flight = None
+    record.ready.clear()
+    if record.held is None:
+        _back_to_queue(tables, record, failed=failed)
+        return
+    record.failures += failed
+    tables.set_goal(record, None)
+    tables.due[record.id] = None
+    _give_up_if_hopeless(tables, record)
+
+
+def _back_to_queue(tables: Tables, record: JobRecord, *, failed: bool) -> None:
+    record.held, record.in_flight, record.reforming = None, None, False
+    record.ready.clear()
+    record.failures += failed
+    # it will resume from its last checkpoint, taken at the end of an epoch
+    record.epoch_samples = record.epoch_steps = 0
+    tables.set_goal(record, None)
+    _give_up_if_hopeless(tables, record)
+    tables.enqueue(record)
+
+
+def _give_up_if_hopeless(tables: Tables, record: JobRecord) -> None:
+    if record.failures > record.job.retries and record.ending is None:
+        times = "time" if record.failures == 1 else "times"
+        _end_soon(
+            tables,
+            record,
+            EndReason.FAILED,
+            f"all its workers died {record.failures} {times}; retries: {record.job.retries}",
+        )
+
+
+_HANDLERS: dict[type[ev.Event], Callable[[Tables, Any], bool]] = {
+    ev.JobSubmitted: _submitted,
+    ev.JobDescribed: _described,
+    ev.StepsDone: _steps_done,
+    ev.EpochFinished: _epoch_finished,
+    ev.ThroughputMeasured: _throughput_measured,
+    ev.MemoryLimitLearned: _memory_limit_learned,
+    ev.WorkerReady: _worker_ready,
+    ev.WorkerLeft: _worker_left,
+    ev.WorkerLost: _worker_lost,
+    ev.Rescaled: _rescaled,
+    ev.RescaleFailed: _rescale_failed,
+    ev.NodeUp: _node_up,
+    ev.NodeDraining: _node_draining,
+    ev.NodeDown: _node_down,
+    ev.CancelRequested: _cancel_requested,
+    ev.PriorityChanged: _priority_changed,
+    ev.OwnerLimitSet: _owner_limit_set,
+    ev.JobEnded: _job_ended,
+    ev.Woke: _woke,
+}

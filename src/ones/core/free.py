@@ -1,0 +1,81 @@
+"""Which GPUs no job is to have, by node and by how much room a node has."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from ones.core.cluster import Cluster, Gpu, Node, NodeId, NodeState
+
+
+class FreeGpus:
+    """An index that `State` keeps and policies read: taking and giving one costs the same
+    on any cluster. A node's free GPUs are the bits of one integer."""
+
+    __slots__ = ("_bits", "_by_room", "_length", "_nodes")
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._nodes: list[Node] = []
+        self._bits: dict[NodeId, int] = {}
+        self._by_room: dict[int, list[int]] = {}  # room -> positions of nodes, in order
+        self._length = 0
+        self.resize(cluster)
+
+    def resize(self, cluster: Cluster) -> None:
+        """Follow the cluster: known nodes keep their bits, new ones begin with no GPU free."""
+        self._nodes = list(cluster.nodes.values())
+        for node in self._nodes:
+            if node.id not in self._bits:
+                self._bits[node.id] = 0
+                insort(self._by_room.setdefault(0, []), node.position)
+
+    def open_node(self, node: Node, except_for: frozenset[int] = frozenset()) -> None:
+        for index in range(node.gpus):
+            if index not in except_for:
+                self.give(Gpu(node.id, index), node)
+
+    def close_node(self, node: Node) -> None:
+        self._move(node, 0)
+
+    def give(self, gpu: Gpu, node: Node) -> None:
+        if node.state is NodeState.UP:
+            self._move(node, self._bits[node.id] | (1 << gpu.index))
+
+    def take(self, gpu: Gpu, node: Node) -> None:
+        self._move(node, self._bits[node.id] & ~(1 << gpu.index))
+
+    def _move(self, node: Node, bits: int) -> None:
+        before, after = self._bits[node.id].bit_count(), bits.bit_count()
+        if before == after:
+            self._bits[node.id] = bits
+            return
+        there = self._by_room[before]
+        del there[bisect_left(there, node.position)]
+        insort(self._by_room.setdefault(after, []), node.position)
+        self._bits[node.id] = bits
+        self._length += after - before
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, gpu: Gpu) -> bool:
+        return bool(self._bits.get(gpu.node, 0) >> gpu.index & 1)
+
+    def __iter__(self) -> Iterator[Gpu]:
+        """In the cluster's order; costs what is looked at, and the full nodes before it."""
+        for node in self._nodes:
+            yield from self.on(node.id)
+
+    def on(self, node: NodeId) -> Iterator[Gpu]:
+        bits = self._bits.get(node, 0)
+        while bits:
+            low = bits & -bits
+            yield Gpu(node, low.bit_length() - 1)
+            bits ^= low
+
+    def room(self, node: NodeId) -> int:
+        return self._bits.get(node, 0).bit_count()
+
+    def nodes_with(self, room: int) -> Iterator[NodeId]:
+        """Nodes with exactly so many free GPUs, in the cluster's order."""
+        return (self._nodes[position].id for position in self._by_room.get(room, ()))

@@ -1,0 +1,133 @@
+"""What a user asks for, what the script says of itself, and what is measured.
+
+Frozen values. `Job` is known at submission, `Description` once the script has
+joined, `Progress` grows with every report. Symbols in comments are the paper's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, NewType
+
+from ones.errors import InvalidJobError
+from ones.stopping import StopRule
+
+JobId = NewType("JobId", str)
+
+
+class Phase(StrEnum):
+    WAITING = "waiting"  # holds no GPU: new, or preempted
+    STARTING = "starting"  # has GPUs, no step yet
+    RUNNING = "running"
+    CHANGING = "changing"  # training, while another configuration is on its way
+    STOPPING = "stopping"  # on its way out: preempted, cancelled or done
+    ENDED = "ended"
+
+
+class EndReason(StrEnum):
+    CONVERGED = "converged"  # a stop rule on its quality held
+    FINISHED = "finished"  # all its epochs, or the script's own end
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def completed(self) -> bool:
+        return self in (EndReason.CONVERGED, EndReason.FINISHED)
+
+
+class Generation(NamedTuple):
+    """Which configuration a report speaks of: the plan that ordered it, and how often
+    its workers have re-formed by themselves since."""
+
+    plan: int
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the user asked for. Fixed from submission to the end, but for the priority."""
+
+    id: JobId
+    submitted_at: float  # seconds on the engine's clock, as every time in core
+    kind: str = ""  # what it is an instance of; jobs of a kind teach about one another
+    owner: str = ""
+    command: tuple[str, ...] = ()
+    priority: float = 0.0  # higher first
+    min_gpus: int = 1
+    max_gpus: int | None = None  # no more than these, ever
+    requested_gpus: int = 1  # for policies that do not choose a size
+    requested_batch: int | None = None  # global; None: the script's own
+    epochs: int | None = None  # declared
+    stop: StopRule = StopRule()
+    retries: int = 0  # how often a failed job is tried again
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise InvalidJobError("''", "an id cannot be empty")
+        for name in ("min_gpus", "max_gpus", "requested_gpus", "requested_batch", "epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidJobError(self.id, f"{name} {value} is not at least 1")
+        if self.retries < 0:
+            raise InvalidJobError(self.id, f"retries {self.retries} is negative")
+        if self.max_gpus is not None and self.max_gpus < self.min_gpus:
+            raise InvalidJobError(
+                self.id, f"max_gpus {self.max_gpus} is less than min_gpus {self.min_gpus}"
+            )
+        if not self.submitted_at >= 0.0:
+            raise InvalidJobError(self.id, f"submitted_at {self.submitted_at} is negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What the script says when it joins."""
+
+    dataset_size: int  # samples in one epoch (‖D‖)
+    base_batch: int  # global batch that the script's learning rate was tuned for
+    optimizer: str = ""  # family: sgd, adam, ...
+    parameter_bytes: int = 0
+    max_local_batch: int | None = None  # samples that fit one GPU; None: not known yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What the workers have reported: measured, never predicted."""
+
+    samples: int = 0  # Y_processed, the present epoch included
+    epochs: int = 0  # finished ones
+    steps: int = 0  # as far as reported
+    first_loss: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    step_seconds: float | None = None  # mean of the last epoch
+    gradient_noise: float | None = None  # noise scale, in samples
+
+
+class Configuration(NamedTuple):
+    """How a job was running when something was measured."""
+
+    gpus: int
+    nodes: int
+    batch: int  # global, per optimizer step (B_j)
+    micro_steps: int = 1
+
+
+class StepTime(NamedTuple):
+    seconds: float  # mean over `steps`
+    steps: int
+
+
+class SwitchCost(NamedTuple):
+    """Seconds of training that a change costs: a prior, until the job's own pauses are known."""
+
+    rescale_seconds: float = 1.0  # at least one worker stays
+    restart_seconds: float = 25.0  # nobody stays: through a checkpoint
+
+
+class Forecast(NamedTuple):
+    """When a job will end: the middle, and the ends of a 90 % interval, as times."""
+
+    eta: float
+    low: float
+    high: float

@@ -1,0 +1,214 @@
+"""All that `State` knows of one unfinished job: the only mutable thing in core but State.
+
+Three allocations tell its story: `goal` is what the schedule wants, `in_flight` what
+was ordered last and not yet answered, `held` what trains. A job is settled when the
+three agree; until then it is pinned, and only a cancel or a loss may change its goal.
+Its fields are plain values, so that a snapshot is the record itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ones.core.cluster import Gpu
+from ones.core.job import (
+    Configuration,
+    Description,
+    EndReason,
+    Forecast,
+    Generation,
+    Job,
+    JobId,
+    Phase,
+    StepTime,
+)
+from ones.core.schedule import Allocation
+from ones.stopping import Track
+
+
+class OrderKind(StrEnum):
+    START = "start"
+    RESCALE = "rescale"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """An order that the engine has and has not answered."""
+
+    kind: OrderKind
+    plan: int
+    allocation: Allocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a job is to end; State has decided, the engine has yet to report."""
+
+    reason: EndReason
+    message: str
+    ordered: bool = False  # the `Finish` is out
+
+
+@dataclass(slots=True)
+class JobRecord:
+    job: Job
+    number: int  # order of submission
+    since: float  # the account is settled up to here
+    priority: float
+    description: Description | None = None
+
+    goal: Allocation | None = None
+    held: Allocation | None = None
+    in_flight: InFlight | None = None
+    reforming: bool = False  # some workers died, the others are finding one another
+    withdrawn: bool = False  # what was prepared will not come; the engine has yet to hear it
+    ending: Ending | None = None
+    occupied: set[Gpu] = field(default_factory=set)  # GPUs that its processes may be on
+    ready: set[Gpu] = field(default_factory=set)  # workers of a start that have joined
+    generation: Generation = Generation(0)  # of what trains; older reports are stale
+
+    # accounts, settled at every change of `occupied`
+    queue_seconds: float = 0.0
+    run_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    started_at: float | None = None
+
+    # what was reported
+    epochs: int = 0
+    steps: int = 0  # of finished epochs
+    samples: int = 0  # of finished epochs
+    epoch_steps: int = 0
+    epoch_samples: int = 0
+    first_loss: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    step_seconds: float | None = None
+    gradient_noise: float | None = None
+    max_local_batch: int | None = None
+    proven_part: int = 0  # samples that one GPU has had in memory without failing
+    profile: Mapping[Configuration, StepTime] = field(default_factory=dict)
+    track: Track = Track()
+
+    rescales: int = 0
+    pause_seconds: float = 0.0
+    preemptions: int = 0
+    losses: int = 0
+    failures: int = 0
+    note: str = ""
+    forecast: Forecast | None = None
+
+    @property
+    def id(self) -> JobId:
+        return self.job.id
+
+    @property
+    def key(self) -> tuple[float, int]:
+        """Its place in the queue."""
+        return (-self.priority, self.number)
+
+    @property
+    def settled(self) -> bool:
+        return (
+            self.in_flight is None
+            and not self.reforming
+            and self.ending is None
+            and (self.held is self.goal or self.held == self.goal)
+        )
+
+    @property
+    def phase(self) -> Phase:
+        if self.ending is not None:
+            return Phase.STOPPING
+        if self.in_flight is not None:
+            return {
+                OrderKind.START: Phase.STARTING,
+                OrderKind.RESCALE: Phase.CHANGING,
+                OrderKind.STOP: Phase.STOPPING,
+            }[self.in_flight.kind]
+        if self.held is None:
+            return Phase.WAITING
+        return Phase.RUNNING if self.settled else Phase.CHANGING
+
+    def settle_account(self, now: float) -> None:
+        """Book the time since the last booking. Execution = holding at least one GPU."""
+        elapsed = now - self.since
+        if self.occupied:
+            self.run_seconds += elapsed
+            self.gpu_seconds += elapsed * len(self.occupied)
+        else:
+            self.queue_seconds += elapsed
+        self.since = now
+
+    def occupy(self, gpu: Gpu, now: float) -> None:
+        self.settle_account(now)
+        self.occupied.add(gpu)
+        if self.started_at is None:
+            self.started_at = now
+
+    def vacate(self, gpu: Gpu, now: float) -> None:
+        self.settle_account(now)
+        self.occupied.discard(gpu)
+
+    def local_limit(self) -> int | None:
+        """Samples that may be put into one GPU at once; None while nothing is known.
+
+        Until a limit is known, twice the largest part that has worked.
+        """
+        if self.max_local_batch is not None:
+            return self.max_local_batch
+        if self.description is None:
+            return None
+        return max(2 * self.proven_part, self.description.base_batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What remains of a job that has ended."""
+
+    id: JobId
+    kind: str
+    owner: str
+    submitted_at: float
+    started_at: float | None  # None: never held a GPU
+    ended_at: float
+    reason: EndReason
+    message: str
+    queue_seconds: float
+    run_seconds: float
+    gpu_seconds: float
+    epochs: int
+    samples: int
+    rescales: int
+    preemptions: int
+    losses: int
+    pause_seconds: float
+
+    @property
+    def completion_seconds(self) -> float:
+        return self.ended_at - self.submitted_at
+
+
+def outcome_of(record: JobRecord, at: float, reason: EndReason, message: str) -> Outcome:
+    record.settle_account(at)
+    return Outcome(
+        id=record.id,
+        kind=record.job.kind,
+        owner=record.job.owner,
+        submitted_at=record.job.submitted_at,
+        started_at=record.started_at,
+        ended_at=at,
+        reason=reason,
+        message=message,
+        queue_seconds=record.queue_seconds,
+        run_seconds=record.run_seconds,
+        gpu_seconds=record.gpu_seconds,
+        epochs=record.epochs,
+        samples=record.samples,
+        rescales=record.rescales,
+        preemptions=record.preemptions,
+        losses=record.losses,
+        pause_seconds=record.pause_seconds,
+    )

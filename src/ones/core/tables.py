@@ -1,0 +1,220 @@
+"""The tables that events and plans change, and the small moves that keep them in step.
+
+Who is unfinished, who has ended, who is to have which GPU, who may still be on it,
+who waits, what is free. Every move costs the job it touches and never the cluster.
+Whether a move is right is not decided here: `fold` (events) and `orders` (plans) do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ones.core.cluster import Cluster, Gpu, Node, NodeId, NodeState
+from ones.core.free import FreeGpus
+from ones.core.job import JobId, Progress, SwitchCost
+from ones.core.record import JobRecord, Outcome
+from ones.core.schedule import Allocation, Schedule
+from ones.core.view import JobView, View
+from ones.core.waiting import WaitingJobs
+from ones.errors import StaleViewError
+
+
+class Occupant(NamedTuple):
+    """Whose process may be on a GPU, and which plan put it there."""
+
+    job: JobId
+    plan: int
+
+
+class Tables:
+    """Read them anywhere; change them through these methods only."""
+
+    def __init__(self, cluster: Cluster, switch_cost: SwitchCost) -> None:
+        self.now = 0.0
+        self.version = 0  # of the whole; a view of another version is stale
+        self.plan_number = 0
+        self.cluster = cluster
+        self.switch_cost = switch_cost  # prior
+        self.schedule = Schedule()
+        self.records: dict[JobId, JobRecord] = {}  # unfinished, in order of submission
+        self.ended: dict[JobId, Outcome] = {}
+        self.submitted = 0
+        self.assigned: dict[Gpu, JobId] = {}  # who is to have it
+        self.occupants: dict[Gpu, Occupant] = {}  # who may be on it
+        self.waiting = WaitingJobs()
+        self.free = FreeGpus(cluster)
+        for node in cluster.nodes.values():
+            self.free.open_node(node)
+        self.due: dict[JobId, None] = {}  # jobs for which the last event made an order possible
+        self.requeued = False  # did the last event bring a job back into the queue?
+        self.dropped: dict[str, int] = {}  # reports that were not taken, by cause
+        self.busy_gpu_seconds = 0.0
+        self.capacity_gpu_seconds = 0.0
+        self._booked_at = 0.0
+        self._views: dict[JobId, JobView] = {}
+        self._by_number: dict[int, JobId] = {}
+
+    # jobs
+
+    def add(self, record: JobRecord) -> None:
+        self.records[record.id] = record
+        self._by_number[record.number] = record.id
+        self.submitted = max(self.submitted, record.number + 1)
+
+    def touch(self, job: JobId) -> JobRecord:
+        """The record, to be changed: what was shown of it before is shown no more."""
+        self._views.pop(job, None)
+        return self.records[job]
+
+    def close(self, record: JobRecord, outcome: Outcome) -> None:
+        self.set_goal(record, None)
+        self.waiting.discard(record.id)
+        del self.records[record.id]
+        del self._by_number[record.number]
+        self._views.pop(record.id, None)
+        self.due.pop(record.id, None)
+        self.ended[record.id] = outcome
+
+    def enqueue(self, record: JobRecord) -> None:
+        """Into the queue, if it holds nothing, wants nothing and may go on."""
+        if record.settled and record.goal is None and record.id not in self.waiting:
+            self.waiting.add(record.id, record.job.owner, record.key)
+            self.requeued = True
+
+    def drop(self, cause: str) -> bool:
+        self.dropped[cause] = self.dropped.get(cause, 0) + 1
+        return False
+
+    # GPUs
+
+    def set_goal(self, record: JobRecord, goal: Allocation | None) -> None:
+        before = record.goal
+        if before == goal:
+            return
+        record.goal = goal
+        had = {w.gpu for w in before.workers} if before else set()
+        gets = {w.gpu for w in goal.workers} if goal else set()
+        for gpu in sorted(gets - had):
+            self.assigned[gpu] = record.id
+            self.free.take(gpu, self.node(gpu.node))
+        for gpu in sorted(had - gets):
+            if self.assigned.get(gpu) == record.id:  # else it has been given on already
+                del self.assigned[gpu]
+                self.free.give(gpu, self.node(gpu.node))
+        owner = record.job.owner
+        self.waiting.use[owner] = self.waiting.use.get(owner, 0) + len(gets) - len(had)
+        if goal is not None:
+            self.waiting.discard(record.id)
+        edit = self.schedule.edit()
+        edit.set(record.id, goal)
+        self.schedule = edit.done().rooted()
+
+    def occupy(self, record: JobRecord, gpu: Gpu, plan: int) -> None:
+        self.book()
+        self.occupants[gpu] = Occupant(record.id, plan)
+        record.occupy(gpu, self.now)
+
+    def vacate(self, gpu: Gpu) -> None:
+        """Nobody is there any more: its next owner may have waited for that."""
+        self.book()
+        occupant = self.occupants.pop(gpu)
+        if occupant.job in self.records:
+            self.touch(occupant.job).vacate(gpu, self.now)
+        claimant = self.assigned.get(gpu)
+        if claimant is not None:
+            self.due[claimant] = None
+
+    def is_free_for(self, job: JobId, gpu: Gpu) -> bool:
+        occupant = self.occupants.get(gpu)
+        return occupant is None or occupant.job == job
+
+    def node(self, node: NodeId) -> Node:
+        return self.cluster.nodes[node]
+
+    def set_node(self, node: Node) -> None:
+        """A node comes, changes its state, or goes; GPUs that jobs are to have stay theirs."""
+        self.book()
+        known = self.cluster.nodes.get(node.id)
+        if known is not None:
+            self.free.close_node(known)
+        self.cluster = self.cluster.with_node(node)
+        self.free.resize(self.cluster)
+        placed = self.node(node.id)
+        if placed.state is NodeState.UP:
+            taken = (i for i in range(placed.gpus) if Gpu(node.id, i) in self.assigned)
+            self.free.open_node(placed, except_for=frozenset(taken))
+
+    def book(self) -> None:
+        """Book GPU time up to now: before occupants or the cluster change."""
+        elapsed = self.now - self._booked_at
+        if elapsed:
+            self.busy_gpu_seconds += elapsed * len(self.occupants)
+            self.capacity_gpu_seconds += elapsed * self.cluster.n_gpus
+            self._booked_at = self.now
+
+    def restore_books(self, busy: float, capacity: float) -> None:
+        self.busy_gpu_seconds, self.capacity_gpu_seconds = busy, capacity
+        self._booked_at = self.now
+
+    # what is shown
+
+    def view(self) -> View:
+        return View(self)
+
+    @property
+    def unfinished(self) -> Mapping[JobId, JobRecord]:
+        return self.records
+
+    def job_view(self, job: JobId) -> JobView:
+        shown = self._views.get(job)
+        if shown is None:
+            shown = self._views[job] = self._show(self.records[job])
+        return shown
+
+    def waiting_views(self, version: int) -> Iterator[JobView]:
+        """Made as they are read, while the tables are of this version."""
+        for _, number in self.waiting.visible():
+            if self.version != version:
+                raise StaleViewError("the queue of a view was read beyond its event")
+            yield self.job_view(self._by_number[number])
+
+    def _show(self, record: JobRecord) -> JobView:
+        pauses, prior = record.rescales, self.switch_cost
+        return JobView(
+            job=record.job,
+            number=record.number,
+            priority=record.priority,
+            phase=record.phase,
+            pinned=not record.settled,
+            wanted=record.goal,
+            held=record.held,
+            description=record.description,
+            progress=Progress(
+                samples=record.samples + record.epoch_samples,
+                epochs=record.epochs,
+                steps=record.steps + record.epoch_steps,
+                first_loss=record.first_loss,
+                loss=record.loss,
+                accuracy=record.accuracy,
+                step_seconds=record.step_seconds,
+                gradient_noise=record.gradient_noise,
+            ),
+            profile=record.profile,
+            local_limit=record.local_limit(),
+            # the prior counts as one measured pause
+            switch_cost=prior._replace(
+                rescale_seconds=(prior.rescale_seconds + record.pause_seconds) / (1 + pauses)
+            ),
+            booked_at=record.since,
+            queue_seconds=record.queue_seconds,
+            run_seconds=record.run_seconds,
+            gpu_seconds=record.gpu_seconds,
+            occupied=len(record.occupied),
+            started_at=record.started_at,
+            rescales=record.rescales,
+            preemptions=record.preemptions,
+            failures=record.failures,
+            note=record.note,
+            forecast=record.forecast,
+        )

@@ -1,0 +1,1 @@
+"""What needs several bodies: whole runs with their results, benchmarks, demonstrations."""

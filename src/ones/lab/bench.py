@@ -1,0 +1,50 @@
+"""What all benchmarks share: the frame of their output, and a process of its own for each case."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def framed(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What `ones bench NAME --json` prints; the keys are a promise."""
+    return {
+        "bench": name,
+        "commit": _commit(),
+        "load_average": round(os.getloadavg()[0], 2),
+        "rows": rows,
+    }
+
+
+def alone(work: Callable[..., Result], *arguments: Any) -> Result:
+    """Call it in a fresh process, so that its memory and caches are its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def peak_mb() -> float:
+    """Most memory that this process has held."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def _commit() -> str | None:
+    """Of the checkout that this code runs from; None when it is installed without one."""
+    here = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()

@@ -1,0 +1,91 @@
+"""What an event costs, whole: engine, state, policy and plan; as the cluster grows.
+
+Each kind of event is timed by itself, because rare expensive ones hide in an average.
+The rival of every row is the same event on the smallest cluster: the ratio says what
+size costs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ones.core.brain import Brain
+from ones.core.cluster import Cluster
+from ones.core.events import EpochFinished, JobEnded, JobSubmitted
+from ones.lab.bench import alone, peak_mb
+from ones.policies import create
+from ones.runlog import encode
+from ones.sim.engine import SimEngine
+from ones.sim.physics import Physics
+from ones.workload import gap_for_load, generate
+
+#: (GPUs, jobs)
+CASES = ((64, 5_000), (1_024, 20_000), (10_240, 100_000))
+LOAD = 1.0
+KINDS = {JobSubmitted: "submit", EpochFinished: "epoch", JobEnded: "end"}
+
+
+def bench_sim(
+    policy: str = "fifo",
+    cases: tuple[tuple[int, int], ...] = CASES,
+    *,
+    log: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[dict[str, Any]]:
+    """A row for each size and kind of event; with `log`, encoding each entry is in the price."""
+    rows: list[dict[str, Any]] = []
+    smallest: dict[str, float] = {}
+    for gpus, jobs in cases:
+        progress(f"{policy}: {jobs:,} jobs on {gpus:,} GPUs")
+        for row in alone(_case, policy, gpus, jobs, log):
+            rival = smallest.setdefault(row["event"], row["microseconds_per_event"])
+            row["rival"] = f"{cases[0][0]} GPUs"
+            row["rival_microseconds_per_event"] = rival
+            row["ratio"] = round(row["microseconds_per_event"] / rival, 2) if rival else None
+            rows.append(row)
+    return rows
+
+
+def _case(policy: str, gpus: int, jobs: int, log: bool) -> list[dict[str, Any]]:
+    cluster = Cluster.of(gpus)
+    trace = generate(jobs=jobs, seed=1, gap=gap_for_load(LOAD, gpus))
+    engine = SimEngine(trace, cluster, Physics(), seed=1)
+    brain = Brain(cluster, create(policy, seed=1))
+    seconds = dict.fromkeys((*KINDS.values(), "other"), 0.0)
+    counts = dict.fromkeys(seconds, 0)
+    clock = time.perf_counter
+    began = before = clock()
+    # the loop of core.engine.drive, with a watch in it
+    while (event := engine.next_event(until=brain.wake_at)) is not None:
+        plan = brain.handle(event)
+        if plan.actions:
+            engine.carry_out(plan)
+        if log:
+            encode(event)
+            if not plan.says_nothing:
+                encode(plan)
+        kind = KINDS.get(type(event), "other")
+        now = clock()
+        seconds[kind] += now - before
+        counts[kind] += 1
+        before = now
+    wall = clock() - began
+    seconds["all"], counts["all"] = wall, sum(counts.values())
+    name = f"{policy}, {gpus} GPUs, {jobs} jobs" + (", logged" if log else "")
+    return [
+        {
+            "case": name,
+            "policy": policy,
+            "gpus": gpus,
+            "jobs": jobs,
+            "event": kind,
+            "n": counts[kind],
+            "events_per_second": round(counts[kind] / spent) if spent else None,
+            "microseconds_per_event": round(1e6 * spent / counts[kind], 2) if counts[kind] else 0.0,
+            "peak_mb": peak_mb(),
+            "wall_seconds": round(wall, 2),
+        }
+        for kind, spent in seconds.items()
+    ]

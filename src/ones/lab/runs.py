@@ -1,0 +1,150 @@
+"""One simulated run, from its description to its row of results and its files.
+
+A row's keys are a promise to scripts (docs/reference/results.md). Everything that can
+be wrong with a description is found before the first file is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ones import __version__
+from ones.core.cluster import Cluster
+from ones.core.state import State
+from ones.errors import InvalidFileError, UserError, WorldError
+from ones.policies import create
+from ones.report.metrics import metrics_of
+from ones.runlog import VERSION, Entry, Header, LogWriter, RunLog, SnapshottingLog
+from ones.sim.run import Simulation, Simulator
+from ones.workload import Trace, gap_for_load, generate, read_trace
+
+LOG_NAME = "run.jsonl"
+RESULT_NAME = "result.json"
+PICTURE_NAME = "schedule.png"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """All that a run depends on."""
+
+    policy: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    workload: str = "paper"  # or the path of a trace
+    gpus: int = 64
+    gpus_per_node: int = 4
+    jobs: int = 50
+    gap: float = 12.0
+    load: float | None = None  # instead of a gap
+    scatter: float = 0.3
+    seed: int = 0
+    mechanism: str = "native"
+
+
+def trace_of(spec: RunSpec) -> Trace:
+    if spec.workload == "paper":
+        gap = spec.gap if spec.load is None else gap_for_load(spec.load, spec.gpus)
+        return generate(jobs=spec.jobs, seed=spec.seed, gap=gap, scatter=spec.scatter)
+    return read_trace(Path(spec.workload))
+
+
+class Run:
+    """A run that is ready: made without touching a file, then carried out once."""
+
+    def __init__(self, spec: RunSpec, trace: Trace | None = None) -> None:
+        self.spec = spec
+        self.trace = trace_of(spec) if trace is None else trace
+        self.cluster = Cluster.of(spec.gpus, spec.gpus_per_node)
+        policy = create(spec.policy, seed=spec.seed, **spec.settings)
+        self._simulator = Simulator(
+            self.trace, self.cluster, policy, mechanism=spec.mechanism, seed=spec.seed
+        )
+        self.mechanism = self._simulator.mechanism
+
+    def header(self) -> Header:
+        brain = self._simulator.brain
+        return Header(
+            version=VERSION,
+            software=__version__,
+            policy=self.spec.policy,
+            seed=self.spec.seed,
+            settings=dict(self.spec.settings),
+            nodes=tuple(self.cluster.nodes.values()),
+            switch_cost=brain.state.switch_cost,
+            workload=self.spec.workload,
+            mechanism=self.mechanism,
+        )
+
+    def carry_out(
+        self,
+        record: Callable[[Entry], None] = lambda entry: None,
+        progress: Callable[[State], None] | None = None,
+    ) -> dict[str, Any]:
+        """Run it, and give its row."""
+        return self.row(self._simulator.run(record, progress))
+
+    def carry_out_into(
+        self,
+        directory: Path,
+        *,
+        snapshots: bool = False,
+        progress: Callable[[State], None] | None = None,
+    ) -> dict[str, Any]:
+        """Run it and keep the log and the row in the directory."""
+        with LogWriter(directory / LOG_NAME, self.header()) as log:
+            record = SnapshottingLog(log, self._simulator.brain) if snapshots else log
+            row = self.carry_out(record, progress)
+        (directory / RESULT_NAME).write_text(json.dumps(row, indent=2) + "\n")
+        return row
+
+    def row(self, result: Simulation) -> dict[str, Any]:
+        spec = self.spec
+        return {
+            "policy": spec.policy,
+            "workload": spec.workload,
+            "gpus": spec.gpus,
+            "jobs": len(self.trace.jobs),
+            "seed": spec.seed,
+            "mechanism": self.mechanism,
+            **asdict(metrics_of(result.state)),
+            "wall_seconds": round(result.wall_seconds, 3),
+            "policy_cpu_seconds": round(result.policy_cpu_seconds, 3),
+            "events": result.events,
+            "dropped": dict(result.state.dropped),
+        }
+
+
+def fresh_directory(path: Path, *, overwrite: bool = False) -> Path:
+    """A directory for the files of a run; one that holds a run already is refused."""
+    taken = [name for name in (LOG_NAME, RESULT_NAME, PICTURE_NAME) if (path / name).exists()]
+    if taken and not overwrite:
+        raise UserError(
+            f"{path}: holds {taken[0]} of an earlier run; name another directory, or --overwrite"
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as problem:
+        raise InvalidFileError(path, "is a file, not a directory") from problem
+    except OSError as problem:
+        raise WorldError(f"{path}: cannot be created: {problem.strerror}") from problem
+    for name in taken:
+        (path / name).unlink()
+    return path
+
+
+def draw_run(directory: Path, title: str) -> Path | None:
+    """The picture of a run's log; None where matplotlib is not installed."""
+    try:
+        from ones.report import draw_gantt, timeline_of
+    except ImportError:
+        return None
+    log = RunLog(directory / LOG_NAME)
+    path = directory / PICTURE_NAME
+    try:
+        draw_gantt(timeline_of(log.header.cluster, log), path, title=title)
+    except ImportError:
+        return None
+    return path

@@ -1,0 +1,1 @@
+"""What several policies share: packing workers onto nodes, later also speed models."""

@@ -1,0 +1,43 @@
+"""Which batch serves a job best on given GPUs: throughput times what a sample is worth."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from ones.core.view import JobView
+from ones.models.speed import SpeedModel, fit_speed
+
+#: before a job has reported its noise scale: so many times its base batch
+ASSUMED_NOISE_RATIO = 4.0
+_CANDIDATES = 24
+
+
+def efficiency(batch: int, base_batch: int, noise: float) -> float:
+    """Statistical efficiency (φ + B0)/(φ + B); a batch below the base one is worth no more."""
+    return min(1.0, (noise + base_batch) / (noise + batch))
+
+
+class Goodput:
+    """Effective samples per second of one job, as far as is known of it."""
+
+    def __init__(self, view: JobView) -> None:
+        assert view.description is not None
+        self._base = view.description.base_batch
+        self._limit = view.local_limit or self._base
+        self._largest = view.description.dataset_size
+        noise = view.progress.gradient_noise
+        self._noise = ASSUMED_NOISE_RATIO * self._base if noise is None else noise
+        self._speed = fit_speed(view.profile) or SpeedModel(0.5, 0.5 / self._base)
+
+    def at(self, gpus: int, nodes: int, batch: int) -> float:
+        parts = ceil(ceil(batch / gpus) / self._limit)
+        seconds = self._speed.step_seconds(gpus=gpus, nodes=nodes, batch=batch, micro_steps=parts)
+        return batch / seconds * efficiency(batch, self._base, self._noise)
+
+    def best_batch(self, gpus: int, nodes: int, *, at_most: int) -> int:
+        """Among batches without accumulation, from the base batch (or one sample each) up."""
+        least = max(self._base, gpus)
+        most = max(least, min(at_most, gpus * self._limit, self._largest))
+        ratio = (most / least) ** (1 / (_CANDIDATES - 1))
+        batches: list[int] = sorted({round(least * ratio**i) for i in range(_CANDIDATES)})
+        return max(batches, key=lambda batch: self.at(gpus, nodes, batch))

@@ -1,0 +1,100 @@
+"""Where to put the workers of a job: on the fewest nodes, leaving the least broken room.
+
+A job that fits one node goes to the node with the least sufficient room; a larger one
+takes whole nodes first and puts the rest where it fits best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ones.core.cluster import Gpu, NodeId, NodeState
+from ones.core.free import FreeGpus
+from ones.core.view import View
+
+
+class Room:
+    """The free GPUs of a view, less what has been handed out since: for one decision.
+
+    Costs what was handed out, not the cluster.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._free: FreeGpus = view.free
+        self._nodes = view.cluster.nodes
+        self._width = view.cluster.width
+        self._changed: dict[NodeId, list[Gpu]] = {}
+        self._left = len(self._free)
+
+    def __len__(self) -> int:
+        return self._left
+
+    def release(self, gpus: Iterable[Gpu]) -> None:
+        """GPUs that a job of this decision gives up; those of draining nodes are not for others."""
+        for gpu in gpus:
+            if self._nodes[gpu.node].state is NodeState.UP:
+                self._on(gpu.node).append(gpu)
+                self._left += 1
+
+    def take(self, gpus: Iterable[Gpu]) -> None:
+        """These very GPUs, which must be free."""
+        for gpu in gpus:
+            self._on(gpu.node).remove(gpu)
+            self._left -= 1
+
+    def place(self, n_gpus: int) -> tuple[Gpu, ...] | None:
+        """GPUs for so many workers, taken; None if there are not enough."""
+        if n_gpus > self._left:
+            return None
+        chosen: list[Gpu] = []
+        while len(chosen) < n_gpus:
+            missing = n_gpus - len(chosen)
+            node = self._best_node(missing)
+            mine = sorted(self._on(node))[:missing]
+            self.take(mine)
+            chosen += mine
+        return tuple(sorted(chosen))
+
+    def grow(self, held: tuple[Gpu, ...], n_gpus: int) -> tuple[Gpu, ...] | None:
+        """The held GPUs and others, up to so many: first where the job is already."""
+        if n_gpus - len(held) > self._left:
+            return None
+        chosen = list(held)
+        for node in sorted({g.node for g in held}, key=lambda n: (-len(self._on(n)), n)):
+            mine = sorted(self._on(node))[: n_gpus - len(chosen)]
+            self.take(mine)
+            chosen += mine
+        more = self.place(n_gpus - len(chosen))
+        return None if more is None else tuple(sorted((*chosen, *more)))
+
+    def shrink(self, held: tuple[Gpu, ...], n_gpus: int) -> tuple[Gpu, ...]:
+        """So many of the held GPUs, on as few nodes as can be; the others are released."""
+        by_node: dict[NodeId, list[Gpu]] = {}
+        for gpu in held:
+            by_node.setdefault(gpu.node, []).append(gpu)
+        fullest = sorted(by_node.values(), key=lambda gpus: (-len(gpus), gpus[0]))
+        kept = [gpu for gpus in fullest for gpu in sorted(gpus)][:n_gpus]
+        self.release(gpu for gpu in held if gpu not in set(kept))
+        return tuple(sorted(kept))
+
+    def _on(self, node: NodeId) -> list[Gpu]:
+        if node not in self._changed:
+            self._changed[node] = list(self._free.on(node))
+        return self._changed[node]
+
+    def _best_node(self, missing: int) -> NodeId:
+        """The least sufficient room, or else the most there is."""
+        rooms = (*range(missing, self._width + 1), *range(min(missing - 1, self._width), 0, -1))
+        for room in rooms:
+            node = self._first_with(room)
+            if node is not None:
+                return node
+        raise AssertionError("there are free GPUs but no node has any")
+
+    def _first_with(self, room: int) -> NodeId | None:
+        """The first node, in the cluster's order, with exactly so much room."""
+        fits = [n for n, gpus in self._changed.items() if len(gpus) == room]
+        untouched = next((n for n in self._free.nodes_with(room) if n not in self._changed), None)
+        if untouched is not None:
+            fits.append(untouched)
+        return min(fits, key=lambda n: self._nodes[n].position, default=None)

@@ -1,0 +1,89 @@
+"""The registry: a policy by its name, ours or a stranger's.
+
+Ours are listed here and imported when asked for. A package of somebody else adds its
+own with an entry point in the group `ones.policies`, and they are tested like ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from ones.core.policy import Policy
+from ones.errors import InvalidSettingError, UnknownNameError
+
+#: name -> module and factory; a factory takes `seed` and the policy's own settings
+OURS: dict[str, str] = {
+    "equi": "ones.policies.equi:Equi",
+    "fifo": "ones.policies.fifo:Fifo",
+}
+
+GROUP = "ones.policies"
+
+
+def names() -> list[str]:
+    """All policies that `create` knows here."""
+    return sorted({*OURS, *_strangers()})
+
+
+def create(name: str, *, seed: int = 0, **settings: object) -> Policy:
+    """A fresh policy. Unknown names and settings are refused with what is known instead.
+
+    >>> type(create("fifo", backfill=True)).__name__
+    'Fifo'
+    """
+    factory = _factory(name)
+    known = {setting.name for setting in settings_of(name)}
+    for key in settings:
+        if key not in known:
+            raise UnknownNameError(f"setting of policy {name}", key, known)
+    try:
+        policy: Policy = factory(seed=seed, **settings)
+    except (TypeError, ValueError) as problem:
+        raise InvalidSettingError(f"policy {name}: {problem}") from problem
+    return policy
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing that can be chosen about a policy."""
+
+    name: str
+    type: str
+    default: object
+    help: str
+
+
+def settings_of(name: str) -> list[Setting]:
+    """What can be set, from the fields of the policy's `Settings` class."""
+    settings: Any = getattr(_factory(name), "Settings", None)
+    if settings is None:
+        return []
+    return [
+        Setting(
+            f.name,
+            str(f.type),
+            None if f.default is MISSING else f.default,
+            str(f.metadata.get("help", "")),
+        )
+        for f in fields(settings)
+    ]
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    if name in OURS:
+        module, attribute = OURS[name].split(":")
+        found: Callable[..., Any] = getattr(import_module(module), attribute)
+        return found
+    strangers = _strangers()
+    if name not in strangers:
+        raise UnknownNameError("policy", name, names())
+    loaded: Callable[..., Any] = strangers[name].load()
+    return loaded
+
+
+def _strangers() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}

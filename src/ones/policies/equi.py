@@ -1,0 +1,143 @@
+"""Everybody gets the same: an equal share of the GPUs, with the batch that suits it best.
+
+Knows nothing of lengths and is hard to beat when re-scaling is cheap. With more jobs
+than GPUs, those that have had the least take turns. Touches everybody by design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, ClassVar
+
+from ones.core.cluster import Gpu, NodeState
+from ones.core.events import PROGRESS_EVENTS, Event
+from ones.core.job import JobId
+from ones.core.plan import PlanAdopted
+from ones.core.policy import Decision
+from ones.core.schedule import Allocation
+from ones.core.view import JobView, View
+from ones.models.goodput import Goodput
+from ones.models.packing import Room
+from ones.models.sharing import Claim, OwnerRoom, equal_shares
+
+
+class Equi:
+    decides_on: ClassVar[frozenset[type[Event]]] = PROGRESS_EVENTS
+    native_mechanism: ClassVar[str] = "checkpoint"
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Settings:
+        quantum: float = field(
+            default=120.0, metadata={"help": "seconds of a turn, when jobs outnumber GPUs"}
+        )
+        batch_growth: float = field(
+            default=2.0, metadata={"help": "most that a batch grows in one change"}
+        )
+        batch_gain: float = field(
+            default=0.1, metadata={"help": "gain in speed that is worth changing only the batch"}
+        )
+
+        def __post_init__(self) -> None:
+            for name, least in (("quantum", 1.0), ("batch_growth", 1.0), ("batch_gain", 0.0)):
+                if getattr(self, name) < least:
+                    raise ValueError(f"{name} {getattr(self, name)} is not at least {least}")
+
+    def __init__(self, *, seed: int = 0, **settings: Any) -> None:
+        self._settings = self.Settings(**settings)
+
+    def observe(self, event: Event | PlanAdopted, view: View) -> None:
+        pass
+
+    def decide(self, view: View) -> Decision:
+        jobs = [job for job in view.jobs.values() if not job.pinned]
+        if not jobs:
+            return Decision(schedule=view.schedule)
+        staying = {job.id: _on_healthy_nodes(view, job) for job in jobs}
+        gpus = len(view.free) + sum(map(len, staying.values()))
+        turns = len(jobs) > gpus
+        shares = self._shares(view, jobs, gpus)
+        places = _places(Room(view), staying, shares)
+        edit = view.schedule.edit()
+        notes: dict[JobId, str] = {}
+        crowd = f"{len(jobs)} jobs on {gpus} GPUs"
+        for job in jobs:
+            if job.id not in places:
+                if job.wanted is not None:
+                    edit.drop(job.id)
+                notes[job.id] = f"waits for its turn: {crowd}"
+                continue
+            allocation = self._allocation(job, places[job.id])
+            if allocation != job.wanted:
+                edit.put(job.id, allocation)
+                notes[job.id] = f"an equal share: {len(places[job.id])} of {gpus} GPUs, {crowd}"
+        return Decision(
+            schedule=edit.done(),
+            wake_at=view.now + self._settings.quantum if turns and gpus else inf,
+            notes=notes,
+        )
+
+    def _shares(self, view: View, jobs: list[JobView], gpus: int) -> dict[JobId, int]:
+        """Equal for all; if there are too few, one each for those who have had the least."""
+        turn = self._settings.quantum
+
+        def place_in_line(job: JobView) -> tuple[float, int, bool, int]:
+            # attained service counts in whole turns, so that nobody is sent away within one
+            turns_had = int(job.gpu_seconds_at(view.now) / turn) if len(jobs) > gpus else 0
+            return (-job.priority, turns_had, job.wanted is None, job.number)
+
+        claims = [
+            Claim(job.id, job.job.owner, job.job.min_gpus, _most(job))
+            for job in sorted(jobs, key=place_in_line)
+        ]
+        return equal_shares(claims, gpus, OwnerRoom(view, jobs))
+
+    def _allocation(self, job: JobView, gpus: tuple[Gpu, ...]) -> Allocation:
+        if job.description is None:
+            return Allocation.as_scripted(gpus)
+        goodput = Goodput(job)
+        nodes = len({gpu.node for gpu in gpus})
+        now = job.wanted.batch if job.wanted else 0
+        most = int(max(now, job.description.base_batch) * self._settings.batch_growth)
+        best = goodput.best_batch(len(gpus), nodes, at_most=most)
+        if job.wanted is not None and job.wanted.gpus == gpus:
+            gain = goodput.at(len(gpus), nodes, best) / goodput.at(len(gpus), nodes, now)
+            if gain < 1 + self._settings.batch_gain:
+                return job.wanted
+        return Allocation.even(gpus, best, job.local_limit)
+
+    def save(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        pass
+
+
+def _on_healthy_nodes(view: View, job: JobView) -> tuple[Gpu, ...]:
+    held = job.wanted.gpus if job.wanted else ()
+    return tuple(gpu for gpu in held if view.cluster.state_of(gpu) is NodeState.UP)
+
+
+def _most(job: JobView) -> int:
+    """Before it has joined, a job starts small: nothing is known of it."""
+    if job.description is None:
+        return job.job.min_gpus
+    largest = job.description.dataset_size
+    return largest if job.max_gpus is None else min(largest, job.max_gpus)
+
+
+def _places(
+    room: Room, staying: Mapping[JobId, tuple[Gpu, ...]], shares: Mapping[JobId, int]
+) -> dict[JobId, tuple[Gpu, ...]]:
+    """Where everybody goes: first those who give, so that there is something to take."""
+    kept = {}
+    for job, gpus in staying.items():
+        size = shares.get(job, 0)
+        kept[job] = room.shrink(gpus, size) if size < len(gpus) else gpus
+    places = {}
+    for job, size in shares.items():
+        grown = room.grow(kept[job], size) if size > len(kept[job]) else kept[job]
+        assert grown is not None, "shares never exceed what there is"
+        places[job] = grown
+    return places

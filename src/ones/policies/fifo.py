@@ -1,0 +1,91 @@
+"""First come, first served, at the size that was asked for. Nobody is ever interrupted.
+
+The yardstick of what most people do today. `backfill` lets jobs behind a blocked head
+start if they fit; without it the head blocks everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ones.core.events import CAPACITY_EVENTS, Event
+from ones.core.job import JobId
+from ones.core.plan import PlanAdopted
+from ones.core.policy import Decision
+from ones.core.schedule import Allocation, ScheduleEdit
+from ones.core.view import JobView, View
+from ones.models.packing import Room
+
+
+class Fifo:
+    decides_on: ClassVar[frozenset[type[Event]]] = CAPACITY_EVENTS
+    native_mechanism: ClassVar[str] = "checkpoint"
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Settings:
+        backfill: bool = field(
+            default=False, metadata={"help": "jobs behind a blocked head may start if they fit"}
+        )
+
+    def __init__(self, *, seed: int = 0, **settings: Any) -> None:
+        self._settings = self.Settings(**settings)
+
+    def observe(self, event: Event | PlanAdopted, view: View) -> None:
+        pass
+
+    def decide(self, view: View) -> Decision:
+        if not view.n_waiting:
+            return Decision(schedule=view.schedule)
+        edit = view.schedule.edit()
+        room = Room(view)
+        taken: dict[str, int] = {}  # by owner, in this decision
+        notes: dict[JobId, str] = {}
+        for waiting in view.waiting:
+            size = _size(waiting)
+            owner_room = view.room(waiting.job.owner)
+            if owner_room is not None and size > owner_room - taken.get(waiting.job.owner, 0):
+                notes[waiting.id] = f"waits: {size} GPUs would exceed the owner's limit"
+                continue  # the others are not to blame
+            if size > len(room):
+                notes[waiting.id] = f"first in line: needs {_gpus(size)}, {len(room)} free"
+                if not self._settings.backfill or not len(room):
+                    break
+                continue
+            notes[waiting.id] = self._start(edit, room, waiting, size)
+            taken[waiting.job.owner] = taken.get(waiting.job.owner, 0) + size
+        return Decision(schedule=edit.done(), notes=notes)
+
+    def _start(self, edit: ScheduleEdit, room: Room, waiting: JobView, size: int) -> str:
+        gpus = room.place(size)
+        assert gpus is not None
+        batch = waiting.job.requested_batch or (
+            waiting.description.base_batch if waiting.description else None
+        )
+        if batch is None or batch < size:
+            allocation = Allocation.as_scripted(gpus)
+        else:
+            allocation = Allocation.even(gpus, batch, waiting.local_limit)
+        edit.put(waiting.id, allocation)
+        return f"its turn: {_gpus(size)} on {_nodes(allocation.n_nodes)}"
+
+    def save(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        pass
+
+
+def _size(waiting: JobView) -> int:
+    job = waiting.job
+    size = max(job.requested_gpus, job.min_gpus)
+    return size if job.max_gpus is None else min(size, job.max_gpus)
+
+
+def _gpus(n: int) -> str:
+    return "1 GPU" if n == 1 else f"{n} GPUs"
+
+
+def _nodes(n: int) -> str:
+    return "1 node" if n == 1 else f"{n} nodes"

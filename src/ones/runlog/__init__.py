@@ -1,0 +1,22 @@
+"""The record of a run: every event and every plan, in order, in one encoding."""
+
+from ones.runlog.encoding import VERSION, Entry, Header, decode, encode
+from ones.runlog.files import LogWriter, RunLog
+from ones.runlog.replay import Difference, Replay, replay
+from ones.runlog.snapshots import SnapshottingLog, recover, tail_limit
+
+__all__ = [
+    "VERSION",
+    "Difference",
+    "Entry",
+    "Header",
+    "LogWriter",
+    "Replay",
+    "RunLog",
+    "SnapshottingLog",
+    "decode",
+    "encode",
+    "recover",
+    "replay",
+    "tail_limit",
+]

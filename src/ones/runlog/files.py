@@ -1,0 +1,133 @@
+"""Run logs as files of JSON lines: a header, then events and plans in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BufferedReader, BufferedWriter
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ones.errors import InvalidFileError, WorldError
+from ones.runlog.encoding import VERSION, Entry, Header, decode, encode
+from ones.wire.codec import CodecError
+
+
+class LogWriter:
+    """Appends entries, each as one line. What was written is kept, however the run ends."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self.path = path
+        self._file: BufferedWriter = _open_for_writing(path)
+        self.entries = 0
+        self.write_line(encode(header))
+
+    def __call__(self, entry: Entry) -> None:
+        self.write_line(encode(entry))
+        self.entries += 1
+
+    def write_line(self, line: str) -> None:
+        try:
+            self._file.write(line.encode() + b"\n")
+        except OSError as problem:
+            raise WorldError(f"{self.path}: {problem.strerror}") from problem
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        except OSError as problem:
+            raise WorldError(f"{self.path}: {problem.strerror}") from problem
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class RunLog:
+    """A log that is read: iterate it for its entries.
+
+    A crash may have cut the last line off: reading ends before it, and `cut_off` says so.
+    Any other damage is refused with file, line and field.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cut_off = False
+        with _open_for_reading(path) as file:
+            first = file.readline()
+        if not first.strip():
+            raise InvalidFileError(path, "is empty: a run log begins with a header")
+        if not first.endswith(b"\n"):
+            raise InvalidFileError(path, "its only line is cut off", line=1)
+        header = self._decode(first, 1)
+        if not isinstance(header, Header):
+            raise InvalidFileError(
+                path, f"{type(header).__name__} is not the header of a run log", line=1
+            )
+        if header.version != VERSION:
+            raise InvalidFileError(
+                path,
+                f"{header.version} is not {VERSION}, which is read here",
+                line=1,
+                field="version",
+            )
+        self.header = header
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (entry for _, _, entry in self.lines())
+
+    def lines(self, offset: int = 0, number: int = 1) -> Iterator[tuple[int, str, Entry]]:
+        """(line number, text, entry), from a byte offset that follows line `number`."""
+        with _open_for_reading(self.path) as file:
+            if offset:
+                file.seek(offset)
+            else:
+                file.readline()
+            for line in file:
+                number += 1
+                if not line.endswith(b"\n"):
+                    self.cut_off = True
+                    return
+                entry = self._decode(line, number)
+                if isinstance(entry, Header):
+                    raise InvalidFileError(self.path, "a second header", line=number)
+                yield number, line[:-1].decode(), entry
+
+    def _decode(self, line: bytes, number: int) -> Entry | Header:
+        try:
+            return decode(line.decode())
+        except UnicodeDecodeError as problem:
+            raise InvalidFileError(self.path, "is not text", line=number) from problem
+        except CodecError as problem:
+            raise InvalidFileError(
+                self.path, problem.problem, line=number, field=problem.field or None
+            ) from problem
+        except ValueError as problem:
+            raise InvalidFileError(self.path, str(problem), line=number) from problem
+
+
+def _open_for_reading(path: Path) -> BufferedReader:
+    try:
+        return path.open("rb")
+    except OSError as problem:
+        raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
+
+
+def _open_for_writing(path: Path) -> BufferedWriter:
+    try:
+        return path.open("wb")
+    except OSError as problem:
+        raise WorldError(f"{path}: cannot be written: {problem.strerror}") from problem

@@ -1,0 +1,140 @@
+"""Snapshots beside a log, so that a start reads the last one and the lines after it.
+
+Two files: `<log>.snapshot` is replaced as a whole and says up to which byte of the log
+it goes; `<log>.ended` only grows, so that a job that has ended is written once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ones.core.brain import Brain
+from ones.core.plan import Plan
+from ones.core.policy import Policy
+from ones.core.record import Outcome
+from ones.core.state import State
+from ones.errors import InvalidFileError
+from ones.runlog.encoding import (
+    VERSION,
+    Entry,
+    decode_outcome,
+    decode_snapshot,
+    encode_saved,
+)
+from ones.runlog.files import LogWriter, RunLog
+from ones.wire.codec import CodecError
+
+LEAST_TAIL = 10_000
+TAIL_PER_JOB = 4
+
+
+def tail_limit(live_jobs: int) -> int:
+    """A longer tail than this is worth a snapshot."""
+    return max(LEAST_TAIL, TAIL_PER_JOB * live_jobs)
+
+
+class SnapshottingLog:
+    """A log writer for `drive` that takes a snapshot whenever the tail has grown too long."""
+
+    def __init__(
+        self,
+        log: LogWriter,
+        brain: Brain,
+        tail_limit: Callable[[int], int] = tail_limit,
+    ) -> None:
+        self._log, self._brain, self._tail_limit = log, brain, tail_limit
+        self._tail = 0
+        self._ended = 0
+        self._ended_bytes = 0
+        _ended_path(log.path).unlink(missing_ok=True)
+        _snapshot_path(log.path).unlink(missing_ok=True)
+
+    def __call__(self, entry: Entry) -> None:
+        # before an event the brain has taken in all that is written: the one safe moment
+        if not isinstance(entry, Plan):
+            if self._tail >= self._tail_limit(len(self._brain.state.records)):
+                self.take()
+            self._tail += 1
+        self._log(entry)
+
+    def take(self) -> None:
+        self._log.flush()
+        saved = self._brain.state.snapshot(ended_before=self._ended)
+        with _ended_path(self._log.path).open("ab") as file:
+            file.truncate(self._ended_bytes)  # what a crash left after the last snapshot
+            file.seek(0, os.SEEK_END)
+            for outcome in saved.ended:
+                file.write(json.dumps(encode_saved(outcome)).encode() + b"\n")
+            file.flush()
+            self._ended_bytes = file.tell()
+        self._ended += len(saved.ended)
+        plain = encode_saved(saved)
+        plain["ended"] = []
+        whole = {
+            "version": VERSION,
+            "offset": self._log.tell(),
+            "lines": self._log.entries + 1,
+            "ended": self._ended,
+            "state": plain,
+            "policy": self._brain.policy.save(),
+        }
+        path = _snapshot_path(self._log.path)
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(whole))
+        beside.replace(path)
+        self._tail = 0
+
+
+def recover(log: RunLog, policy: Policy, *, use_snapshot: bool = True) -> Brain:
+    """The brain as it was after the last whole line: from the snapshot and the tail, or from all.
+
+    Nothing is decided: recorded plans are taken for true.
+    """
+    path = _snapshot_path(log.path)
+    offset, number, state = 0, 1, None
+    if use_snapshot and path.exists():
+        whole = _read_snapshot(path)
+        earlier = _read_ended(_ended_path(log.path), int(whole["ended"]))
+        state = State.restored(decode_snapshot(whole["state"]), earlier)
+        policy.load(whole["policy"])
+        offset, number = int(whole["offset"]), int(whole["lines"])
+    brain = Brain(log.header.cluster, policy, switch_cost=log.header.switch_cost, state=state)
+    for _, _, entry in log.lines(offset, number):
+        brain.recall(entry)
+    return brain
+
+
+def _read_snapshot(path: Path) -> dict[str, Any]:
+    try:
+        whole = json.loads(path.read_text())
+        version = whole["version"]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise InvalidFileError(path, f"is not a snapshot: {problem}") from problem
+    if version != VERSION:
+        raise InvalidFileError(path, f"{version} is not {VERSION}", field="version")
+    return dict(whole)
+
+
+def _read_ended(path: Path, count: int) -> list[Outcome]:
+    outcomes = []
+    with path.open() as file:
+        for number, line in enumerate(file, 1):
+            if number > count:
+                break
+            try:
+                outcomes.append(decode_outcome(json.loads(line)))
+            except (ValueError, CodecError) as problem:
+                raise InvalidFileError(path, str(problem), line=number) from problem
+    return outcomes
+
+
+def _snapshot_path(log: Path) -> Path:
+    return log.with_name(log.name + ".snapshot")
+
+
+def _ended_path(log: Path) -> Path:
+    return log.with_name(log.name + ".ended")

@@ -1,0 +1,358 @@
+"""SimEngine: virtual time. A heap of (time, counter, what), and nothing that waits.
+
+It carries plans out as the real engine does: workers take time to start, newcomers
+warm up in the background while the others train, a switch happens between two steps
+and costs a pause, a job that keeps no worker goes through its checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
+
+from ones.core import events as ev
+from ones.core.cluster import Cluster, Gpu
+from ones.core.job import EndReason, Generation, JobId
+from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop, Withdraw
+from ones.core.schedule import Allocation
+from ones.errors import BugError
+from ones.sim.noise import lognormal, normal
+from ones.sim.physics import Physics
+from ones.sim.trainee import Pending, Trainee
+from ones.workload.trace import Trace
+
+#: steps after which a job reports its speed in a new configuration
+MEASURED_STEPS = 20
+#: a policy that asks to be woken so often in a row, with nothing else happening, is idling
+IDLE_WAKES = 10_000
+_ACCURACY, _SPEED, _NOISE = 1, 2, 3  # what a random number is for
+
+MECHANISMS = ("elastic", "checkpoint")
+
+
+class SimEngine:
+    """Plays a trace. `mechanism` says how a change of size is paid for: `elastic` is a pause
+    between two steps, `checkpoint` a stop and a restart."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        cluster: Cluster,
+        physics: Physics,
+        *,
+        mechanism: str = "elastic",
+        seed: int = 0,
+    ) -> None:
+        self._elastic = mechanism == "elastic"
+        self._physics = physics
+        self._seed = seed
+        self._arrivals = trace.jobs
+        self._next_arrival = 0
+        self._incidents = deque(trace.incidents)
+        self._node_gpus = {node.id: node.gpus for node in cluster.nodes.values()}
+        self._jobs: dict[JobId, Trainee] = {}
+        self._on: dict[Gpu, Trainee] = {}
+        self._heap: list[tuple[float, int, Trainee, int, Callable[[Trainee], None]]] = []
+        self._counter = 0
+        self._out: deque[ev.Event] = deque()
+        self._idle_wakes = 0
+        self.now = 0.0
+        self.events = 0
+
+    # the two sides of an engine
+
+    def next_event(self, until: float) -> ev.Event | None:
+        while not self._out:
+            at = min(self._next_trace_time(), self._heap[0][0] if self._heap else inf)
+            if at == inf and (until == inf or not self._jobs or self._idle_wakes > IDLE_WAKES):
+                return None
+            if until < at:
+                self._idle_wakes += 1
+                self.now = max(self.now, until)
+                return ev.Woke(self.now)
+            self._advance(at)
+        self.events += 1
+        self._idle_wakes = 0
+        return self._out.popleft()
+
+    def carry_out(self, plan: Plan) -> None:
+        for action in plan.actions:
+            self._carry_out(action, plan.number)
+
+    def _carry_out(self, action: Action, number: int) -> None:
+        job = self._jobs.get(action.job)
+        if job is None:
+            return  # it has ended in the meantime, and its `JobEnded` is on its way
+        match action:
+            case Prepare():
+                newcomers = (g for g in action.allocation.gpus if g not in job.present)
+                job.prepared = dict.fromkeys(newcomers, self.now)
+            case Withdraw():
+                job.prepared = {}
+            case Start():
+                self._start(job, action.allocation, number)
+            case Rescale():
+                self._rescale(job, action.allocation, number)
+            case Stop():
+                self._stop(job, number)
+            case Finish():
+                self._end(job, action.reason, action.message)
+
+    # time
+
+    def _next_trace_time(self) -> float:
+        arrivals, i = self._arrivals, self._next_arrival
+        at = arrivals[i].job.submitted_at if i < len(arrivals) else inf
+        return min(at, self._incidents[0].at) if self._incidents else at
+
+    def _advance(self, at: float) -> None:
+        """Let happen what happens at this moment: the trace first, then what was planned."""
+        self.now = at
+        if self._incidents and self._incidents[0].at <= at:
+            self._incident(self._incidents.popleft())
+        elif self._next_trace_time() <= at:
+            entry = self._arrivals[self._next_arrival]
+            job = Trainee(self._next_arrival, entry.job, entry.training, self._physics)
+            self._next_arrival += 1
+            self._jobs[entry.job.id] = job
+            self._out.append(ev.JobSubmitted(at, entry.job))
+        else:
+            _, _, job, token, what = heappop(self._heap)
+            if token in (job.run, -job.order):
+                what(job)
+
+    def _at(self, at: float, job: Trainee, token: int, what: Callable[[Trainee], None]) -> None:
+        self._counter += 1
+        heappush(self._heap, (at, self._counter, job, token, what))
+
+    def _say(self, event: ev.Event) -> None:
+        self._out.append(event)
+
+    # orders
+
+    def _start(self, job: Trainee, allocation: Allocation, number: int) -> None:
+        self._enter(job, allocation.gpus)
+        job.generation = Generation(number)
+        job.pending = Pending("start", job.generation)
+        job.order += 1
+        times = self._physics.switch_times(job.training)
+        ready_at = self.now + (times.restart if job.ran_before else times.first_start)
+
+        def ready(job: Trainee) -> None:
+            job.ran_before, job.pending = True, None
+            for gpu in allocation.gpus:
+                self._say(ev.WorkerReady(self.now, job.job.id, job.generation, gpu))
+            if not job.described:
+                self._describe(job)
+            self._train(job, self._spelled_out(job, allocation))
+
+        self._at(ready_at, job, -job.order, ready)
+
+    def _rescale(self, job: Trainee, allocation: Allocation, number: int) -> None:
+        newcomers = [g for g in allocation.gpus if g not in job.present]
+        leavers = [g for g in job.present if g not in set(allocation.gpus)]
+        times = self._physics.switch_times(job.training)
+        if not self._elastic:
+            warm_at, pause = self.now, times.restart
+        elif newcomers:
+            begun = max(job.prepared.get(gpu, self.now) for gpu in newcomers)
+            warm_at, pause = max(self.now, begun + times.newcomer), times.rescale
+        else:
+            warm_at, pause = self.now, (times.regroup if leavers else 0.0)
+        self._enter(job, newcomers)
+        job.order += 1
+        generation = Generation(number)
+        job.pending = Pending("rescale", generation)
+
+        def switch(job: Trainee) -> None:
+            job.settle(self.now)
+            job.halt()
+            self._leave(job, sorted(leavers), generation)
+            self._at(self.now + pause, job, -job.order, resume)
+
+        def resume(job: Trainee) -> None:
+            job.generation, job.pending = generation, None
+            for gpu in newcomers:
+                self._say(ev.WorkerReady(self.now, job.job.id, generation, gpu))
+            self._say(ev.Rescaled(self.now, job.job.id, generation, pause))
+            self._train(job, allocation)
+
+        def warm(job: Trainee) -> None:
+            self._at(job.boundary(self.now), job, -job.order, switch)
+
+        if warm_at > self.now:
+            self._at(warm_at, job, -job.order, warm)
+        else:
+            warm(job)
+
+    def _stop(self, job: Trainee, number: int) -> None:
+        job.order += 1
+        generation = Generation(number)
+        job.pending = Pending("stop", generation)
+
+        def leave(job: Trainee) -> None:
+            job.settle(self.now)
+            job.halt()
+            job.held = job.pending = None
+            self._leave(job, sorted(job.present), generation)
+
+        self._at(job.boundary(self.now), job, -job.order, leave)
+
+    def _end(self, job: Trainee, reason: EndReason, message: str) -> None:
+        job.halt()
+        job.order += 1
+        del self._jobs[job.job.id]
+        self._say(ev.JobEnded(self.now, job.job.id, reason, message))
+        newest = job.pending.generation if job.pending else job.generation
+        self._leave(job, sorted(job.present), newest)
+
+    # training
+
+    def _describe(self, job: Trainee) -> None:
+        training = job.training
+        job.described = True
+        self._say(
+            ev.JobDescribed(
+                at=self.now,
+                job=job.job.id,
+                generation=job.generation,
+                dataset_size=training.dataset_size,
+                base_batch=training.base_batch,
+                optimizer=self._physics.kind(training).optimizer,
+                parameter_bytes=self._physics.parameter_bytes(training),
+                max_local_batch=self._physics.max_local_batch(training),
+            )
+        )
+
+    def _spelled_out(self, job: Trainee, allocation: Allocation) -> Allocation:
+        """What a script does with its own batch, when the plan does not say."""
+        if allocation.batch:
+            return allocation
+        batch = max(job.training.base_batch, allocation.n_gpus)
+        return Allocation.even(allocation.gpus, batch, self._physics.max_local_batch(job.training))
+
+    def _train(self, job: Trainee, allocation: Allocation) -> None:
+        job.begin(self.now, allocation)
+        if job.configuration not in job.measured:
+            measured_at = self.now + MEASURED_STEPS * job.step_seconds
+            if measured_at < job.epoch_end():
+                self._at(measured_at, job, job.run, self._measure)
+        self._at(job.epoch_end(), job, job.run, self._epoch)
+
+    def _measure(self, job: Trainee) -> None:
+        job.measured.add(job.configuration)
+        jitter = self._physics.step_jitter / MEASURED_STEPS**0.5
+        factor = lognormal(jitter, self._seed, job.number, _SPEED, len(job.measured))
+        self._say(
+            ev.ThroughputMeasured(
+                at=self.now,
+                job=job.job.id,
+                generation=job.generation,
+                configuration=job.configuration,
+                step_seconds=job.step_seconds * factor,
+                steps=MEASURED_STEPS,
+            )
+        )
+
+    def _epoch(self, job: Trainee) -> None:
+        steps, samples = job.finish_epoch(self.now)
+        physics, training, seed, number = self._physics, job.training, self._seed, job.number
+        epoch = job.epochs
+        noise = physics.noise_scale(training, job.progress)
+        self._say(
+            ev.EpochFinished(
+                at=self.now,
+                job=job.job.id,
+                generation=job.generation,
+                epoch=epoch,
+                samples=samples,
+                steps=steps,
+                loss=physics.loss(training, job.progress),
+                accuracy=physics.accuracy(
+                    training, job.progress, normal(seed, number, _ACCURACY, epoch)
+                ),
+                first_loss=physics.loss(training, 0.0) if epoch == 1 else None,
+                step_seconds=job.step_seconds,
+                gradient_noise=noise * lognormal(physics.noise_jitter, seed, number, _NOISE, epoch),
+            )
+        )
+        if job.configuration not in job.measured:
+            self._measure(job)
+        if job.job.epochs is not None and epoch >= job.job.epochs:
+            self._end(job, EndReason.FINISHED, "")
+        else:
+            self._at(job.epoch_end(), job, job.run, self._epoch)
+
+    # workers and nodes
+
+    def _enter(self, job: Trainee, gpus: tuple[Gpu, ...] | list[Gpu]) -> None:
+        for gpu in gpus:
+            if gpu in self._on:
+                raise BugError(f"{job.job.id} was put on GPU {gpu} beside {self._on[gpu].job.id}")
+            self._on[gpu] = job
+            job.present.add(gpu)
+            job.prepared.pop(gpu, None)
+
+    def _leave(self, job: Trainee, gpus: list[Gpu], generation: Generation) -> None:
+        for gpu in gpus:
+            if self._on.get(gpu) is job:
+                del self._on[gpu]
+                job.present.discard(gpu)
+                self._say(ev.WorkerLeft(self.now, job.job.id, generation, gpu))
+
+    def _incident(self, incident: ev.Event) -> None:
+        self._say(incident)
+        match incident:
+            case ev.NodeUp():
+                self._node_gpus[incident.node] = incident.gpus
+            case ev.NodeDown():
+                hit: dict[JobId, list[Gpu]] = {}
+                for index in range(self._node_gpus.get(incident.node, 0)):
+                    gpu = Gpu(incident.node, index)
+                    job = self._on.pop(gpu, None)
+                    if job is not None:
+                        job.present.discard(gpu)
+                        hit.setdefault(job.job.id, []).append(gpu)
+                for job_id, gpus in hit.items():
+                    self._lose(self._jobs[job_id], gpus)
+            case _:
+                pass
+
+    def _lose(self, job: Trainee, gpus: list[Gpu]) -> None:
+        """Some workers are gone at once. Survivors re-form; without any, the checkpoint remains."""
+        job.settle(self.now)
+        pending = job.pending
+        kind = pending.kind if pending else ""
+        if kind == "stop" and job.present:
+            return  # the others leave as they were told
+        job.order += 1
+        job.pending = None
+        if kind == "start":
+            return  # the core stops those who are left
+        held = job.held
+        survivors = held.without(g for g in held.gpus if g not in job.present) if held else None
+        if survivors is None:
+            job.halt()
+            job.fall_back()
+            return
+        if pending is not None and kind == "rescale":
+            self._say(ev.RescaleFailed(self.now, job.job.id, pending.generation, "a worker died"))
+            newcomers = [g for g in sorted(job.present) if g not in survivors.gpus]
+            self._leave(job, newcomers, pending.generation)
+        if held is not None and any(gpu in held.gpus for gpu in gpus):
+            job.halt()
+            job.held = survivors
+            regrouped_at = self.now + self._physics.switch_times(job.training).regroup
+            self._at(regrouped_at, job, -job.order, self._regroup)
+        elif job.allocation is None:
+            self._train(job, survivors)
+
+    def _regroup(self, job: Trainee) -> None:
+        assert job.held is not None
+        plan, incarnation = job.generation
+        job.generation = Generation(plan, incarnation + 1)
+        pause = self._physics.switch_times(job.training).regroup
+        self._say(ev.Rescaled(self.now, job.job.id, job.generation, pause))
+        self._train(job, job.held)

@@ -1,0 +1,124 @@
+"""A whole run in virtual time: trace and policy in, run log and state out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ones.core.brain import Brain
+from ones.core.cluster import Cluster
+from ones.core.engine import drive
+from ones.core.events import Event
+from ones.core.job import SwitchCost
+from ones.core.plan import Plan, PlanAdopted
+from ones.core.policy import Decision, Policy
+from ones.core.state import State
+from ones.core.view import View
+from ones.errors import UnknownNameError
+from ones.sim.engine import MECHANISMS, SimEngine
+from ones.sim.physics import Physics
+from ones.workload.trace import Trace, check_fits
+
+Entry = Event | Plan
+
+#: what a policy may expect a change to cost before it has seen one
+PRIORS = {"elastic": SwitchCost(1.0, 25.0), "checkpoint": SwitchCost(25.0, 25.0)}
+
+
+def mechanism_of(name: str, policy: Policy) -> str:
+    """`native` is the policy's own way to re-scale; the others hold for every policy."""
+    if name == "native":
+        return policy.native_mechanism
+    if name not in MECHANISMS:
+        raise UnknownNameError("mechanism", name, ("native", *MECHANISMS))
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What a run leaves: its final state, and what it cost to compute."""
+
+    state: State
+    events: int
+    wall_seconds: float
+    policy_cpu_seconds: float
+
+
+class Simulator:
+    """Made first, so that a log can be opened with its brain; run once."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        cluster: Cluster,
+        policy: Policy,
+        *,
+        mechanism: str = "native",
+        seed: int = 0,
+        physics: Physics | None = None,
+    ) -> None:
+        check_fits(trace, cluster)
+        self.mechanism = mechanism_of(mechanism, policy)
+        self._timed = _TimedPolicy(policy)
+        self.brain = Brain(cluster, self._timed, switch_cost=PRIORS[self.mechanism])
+        self._engine = SimEngine(
+            trace, cluster, physics or Physics(), mechanism=self.mechanism, seed=seed
+        )
+
+    def run(
+        self,
+        record: Callable[[Entry], None] = lambda entry: None,
+        progress: Callable[[State], None] | None = None,
+    ) -> Simulation:
+        """Until nothing more can happen. `progress` is called now and then with the state."""
+        began = time.perf_counter()
+        state = self.brain.state
+        if progress is None:
+            drive(self.brain, self._engine, record)
+        else:
+            drive(self.brain, self._engine, _with_progress(record, state, progress))
+        return Simulation(
+            state,
+            self._engine.events,
+            time.perf_counter() - began,
+            self._timed.cpu_seconds,
+        )
+
+
+def _with_progress(
+    record: Callable[[Entry], None], state: State, progress: Callable[[State], None]
+) -> Callable[[Entry], None]:
+    seen = 0
+
+    def recording(entry: Entry) -> None:
+        nonlocal seen
+        seen += 1
+        if seen % 256 == 0:
+            progress(state)
+        record(entry)
+
+    return recording
+
+
+class _TimedPolicy:
+    """The policy itself, with a watch on what it computes."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.decides_on = policy.decides_on
+        self.native_mechanism = policy.native_mechanism
+        self.save = policy.save
+        self.load = policy.load
+        self.cpu_seconds = 0.0
+
+    def observe(self, event: Event | PlanAdopted, view: View) -> None:
+        began = time.thread_time()
+        self._policy.observe(event, view)
+        self.cpu_seconds += time.thread_time() - began
+
+    def decide(self, view: View) -> Decision:
+        began = time.thread_time()
+        decision = self._policy.decide(view)
+        self.cpu_seconds += time.thread_time() - began
+        return decision

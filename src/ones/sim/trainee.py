@@ -1,0 +1,130 @@
+"""One simulated job: how far it is, and how fast it goes as it is.
+
+Between two changes it makes equal steps. `settle` books the steps up to a moment;
+`begin` starts a stretch in another configuration. Time comes in from outside.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ones.core.cluster import Gpu
+from ones.core.job import Configuration, Generation, Job
+from ones.core.schedule import Allocation
+from ones.sim.physics import Physics
+from ones.workload.trace import Training
+
+_SLACK = 1e-9  # of a step: sums of floats are not exact
+
+
+class Pending(NamedTuple):
+    """An order under way: `start`, `rescale` or `stop`."""
+
+    kind: str
+    generation: Generation
+
+
+class Trainee:
+    """Mutable, owned by the engine."""
+
+    __slots__ = (
+        "allocation", "batch", "described", "epoch_samples", "epoch_steps", "epochs",
+        "generation", "held", "job", "measured", "number", "order", "pending", "physics",
+        "prepared", "present", "progress", "ran_before", "run", "saved", "since",
+        "step_seconds", "training", "worth",
+    )  # fmt: skip
+
+    def __init__(self, number: int, job: Job, training: Training, physics: Physics) -> None:
+        self.number, self.job, self.training, self.physics = number, job, training, physics
+        self.generation = Generation(0)
+        self.present: set[Gpu] = set()  # GPUs with a process of this job
+        self.prepared: dict[Gpu, float] = {}  # newcomers: since when they warm up
+        self.pending: Pending | None = None  # the order that is being carried out
+        self.held: Allocation | None = None  # those who have the job's state
+        self.described = False
+        self.ran_before = False
+        self.measured: set[Configuration] = set()
+        # two counters that make what was planned for an earlier stretch or order void
+        self.run = 0
+        self.order = 0
+        # where it is
+        self.epochs = 0
+        self.epoch_steps = 0
+        self.epoch_samples = 0
+        self.progress = 0.0  # effective epochs
+        self.saved = 0.0  # progress at the last checkpoint: the end of an epoch
+        # how it goes
+        self.allocation: Allocation | None = None  # None: it stands still
+        self.batch = 0  # of the last stretch
+        self.since = 0.0
+        self.step_seconds = math.inf
+        self.worth = 1.0
+
+    def begin(self, at: float, allocation: Allocation) -> None:
+        """Train like this from now on."""
+        self.run += 1
+        self.allocation = self.held = allocation
+        self.since = at
+        self.step_seconds = self.physics.step_seconds(self.training, allocation)
+        lost = self.physics.jump_loss(self.batch, allocation.batch)
+        if lost:
+            self.progress = max(0.0, self.progress - lost)
+            self.saved = min(self.saved, self.progress)
+        self.batch = allocation.batch
+        self._appraise()
+
+    def _appraise(self) -> None:
+        self.worth = self.physics.efficiency(self.training, self.batch, self.progress)
+
+    @property
+    def configuration(self) -> Configuration:
+        assert self.allocation is not None
+        a = self.allocation
+        return Configuration(a.n_gpus, a.n_nodes, a.batch, a.micro_steps)
+
+    def epoch_end(self) -> float:
+        """When the epoch under way will be done, if nothing changes."""
+        left = self.training.dataset_size - self.epoch_samples
+        return self.since + -(-left // self.batch) * self.step_seconds
+
+    def boundary(self, at: float) -> float:
+        """The end of the step under way: the next moment at which something may change."""
+        if self.allocation is None:
+            return at
+        steps = math.ceil((at - self.since) / self.step_seconds - _SLACK)
+        return max(at, self.since + steps * self.step_seconds)
+
+    def settle(self, at: float) -> None:
+        """Book the whole steps made up to `at`; a step under way is lost."""
+        if self.allocation is None:
+            return
+        steps = math.floor((at - self.since) / self.step_seconds + _SLACK)
+        left = self.training.dataset_size - self.epoch_samples
+        samples = min(steps * self.batch, left)
+        self.epoch_steps += steps
+        self.epoch_samples += samples
+        self.progress += samples / self.training.dataset_size * self.worth
+        self.since += steps * self.step_seconds
+        self._appraise()
+
+    def halt(self) -> None:
+        """Stand still: between two configurations, or out of GPUs."""
+        self.run += 1
+        self.allocation = None
+
+    def finish_epoch(self, at: float) -> tuple[int, int]:
+        """(steps, samples) of the epoch that is done; its end is checkpointed."""
+        self.settle(at)
+        self.since = at
+        steps, samples = self.epoch_steps, self.epoch_samples
+        self.epochs += 1
+        self.epoch_steps = self.epoch_samples = 0
+        self.saved = self.progress
+        return steps, samples
+
+    def fall_back(self) -> None:
+        """Nobody survived: go on from the last checkpoint, when GPUs come again."""
+        self.held = None
+        self.epoch_steps = self.epoch_samples = 0
+        self.progress = self.saved

@@ -1,0 +1,276 @@
+"""Traces as CSV files: docs/reference/trace-format.md describes the columns.
+
+Strict: an unknown column, a value that is not what its column holds, a job that is
+there twice are refused with file, line, field and value.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from ones.core.cluster import NodeId
+from ones.core.events import CancelRequested, NodeDown, NodeDraining, NodeUp
+from ones.core.job import Job, JobId
+from ones.errors import InvalidFileError, InvalidJobError, UnknownNameError
+from ones.stopping import StopRule
+from ones.workload.kinds import paper_numbers
+from ones.workload.trace import Incident, Trace, TraceJob, Training
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    help: str
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _number(value: str) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
+
+
+#: submit, cancel, node-down, node-drain, node-up
+SUBMIT = "submit"
+EVENTS = (SUBMIT, "cancel", "node-down", "node-drain", "node-up")
+
+COLUMNS: tuple[Column, ...] = (
+    Column("event", _text, SUBMIT, f"what happens: {', '.join(EVENTS)}"),
+    Column("at", _number, None, "when, in seconds from the start of the trace; required"),
+    Column("id", _text, "", "the job; required for submit and cancel"),
+    Column("owner", _text, "", "who asks"),
+    Column(
+        "model",
+        _text,
+        "",
+        "a kind of the data file (`ones trace inspect` lists them); required for submit",
+    ),
+    Column("kind", _text, None, "what schedulers see as its kind; default: the model"),
+    Column("dataset_size", int, None, "samples of an epoch; default: the model's middle size"),
+    Column("classes", int, 10, "classes of the data set: the loss begins at their logarithm"),
+    Column("base_batch", int, None, "the script's own batch; default: the model's"),
+    Column("gpus", int, 1, "requested GPUs; for node-up: the GPUs of the node"),
+    Column("batch", int, None, "requested global batch; default: base_batch x gpus"),
+    Column("min_gpus", int, 1, "fewest GPUs it can run on"),
+    Column("max_gpus", int, None, "most GPUs it may have"),
+    Column("priority", _number, 0.0, "higher goes first"),
+    Column("epochs", int, None, "the script's own number of epochs"),
+    Column(
+        "target_accuracy",
+        _number,
+        None,
+        "stop when it is exceeded; default: the model's, unless epochs is given",
+    ),
+    Column("target_epochs", int, 10, "... for so many epochs in a row"),
+    Column("patience", int, None, "stop after so many epochs without improvement"),
+    Column("length", _number, 1.0, "factor on the epochs that the model needs"),
+    Column("node", _text, "", "for node events: its name"),
+)
+_BY_NAME = {column.name: column for column in COLUMNS}
+
+
+def read_trace(path: Path) -> Trace:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return _read(file, path)
+    except OSError as problem:
+        raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise InvalidFileError(path, "is not text in UTF-8") from problem
+    except csv.Error as problem:
+        raise InvalidFileError(path, f"is not CSV: {problem}") from problem
+
+
+def _read(file: TextIO, path: Path) -> Trace:
+    rows = csv.reader(file)
+    header = next(rows, None)
+    if header is None:
+        raise InvalidFileError(path, "is empty: a trace begins with a header")
+    names = [name.strip() for name in header]
+    for name in names:
+        if name not in _BY_NAME:
+            raise InvalidFileError(path, str(UnknownNameError("column", name, _BY_NAME)), line=1)
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise InvalidFileError(path, "is there twice", line=1, field=twice)
+    if "at" not in names:
+        raise InvalidFileError(path, "the column is missing", line=1, field="at")
+    jobs: dict[str, TraceJob] = {}
+    incidents: list[Incident] = []
+    for row in rows:
+        line = rows.line_num
+        if not any(cell.strip() for cell in row):
+            continue
+        if len(row) != len(names):
+            raise InvalidFileError(path, f"{len(row)} values under {len(names)} columns", line=line)
+        values = dict(_values(zip(names, row, strict=True), path, line))
+        if values["event"] != SUBMIT:
+            incidents.append(_incident(values, path, line))
+            continue
+        entry = _job(values, path, line)
+        if entry.job.id in jobs:
+            raise InvalidFileError(path, f"{entry.job.id!r} is there twice", line=line, field="id")
+        jobs[entry.job.id] = entry
+    if not jobs:
+        raise InvalidFileError(path, "holds no job")
+    return Trace.of(path.name, jobs.values(), incidents)
+
+
+def _values(cells: Iterable[tuple[str, str]], path: Path, line: int) -> Iterator[tuple[str, Any]]:
+    given = {name: cell.strip() for name, cell in cells}
+    for column in COLUMNS:
+        cell = given.get(column.name, "")
+        if not cell:
+            if column.name == "at":
+                raise InvalidFileError(path, "is missing", line=line, field="at")
+            yield column.name, column.default
+            continue
+        try:
+            yield column.name, column.parse(cell)
+        except ValueError:
+            what = "a whole number" if column.parse is int else "a number"
+            raise InvalidFileError(
+                path, f"{cell!r} is not {what}", line=line, field=column.name
+            ) from None
+
+
+def _incident(values: dict[str, Any], path: Path, line: int) -> Incident:
+    event, at = values["event"], values["at"]
+    if at < 0:
+        raise InvalidFileError(path, f"{at} is negative", line=line, field="at")
+    if event not in EVENTS:
+        raise InvalidFileError(
+            path, str(UnknownNameError("event", event, EVENTS)), line=line, field="event"
+        )
+    needs = "id" if event == "cancel" else "node"
+    if not values[needs]:
+        raise InvalidFileError(path, f"is missing for {event}", line=line, field=needs)
+    node = NodeId(values["node"])
+    match event:
+        case "cancel":
+            return CancelRequested(at, JobId(values["id"]), "the trace")
+        case "node-down":
+            return NodeDown(at, node)
+        case "node-drain":
+            return NodeDraining(at, node)
+        case _:
+            return NodeUp(at, node, values["gpus"])
+
+
+def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
+    for name in ("id", "model"):
+        if not values[name]:
+            raise InvalidFileError(path, "is missing", line=line, field=name)
+    try:
+        kind = paper_numbers().kind(values["model"])
+    except UnknownNameError as problem:
+        raise InvalidFileError(path, str(problem), line=line, field="model") from problem
+    base = values["base_batch"] or int(kind.base_batch)
+    target = values["target_accuracy"]
+    if target is None and values["epochs"] is None:
+        target = kind.target_accuracy
+    if target is not None and target >= kind.accuracy_limit:
+        raise InvalidFileError(
+            path,
+            f"{target} is never reached: {kind.name} ends at {kind.accuracy_limit}",
+            line=line,
+            field="target_accuracy",
+        )
+    try:
+        job = Job(
+            id=JobId(values["id"]),
+            submitted_at=values["at"],
+            kind=values["kind"] or kind.name,
+            owner=values["owner"],
+            priority=values["priority"],
+            min_gpus=values["min_gpus"],
+            max_gpus=values["max_gpus"],
+            requested_gpus=values["gpus"],
+            requested_batch=values["batch"] or base * values["gpus"],
+            epochs=values["epochs"],
+            stop=StopRule(
+                target_accuracy=target,
+                target_epochs=values["target_epochs"],
+                patience=values["patience"],
+                max_epochs=values["epochs"],
+            ),
+        )
+        training = Training(
+            kind=kind.name,
+            dataset_size=values["dataset_size"] or kind.sizes[len(kind.sizes) // 2],
+            classes=values["classes"],
+            base_batch=base,
+            length=values["length"],
+        )
+    except (InvalidJobError, ValueError) as problem:
+        raise InvalidFileError(path, str(problem), line=line) from problem
+    return TraceJob(job, training)
+
+
+def write_trace(trace: Trace, file: TextIO) -> None:
+    """All columns that some row of the trace uses."""
+    rows = [_job_row(entry) for entry in trace.jobs] + [_incident_row(i) for i in trace.incidents]
+    rows.sort(key=lambda row: row["at"])
+    used = [
+        column.name
+        for column in COLUMNS
+        if column.name == "at"
+        or any(row.get(column.name, column.default) not in (column.default, None) for row in rows)
+    ]
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(used)
+    for row in rows:
+        cells = (row.get(name, _BY_NAME[name].default) for name in used)
+        writer.writerow(["" if cell is None else cell for cell in cells])
+
+
+def _job_row(entry: TraceJob) -> dict[str, Any]:
+    job, training = entry.job, entry.training
+    return {
+        "at": job.submitted_at,
+        "id": job.id,
+        "owner": job.owner,
+        "model": training.kind,
+        "kind": None if job.kind == training.kind else job.kind,
+        "dataset_size": training.dataset_size,
+        "classes": training.classes,
+        "base_batch": training.base_batch,
+        "gpus": job.requested_gpus,
+        "batch": job.requested_batch,
+        "min_gpus": job.min_gpus,
+        "max_gpus": job.max_gpus,
+        "priority": job.priority,
+        "epochs": job.epochs,
+        "target_accuracy": job.stop.target_accuracy,
+        "target_epochs": job.stop.target_epochs,
+        "patience": job.stop.patience,
+        "length": training.length,
+    }
+
+
+def _incident_row(incident: Incident) -> dict[str, Any]:
+    match incident:
+        case CancelRequested():
+            return {"event": "cancel", "at": incident.at, "id": incident.job}
+        case NodeDown():
+            return {"event": "node-down", "at": incident.at, "node": incident.node}
+        case NodeDraining():
+            return {"event": "node-drain", "at": incident.at, "node": incident.node}
+        case NodeUp():
+            return {
+                "event": "node-up",
+                "at": incident.at,
+                "node": incident.node,
+                "gpus": incident.gpus,
+            }

@@ -1,0 +1,108 @@
+"""Traces from a seed: the paper's kinds of job, arriving at random."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ones.core.job import Job, JobId
+from ones.errors import InvalidSettingError
+from ones.stopping import StopRule
+from ones.workload.kinds import Kind, Numbers, paper_numbers
+from ones.workload.trace import Trace, TraceJob, Training
+
+STOP_EPOCHS = 10  # in a row above the target: the stop rule of the paper's evaluation
+MOST_EPOCHS = 2000  # a guard: no job of the data file needs a tenth of it
+
+
+def mean_one_gpu_seconds(numbers: Numbers | None = None) -> float:
+    """Of one job, over all the kinds and sizes of the paper."""
+    kinds = (numbers or paper_numbers()).kinds.values()
+    return sum(k.one_gpu_seconds * len(k.sizes) for k in kinds) / sum(len(k.sizes) for k in kinds)
+
+
+def gap_for_load(load: float, gpus: int) -> float:
+    """Mean seconds between arrivals that bring `load` single-GPU seconds per GPU-second."""
+    if not load > 0:
+        raise InvalidSettingError(f"load: {load} is not above 0")
+    return mean_one_gpu_seconds() / (load * gpus)
+
+
+def generate(
+    *,
+    jobs: int,
+    seed: int,
+    gap: float,
+    scatter: float = 0.3,
+    requests: str | None = None,
+) -> Trace:
+    """So many jobs, `gap` seconds apart on average (Poisson), of the paper's 50 sizes of 10 kinds.
+
+    Each size comes once before any comes again. `scatter` is the sigma of a lognormal factor
+    on lengths, so that jobs of a kind are alike but not the same; `requests` replaces the mix
+    of requested GPUs that goes with each kind.
+    """
+    if jobs < 1:
+        raise InvalidSettingError(f"jobs: {jobs} is not at least 1")
+    if not gap >= 0:
+        raise InvalidSettingError(f"gap: {gap} is negative")
+    if not 0 <= scatter <= 1:
+        raise InvalidSettingError(f"scatter: {scatter} is not in 0..1")
+    numbers = paper_numbers()
+    rng = np.random.default_rng([seed, 0x0E5])
+    menu = [(kind, i) for kind in numbers.kinds.values() for i in range(len(kind.sizes))]
+    rounds = -(-jobs // len(menu))
+    order = np.concatenate([rng.permutation(len(menu)) for _ in range(rounds)])[:jobs]
+    arrivals = np.cumsum(rng.exponential(gap, jobs)) if gap else np.zeros(jobs)
+    lengths = np.exp(rng.normal(0.0, scatter, jobs))
+    draws = rng.random(jobs)
+    width = len(str(jobs - 1))
+    entries = []
+    for number in range(jobs):
+        kind, size = menu[order[number]]
+        mix = numbers.requests[requests or kind.requests]
+        gpus = _pick(mix, float(draws[number]))
+        entries.append(
+            _entry(
+                f"j{number:0{width}d}",
+                round(float(arrivals[number]), 3),
+                kind,
+                size,
+                gpus,
+                round(float(lengths[number]), 4),
+            )
+        )
+    return Trace.of(f"paper seed {seed}", entries)
+
+
+def _entry(name: str, at: float, kind: Kind, size: int, gpus: int, length: float) -> TraceJob:
+    base = int(kind.base_batch)
+    return TraceJob(
+        Job(
+            id=JobId(name),
+            submitted_at=at,
+            kind=kind.name,
+            requested_gpus=gpus,
+            requested_batch=base * gpus,
+            stop=StopRule(
+                target_accuracy=kind.target_accuracy,
+                target_epochs=STOP_EPOCHS,
+                max_epochs=MOST_EPOCHS,
+            ),
+        ),
+        Training(
+            kind=kind.name,
+            dataset_size=kind.sizes[size],
+            classes=kind.classes[size],
+            base_batch=base,
+            length=length,
+        ),
+    )
+
+
+def _pick(mix: dict[int, float], draw: float) -> int:
+    total = 0.0
+    for gpus, share in mix.items():
+        total += share
+        if draw < total:
+            return gpus
+    return max(mix)

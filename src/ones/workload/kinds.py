@@ -1,0 +1,157 @@
+"""The numbers behind the paper's workload, each with its source and how far to trust it."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from ones.errors import UnknownNameError
+
+TRUST = ("measured", "fit", "derived", "assumed")
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a number comes from."""
+
+    table: str
+    name: str
+    value: float
+    trust: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What trains: a model on a data set, in all its sizes."""
+
+    name: str
+    model: str
+    dataset: str
+    sizes: tuple[int, ...]
+    classes: tuple[int, ...]
+    optimizer: str
+    requests: str  # which mix of requested GPUs its users have
+    parameters: float
+    step_seconds_fixed: float
+    step_seconds_per_sample: float
+    max_local_batch: float
+    base_batch: float
+    rescale_seconds: float
+    restart_seconds: float
+    accuracy_limit: float
+    accuracy_start: float
+    accuracy_epochs: float
+    accuracy_noise: float
+    reference_size: float
+    target_accuracy: float
+    noise_start: float
+    noise_growth: float
+    noise_limit: float
+    reference_batch: float
+    loss_limit: float
+    one_gpu_seconds: float
+    input_samples_per_second: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    gpus_per_socket: float
+    pair_gb_per_second: float
+    node_gb_per_second: float
+    network_gb_per_second: float
+    node_hop_seconds: float
+    network_hop_seconds: float
+    collective_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepModel:
+    overlap_exponent: float
+    sync_seconds: float
+    sync_seconds_per_doubling: float
+    socket_seconds: float
+    node_seconds: float
+    jitter: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convergence:
+    jump_ratio: float
+    jump_epochs_per_doubling: float
+    jump_loss_per_doubling: float
+    jump_loss_epochs: float
+    unscaled_rate_exponent: float
+    loss_epochs_factor: float
+    noise_report_jitter: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    cold_start_seconds: float
+    worker_start_seconds: float
+    regroup_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceDefaults:
+    jobs: float
+    gap_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The whole data file."""
+
+    kinds: dict[str, Kind]
+    hardware: Hardware
+    step: StepModel
+    convergence: Convergence
+    costs: Costs
+    trace: TraceDefaults
+    requests: dict[str, dict[int, float]]  # name of a mix -> GPUs -> share
+    sources: dict[str, str]
+    provenance: tuple[Provenance, ...]
+
+    def kind(self, name: str) -> Kind:
+        if name not in self.kinds:
+            raise UnknownNameError("model", name, self.kinds)
+        return self.kinds[name]
+
+
+@cache
+def paper_numbers() -> Numbers:
+    """Read once: the file is part of the package."""
+    raw = tomllib.loads(files("ones.workload").joinpath("paper.toml").read_text())
+    provenance: list[Provenance] = []
+
+    def table(cls: type[Any], title: str, plain: dict[str, Any], **more: Any) -> Any:
+        known = {field.name for field in fields(cls)}
+        values = dict(more)
+        for key, item in plain.items():
+            if isinstance(item, dict) and "value" in item:
+                provenance.append(
+                    Provenance(title, key, item["value"], item["trust"], item["source"])
+                )
+                values[key] = item["value"]
+            elif key in known:
+                values[key] = tuple(item) if isinstance(item, list) else item
+        return cls(**values)
+
+    return Numbers(
+        hardware=table(Hardware, "hardware", raw["hardware"]),
+        step=table(StepModel, "step", raw["step"]),
+        convergence=table(Convergence, "convergence", raw["convergence"]),
+        costs=table(Costs, "costs", raw["costs"]),
+        trace=table(TraceDefaults, "trace", raw["trace"]),
+        kinds={name: table(Kind, name, plain, name=name) for name, plain in raw["kinds"].items()},
+        requests={
+            mix: {int(gpus): share for gpus, share in shares.items()}
+            for mix, shares in raw["trace"]["requested_gpus"].items()
+        },
+        sources=raw["sources"],
+        provenance=tuple(provenance),
+    )

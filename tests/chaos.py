@@ -1,0 +1,311 @@
+"""A world that does everything an engine may do, in any order: for laws about the core.
+
+`ChaosEngine` answers orders after random delays, lets them fail, lets workers and nodes
+die, drains nodes, cancels jobs and repeats reports. `RandomPolicy` decides anything that
+is allowed. Both are real implementations of the protocols, driven by one seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, ClassVar
+
+from ones.core import (
+    Allocation,
+    Cluster,
+    Decision,
+    EndReason,
+    Event,
+    Generation,
+    Gpu,
+    Job,
+    JobId,
+    NodeState,
+    Plan,
+    PlanAdopted,
+    View,
+)
+from ones.core import events as ev
+from ones.core.events import PROGRESS_EVENTS
+from ones.core.plan import Finish, Prepare, Rescale, Start, Stop, Withdraw
+
+
+class RandomPolicy:
+    """Any allowed decision. Repeatable: its dice depend on what it has seen, not on being asked."""
+
+    decides_on: ClassVar[frozenset[type[Event]]] = PROGRESS_EVENTS
+    native_mechanism: ClassVar[str] = "elastic"
+
+    def __init__(self, seed: int, *, eager: float = 0.6) -> None:
+        self._seed, self._eager = seed, eager
+        self._seen = 0
+
+    def observe(self, event: Event | PlanAdopted, view: View) -> None:
+        self._seen += 1
+
+    def decide(self, view: View) -> Decision:
+        dice = Random(f"{self._seed}/{self._seen}")
+        edit = view.schedule.edit()
+        movable = [job for job in view.jobs.values() if not job.pinned]
+        dice.shuffle(movable)
+        changing = [job for job in movable if dice.random() < self._eager]
+        pool: list[Gpu] = list(view.free)
+        for job in changing:
+            if job.wanted is not None:
+                pool += [g for g in job.wanted.gpus if view.cluster.state_of(g) is NodeState.UP]
+                edit.drop(job.id)
+        dice.shuffle(pool)
+        for job in changing:
+            size = min(dice.randint(0, 4), len(pool))
+            if not size:
+                continue
+            mine, pool = pool[:size], pool[size:]
+            if job.description is None:
+                edit.put(job.id, Allocation.as_scripted(mine))
+            else:
+                batch = max(size, dice.choice((8, 16, 32, 64)))
+                edit.put(job.id, Allocation.even(mine, batch, job.local_limit))
+        awake = view.now + dice.choice((1.0, 5.0)) if movable else float("inf")
+        return Decision(schedule=edit.done(), wake_at=awake)
+
+    def save(self) -> dict[str, Any]:
+        return {"seen": self._seen}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._seen = int(saved["seen"])
+
+
+class ChaosEngine:
+    """Some jobs on some nodes, and a seed for all that may go wrong. Ends once all jobs ended."""
+
+    def __init__(self, cluster: Cluster, n_jobs: int, seed: int, *, trouble: float = 0.1) -> None:
+        self._dice = Random(seed)
+        self._trouble = trouble
+        self._now = 0.0
+        self._todo: list[tuple[float, int, Event | tuple[str, Any]]] = []
+        self._counter = 0
+        self._nodes = {n.id: n.gpus for n in cluster.nodes.values()}
+        self.where: dict[Gpu, JobId] = {}  # processes that exist: the physical truth
+        self._process: dict[Gpu, int] = {}  # which one it is
+        self.members: dict[JobId, dict[Gpu, int]] = {}  # trained by, and their batch
+        self.generation: dict[JobId, Generation] = {}
+        self.orders: dict[JobId, int] = {}  # counts, so that late answers know they are void
+        self.alive: set[JobId] = set()
+        for i in range(n_jobs):
+            at = self._dice.uniform(0, 20)
+            job = Job(
+                id=JobId(f"j{i}"),
+                submitted_at=at,
+                owner=self._dice.choice("ab"),
+                priority=float(self._dice.randint(0, 2)),
+                retries=3,
+            )
+            self._later(at, ev.JobSubmitted(at, job))
+        for node in self._nodes:
+            if self._dice.random() < 2 * trouble:
+                at = self._dice.uniform(5, 60)
+                self._later(at, ("down", node))
+                self._later(at + self._dice.uniform(1, 30), ("up", node))
+            elif self._dice.random() < trouble:
+                at = self._dice.uniform(5, 60)
+                self._later(at, ev.NodeDraining(at, node))
+                self._later(at + 20, ("up", node))
+
+    def _later(self, at: float, what: Event | tuple[str, Any]) -> None:
+        self._counter += 1
+        self._todo.append((max(at, self._now), self._counter, what))
+
+    def next_event(self, until: float) -> Event | None:
+        while True:
+            if not self._todo and not self.alive:
+                return None
+            first = min(self._todo, default=None, key=lambda entry: entry[:2])
+            if first is None or until < first[0]:
+                if until == float("inf"):
+                    return None
+                self._now = max(self._now, until)
+                return ev.Woke(self._now)
+            self._todo.remove(first)
+            self._now = first[0]
+            event = first[2] if not isinstance(first[2], tuple) else self._happen(*first[2])
+            if event is not None:
+                if isinstance(event, ev.JobSubmitted):
+                    self.alive.add(event.job.id)
+                return event
+
+    # what the world does
+
+    def _happen(self, what: str, subject: Any) -> Event | None:  # noqa: ANN401 any arguments
+        if what == "down":
+            lost = [g for g in self.where if g.node == subject]
+            for gpu in lost:
+                self._die(gpu)
+            return ev.NodeDown(self._now, subject)
+        if what == "up":
+            return ev.NodeUp(self._now, subject, self._nodes[subject])
+        handler: Event | None = getattr(self, f"_{what}")(*subject)
+        return handler
+
+    def _die(self, gpu: Gpu) -> None:
+        """The process is gone; if its job had its state there, others re-form."""
+        job = self.where.pop(gpu)
+        was_member = self.members.get(job, {}).pop(gpu, None) is not None
+        if job not in self.alive:
+            return
+        if was_member and self.members[job]:
+            self._later(self._now + 1, ("reform", (job, self._bump(job))))
+
+    def _bump(self, job: JobId) -> int:
+        self.orders[job] = self.orders.get(job, 0) + 1
+        return self.orders[job]
+
+    def _reform(self, job: JobId, order: int) -> Event | None:
+        if job not in self.alive or self.orders[job] != order or not self.members.get(job):
+            return None
+        plan, incarnation = self.generation[job]
+        self.generation[job] = Generation(plan, incarnation + 1)
+        self._train(job)
+        return ev.Rescaled(self._now, job, self.generation[job], 0.5)
+
+    def _train(self, job: JobId) -> None:
+        order = self.orders[job]
+        self._later(self._now + self._dice.uniform(1, 8), ("epoch", (job, order, 1)))
+
+    def _epoch(self, job: JobId, order: int, n: int) -> Event | None:
+        if job not in self.alive or self.orders[job] != order:
+            return None
+        dice = self._dice.random()
+        gen = self.generation[job]
+        if dice < 0.25:
+            return self._end(job, EndReason.FINISHED)
+        if dice < 0.25 + self._trouble / 2 and self.members[job]:
+            gpu = self._dice.choice(sorted(self.members[job]))
+            self._die(gpu)
+            return ev.WorkerLost(self._now, job, gen, gpu, "chaos")
+        if dice < 0.25 + self._trouble:
+            return ev.CancelRequested(self._now, job, "chaos")
+        self._later(self._now + self._dice.uniform(1, 8), ("epoch", (job, order, n + 1)))
+        if n == 1 and self._dice.random() < 0.3:
+            return ev.JobDescribed(
+                at=self._now, job=job, generation=gen, dataset_size=100, base_batch=16,
+                max_local_batch=self._dice.choice((None, 16, 64)),
+            )  # fmt: skip
+        if self._dice.random() < 0.1:
+            old = Generation(max(0, gen.plan - self._dice.randint(0, 5)), 0)
+            return ev.EpochFinished(
+                at=self._now, job=job, generation=old, epoch=n, samples=100, steps=10
+            )
+        return ev.EpochFinished(
+            at=self._now, job=job, generation=gen, epoch=n, samples=100, steps=10, loss=1.0 / n
+        )
+
+    def _end(self, job: JobId, reason: EndReason) -> Event:
+        self.alive.discard(job)
+        self._bump(job)
+        for gpu in [g for g, j in self.where.items() if j == job]:
+            self._later(
+                self._now + self._dice.uniform(0, 2), ("left", (job, gpu, self._process[gpu]))
+            )
+        return ev.JobEnded(self._now, job, reason)
+
+    def _left(self, job: JobId, gpu: Gpu, process: int) -> Event | None:
+        if self.where.get(gpu) != job or self._process[gpu] != process:
+            return None
+        del self.where[gpu]
+        self.members.get(job, {}).pop(gpu, None)
+        return ev.WorkerLeft(self._now, job, Generation(10**6), gpu)
+
+    # orders
+
+    def carry_out(self, plan: Plan) -> None:
+        for action in plan.actions:
+            job = action.job
+            assert job in self.alive, f"an order for {job}, which is no more"
+            if isinstance(action, Prepare | Withdraw):
+                continue
+            order = self._bump(job)
+            soon = self._now + self._dice.uniform(0, 5)
+            match action:
+                case Start():
+                    assert not self.members.get(job), f"{job} was started while it trains"
+                    self._enter(job, action.allocation.gpus)
+                    self.generation[job] = Generation(plan.number)
+                    self.members[job] = {}
+                    self._later(soon, ("ready", (job, order, action.allocation.gpus, 0)))
+                case Rescale():
+                    stay = [g for g in action.allocation.gpus if g in self.members[job]]
+                    assert stay or not self.members[job], f"{job} was moved with nobody staying"
+                    self._enter(job, action.allocation.gpus)
+                    self._train_on(job, order)
+                    self._later(soon, ("switch", (job, order, plan.number, action.allocation)))
+                case Stop():
+                    there = [(g, self._process[g]) for g, j in self.where.items() if j == job]
+                    self._later(soon, ("leave_all", (job, there)))
+                case Finish():
+                    self._later(soon, ("finish", (job, action.reason)))
+
+    def _train_on(self, job: JobId, order: int) -> None:
+        """Epochs go on being reported while a switch is on its way."""
+        self._later(self._now + self._dice.uniform(0, 4), ("epoch", (job, order, 10**4)))
+
+    def _enter(self, job: JobId, gpus: tuple[Gpu, ...]) -> None:
+        for gpu in gpus:
+            other = self.where.get(gpu)
+            assert other in (None, job), f"{job} was put on {gpu} beside {other}"
+            if other is None:
+                self._counter += 1
+                self._process[gpu] = self._counter
+            self.where[gpu] = job
+
+    def _ready(self, job: JobId, order: int, gpus: tuple[Gpu, ...], n: int) -> Event | None:
+        if job not in self.alive or self.orders[job] != order:
+            return None
+        if any(self.where.get(g) != job for g in gpus):
+            return None  # somebody died: the core will stop the rest
+        if self._dice.random() < self._trouble:
+            for gpu in gpus:
+                self._later(
+                    self._now + self._dice.uniform(0, 2), ("left", (job, gpu, self._process[gpu]))
+                )
+            self._bump(job)
+            return ev.RescaleFailed(self._now, job, self.generation[job], "chaos")
+        self.members[job][gpus[n]] = 1
+        if n + 1 < len(gpus):
+            self._later(self._now, ("ready", (job, order, gpus, n + 1)))
+        else:
+            self._train(job)
+        return ev.WorkerReady(self._now, job, self.generation[job], gpus[n])
+
+    def _switch(self, job: JobId, order: int, plan: int, allocation: Allocation) -> Event | None:
+        if job not in self.alive:
+            return None
+        whole = all(self.where.get(g) == job for g in allocation.gpus)
+        if self.orders[job] != order or not whole or self._dice.random() < self._trouble:
+            if not self.members.get(job):
+                return None  # all who could go on are gone: the core stops the rest
+            for gpu in allocation.gpus:
+                if gpu not in self.members[job] and self.where.get(gpu) == job:
+                    self._later(self._now + 0.1, ("left", (job, gpu, self._process[gpu])))
+            return ev.RescaleFailed(self._now, job, Generation(plan), "chaos")
+        leavers = [g for g in self.members[job] if g not in allocation.gpus]
+        for gpu in leavers:
+            self._later(
+                self._now + self._dice.uniform(0, 2), ("left", (job, gpu, self._process[gpu]))
+            )
+        self.members[job] = dict.fromkeys(allocation.gpus, 1)
+        self.generation[job] = Generation(plan)
+        self._bump(job)
+        self._train(job)
+        return ev.Rescaled(self._now, job, Generation(plan), 0.5)
+
+    def _leave_all(self, job: JobId, there: list[tuple[Gpu, int]]) -> Event | None:
+        if job in self.alive:
+            for gpu, process in there:
+                if self._process[gpu] == process:
+                    self.members[job].pop(gpu, None)
+                self._later(self._now + self._dice.uniform(0, 2), ("left", (job, gpu, process)))
+        return None
+
+    def _finish(self, job: JobId, reason: EndReason) -> Event | None:
+        return self._end(job, reason) if job in self.alive else None

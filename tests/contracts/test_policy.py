@@ -1,0 +1,161 @@
+"""What every policy promises: ours, and those of strangers that are installed beside.
+
+Add a policy to the registry and it is tested here; a failure says which promise it broke.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ones.core import Brain, Cluster, Decision, Event, NodeId, Plan, Policy, View, drive
+from ones.core import events as ev
+from ones.core.job import Job, JobId
+from ones.policies import create, names, settings_of
+from ones.runlog import encode
+from ones.sim import Simulator
+from ones.workload import Trace, generate
+from ones.workload.trace import Incident
+from tests.chaos import ChaosEngine
+from tests.invariants import check_invariants
+
+POLICIES = names()
+seeds = st.integers(0, 2**32)
+
+
+class Watched:
+    """A policy under guard: asked twice each time, it must give one answer and stay as it was."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.decides_on = policy.decides_on
+        self.native_mechanism = policy.native_mechanism
+        self.observe = policy.observe
+        self.save = policy.save
+        self.load = policy.load
+        self.decisions = 0
+
+    def decide(self, view: View) -> Decision:
+        before = json.dumps(self.policy.save())
+        first, second = self.policy.decide(view), self.policy.decide(view)
+        assert first == second, "asked twice, it gave two answers"
+        assert json.dumps(self.policy.save()) == before, "deciding changed what it has learned"
+        if not view.jobs:
+            assert first.wake_at == float("inf"), "it wants to be woken with no job left"
+        unknown = {*first.notes, *first.forecasts} - set(view.jobs)
+        assert not unknown, f"it speaks of jobs that are not there: {unknown}"
+        self.decisions += 1
+        return first
+
+
+def run(policy: Policy, trace: Trace, *, gpus: int = 16, mechanism: str = "elastic") -> list[str]:
+    """Plans as they are logged. `check` stops decisions that break the other promises."""
+    simulator = Simulator(trace, Cluster.of(gpus), policy, mechanism=mechanism, seed=3)
+    lines: list[str] = []
+
+    def record(entry: Event | Plan) -> None:
+        if isinstance(entry, Plan):
+            lines.append(encode(entry))
+
+    result = simulator.run(record)
+    check_invariants(result.state)
+    assert len(result.state.ended) == len(trace.jobs), "a job was never finished"
+    return lines
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_it_finishes_every_job_and_decides_the_same_when_asked_twice(name: str) -> None:
+    watched = Watched(create(name, seed=1))
+    run(watched, generate(jobs=30, seed=5, gap=20.0))
+    assert watched.decisions > 30
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_same_seed_gives_the_same_plans(name: str) -> None:
+    trace = generate(jobs=20, seed=6, gap=10.0)
+    assert run(create(name, seed=4), trace) == run(create(name, seed=4), trace)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_it_goes_on_after_being_saved_and_loaded(name: str) -> None:
+    """In the middle of a run its memory is taken out, written as JSON, and put into a new one."""
+    trace = generate(jobs=20, seed=7, gap=10.0)
+
+    class Reborn(Watched):
+        def decide(self, view: View) -> Decision:
+            self.decisions += 1
+            if self.decisions % 10 == 0:
+                saved = json.loads(json.dumps(self.policy.save()))
+                self.policy = create(name, seed=4)
+                self.policy.load(saved)
+                self.observe = self.policy.observe
+            return self.policy.decide(view)
+
+    plain = run(create(name, seed=4), trace)
+    assert run(Reborn(create(name, seed=4)), trace) == plain
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=seeds)
+def test_it_survives_a_world_in_which_anything_may_happen(name: str, seed: int) -> None:
+    """Pinned jobs, losses, draining nodes, late reports: a wrong move is stopped by `check`."""
+    cluster = Cluster.of(10, 4)
+    brain = Brain(cluster, create(name, seed=1))
+    entries = 0
+
+    def record(entry: Event | Plan) -> None:
+        nonlocal entries
+        entries += 1
+        check_invariants(brain.state)
+        assert entries < 20_000, "it does not come to an end"
+
+    drive(brain, ChaosEngine(cluster, 8, seed, trouble=0.15), record)
+    assert not brain.state.records
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_it_keeps_to_owners_limits_and_priorities(name: str) -> None:
+    brain = Brain(Cluster.of(8), create(name, seed=1))
+    brain.handle(ev.OwnerLimitSet(0.0, "greedy", 2))
+    for i in range(6):
+        owner, priority = ("greedy", 0.0) if i < 4 else ("modest", 5.0 if i == 5 else 0.0)
+        job = Job(
+            id=JobId(f"j{i}"), submitted_at=0.0, owner=owner, priority=priority, requested_batch=64
+        )
+        brain.handle(ev.JobSubmitted(0.0, job))
+    brain.handle(ev.Woke(1.0))
+    assert brain.state.waiting.use["greedy"] <= 2
+    assert all(j in brain.state.schedule for j in (JobId("j4"), JobId("j5")))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_it_follows_a_cluster_that_changes_size(name: str) -> None:
+    trace = generate(jobs=25, seed=8, gap=15.0)
+    incidents: list[Incident] = [
+        ev.NodeDown(100.0, NodeId("n1")),
+        ev.NodeDraining(150.0, NodeId("n2")),
+        ev.NodeUp(400.0, NodeId("n1"), 4),
+        ev.NodeUp(500.0, NodeId("n9"), 4),
+        ev.NodeDown(600.0, NodeId("n2")),
+    ]
+    run(create(name, seed=1), Trace.of("changing", trace.jobs, incidents))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_it_bears_jobs_of_which_nothing_is_known(name: str) -> None:
+    """No batch, no epochs, no kind; the script has not joined, and may never do."""
+    brain = Brain(Cluster.of(4), create(name, seed=1))
+    for i in range(3):
+        brain.handle(ev.JobSubmitted(0.0, Job(id=JobId(f"j{i}"), submitted_at=0.0)))
+    brain.handle(ev.Woke(100.0))
+    assert len(brain.state.schedule) == 3
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_its_settings_are_documented(name: str) -> None:
+    for setting in settings_of(name):
+        assert setting.help, f"{setting.name} has no help"

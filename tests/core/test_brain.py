@@ -1,0 +1,436 @@
+"""Events in, plans out: small stories with a scripted engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from ones.core import (
+    Allocation,
+    Brain,
+    Cluster,
+    Configuration,
+    Decision,
+    EndReason,
+    Event,
+    Generation,
+    Gpu,
+    Job,
+    JobId,
+    NodeId,
+    Phase,
+    Plan,
+    Schedule,
+    ScriptedEngine,
+    View,
+    Worker,
+    drive,
+)
+from ones.core import events as ev
+from ones.core.plan import Finish, Prepare, Rescale, Start, Stop
+from ones.errors import BrokenEngineError, BrokenPolicyError, StaleViewError
+from ones.policies import create
+from ones.stopping import StopRule
+from tests.core.test_strokes import Wish
+
+A, B = JobId("a"), JobId("b")
+N0 = NodeId("n0")
+FIRST = Generation(1)
+
+
+def gpu(index: int) -> Gpu:
+    return Gpu(N0, index)
+
+
+def job(name: JobId, at: float = 0.0, **fields: object) -> Job:
+    return Job(id=name, submitted_at=at, **fields)  # type: ignore[arg-type]
+
+
+def on(*indexes: int, batch: int = 32) -> Allocation:
+    return Allocation(tuple(Worker(gpu(i), batch) for i in indexes))
+
+
+def ready(brain: Brain, name: JobId, at: float) -> None:
+    """Answer the job's start: its workers are there, and it says what it trains."""
+    record = brain.state.records[name]
+    assert record.in_flight is not None
+    assert record.in_flight.allocation is not None
+    generation = Generation(record.in_flight.plan)
+    for place in record.in_flight.allocation.gpus:
+        brain.handle(ev.WorkerReady(at, name, generation, place))
+    brain.handle(
+        ev.JobDescribed(
+            at=at,
+            job=name,
+            generation=generation,
+            dataset_size=1000,
+            base_batch=32,
+            max_local_batch=64,
+        )
+    )
+
+
+class Asked(Wish):
+    """Decides when a job comes, or when it is woken; the test says what."""
+
+    decides_on = frozenset({ev.JobSubmitted, ev.Woke})
+
+    def decide(self, view: View) -> Decision:
+        return Decision(schedule=self.target)
+
+
+def wishing(n_gpus: int = 4) -> tuple[Brain, Wish]:
+    wish = Asked()
+    return Brain(Cluster.of(n_gpus), wish), wish
+
+
+def test_a_freed_gpu_goes_to_the_next_in_line_once_it_is_really_free() -> None:
+    first, second = job(A, requested_gpus=2), job(B, requested_gpus=2)
+    engine = ScriptedEngine(
+        [
+            ev.JobSubmitted(0.0, first),
+            ev.JobSubmitted(1.0, second),
+            ev.JobEnded(9.0, A, EndReason.FINISHED),
+            ev.WorkerLeft(9.1, A, Generation(1), gpu(0)),
+            ev.WorkerLeft(9.3, A, Generation(1), gpu(1)),
+        ]
+    )
+    drive(Brain(Cluster.of(2), create("fifo")), engine, lambda entry: None)
+    kinds = [[type(a) for a in plan.actions] for plan in engine.plans]
+    assert kinds == [[Start], [Prepare], [Start]]
+    assert engine.plans[-1].at == 9.3  # not at 9.0, when the job ended, but when both had left
+
+
+def test_two_jobs_that_trade_a_gpu_do_it_in_two_strokes() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = Schedule({A: on(0, 1, batch=16), B: Allocation.as_scripted([gpu(2), gpu(3)])})
+    brain.handle(ev.JobSubmitted(2.0, job(B)))
+    ready(brain, B, 3.0)
+    wish.target = Schedule({A: on(0, 2, batch=16), B: on(1, 3, batch=16)})
+    plan = brain.handle(ev.Woke(4.0))
+    # stroke one: each goes on with its survivor, which takes over the whole batch in parts
+    shrunk = {a.job: a.allocation for a in plan.actions if isinstance(a, Rescale)}
+    assert shrunk[A].gpus == (gpu(0),)
+    assert shrunk[A].batch == 32
+    assert shrunk[A].micro_steps == 2
+    assert {a.job: a.allocation for a in plan.actions if isinstance(a, Prepare)} == {
+        A: on(0, 2, batch=16),
+        B: on(1, 3, batch=16),
+    }
+    generation = Generation(plan.number)
+    assert not brain.handle(ev.WorkerLeft(5.0, A, generation, gpu(1))).actions
+    assert not brain.handle(ev.WorkerLeft(5.0, B, generation, gpu(2))).actions
+    # stroke two: as soon as a job has switched and its new GPU is free
+    second = brain.handle(ev.Rescaled(5.5, A, generation, 0.5))
+    assert second.actions == (Rescale(A, on(0, 2, batch=16), 32),)
+    assert second.number > plan.number
+
+
+def test_a_job_that_keeps_no_gpu_goes_through_a_checkpoint() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = Schedule({A: on(3)})
+    plan = brain.handle(ev.Woke(2.0))
+    assert [type(a) for a in plan.actions] == [Prepare, Stop]
+    back = brain.handle(ev.WorkerLeft(3.0, A, Generation(plan.number), gpu(0)))
+    assert back.actions == (Start(A, on(3), 32),)
+
+
+def test_a_single_switch_is_enough_when_nobody_waits_for_what_is_left() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = Schedule({A: on(1, 2)})
+    assert brain.handle(ev.Woke(2.0)).actions == (Rescale(A, on(1, 2), 32),)
+
+
+def test_a_failed_rescale_restores_what_was_held_and_frees_what_was_promised() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    held = brain.state.records[A].held
+    wish.target = Schedule({A: on(0), B: Allocation.as_scripted([gpu(1)])})
+    plan = brain.handle(ev.JobSubmitted(2.0, job(B)))
+    brain.state.apply(ev.RescaleFailed(3.0, A, Generation(plan.number), "no answer"))
+    assert brain.state.schedule.get(A) == held
+    assert brain.state.schedule.get(B) is None  # it cannot have what the other keeps
+    assert B in brain.state.waiting
+
+
+def test_reports_of_an_old_generation_are_dropped_and_counted() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = Schedule({A: on(0, 1)})
+    plan = brain.handle(ev.Woke(2.0))
+    # until the switch the old generation is the one that trains
+    assert brain.state.apply(epoch(2.5, A, 1, generation=Generation(1)))
+    brain.handle(ev.Rescaled(3.0, A, Generation(plan.number), 0.4))
+    assert not brain.state.apply(epoch(3.5, A, 2, generation=Generation(1)))
+    assert not brain.state.apply(epoch(3.5, A, 2, generation=Generation(99)))
+    assert brain.state.dropped == {"stale": 2}
+    assert brain.state.apply(epoch(3.5, A, 2, generation=Generation(plan.number, 1)))
+
+
+def test_a_late_farewell_does_not_free_a_gpu_that_was_given_again() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = Schedule()
+    stop = brain.handle(ev.Woke(2.0))
+    brain.handle(ev.WorkerLeft(3.0, A, Generation(stop.number), gpu(0)))
+    wish.target = Schedule({A: on(0)})
+    start = brain.handle(ev.Woke(4.0))
+    assert [type(a) for a in start.actions] == [Start]
+    brain.handle(ev.WorkerLeft(5.0, A, Generation(stop.number), gpu(0)))
+    assert brain.state.dropped == {"stale": 1}
+    assert gpu(0) in brain.state.occupants
+
+
+def test_reports_of_an_ended_job_are_dropped() -> None:
+    brain, _ = wishing()
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    brain.handle(ev.JobEnded(1.0, A, EndReason.FAILED, "bad script"))
+    brain.handle(epoch(2.0, A, 1))
+    brain.handle(ev.JobEnded(2.0, A, EndReason.FINISHED))
+    brain.handle(ev.CancelRequested(2.0, JobId("nobody")))
+    assert brain.state.dropped == {"ended": 2, "unknown": 1}
+    assert brain.state.ended[A].reason is EndReason.FAILED
+
+
+def test_a_stop_rule_ends_the_job_and_its_gpus_are_free_in_the_same_breath() -> None:
+    brain = Brain(Cluster.of(1), create("fifo"))
+    rule = StopRule(target_accuracy=0.9, target_epochs=2)
+    brain.handle(ev.JobSubmitted(0.0, job(A, stop=rule)))
+    brain.handle(ev.JobSubmitted(0.0, job(B)))
+    ready(brain, A, 1.0)
+    for number, accuracy in enumerate((0.95, 0.8, 0.91), 1):
+        assert not brain.handle(epoch(float(number), A, number, accuracy=accuracy)).actions
+    plan = brain.handle(epoch(4.0, A, 4, accuracy=0.92))
+    assert plan.actions == (Finish(A, EndReason.CONVERGED, "target"),)
+    promised = brain.handle(ev.JobEnded(4.0, A, EndReason.CONVERGED))
+    assert [type(a) for a in promised.actions] == [Prepare]  # b, as soon as a has left
+    assert brain.state.ended[A].reason is EndReason.CONVERGED
+
+
+def test_cancelling_works_in_every_phase() -> None:
+    for answered in (False, True):
+        brain, wish = wishing()
+        wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+        brain.handle(ev.JobSubmitted(0.0, job(A)))
+        if answered:
+            ready(brain, A, 1.0)
+        wish.target = Schedule()
+        plan = brain.handle(ev.CancelRequested(2.0, A, "her"))
+        assert plan.actions == (Finish(A, EndReason.CANCELLED, "cancelled by her"),)
+        assert brain.state.records[A].phase is Phase.STOPPING
+        brain.handle(ev.JobEnded(3.0, A, EndReason.FINISHED))
+        assert brain.state.ended[A].reason is EndReason.CANCELLED
+
+
+def test_a_worker_that_dies_costs_its_job_no_more_than_itself() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = brain.state.schedule
+    brain.handle(ev.WorkerLost(2.0, A, Generation(1), gpu(1), "killed"))
+    record = brain.state.records[A]
+    assert record.held is not None
+    assert record.held.gpus == (gpu(0),)
+    assert not record.settled
+    brain.handle(ev.Rescaled(2.5, A, Generation(1, 1), 0.5))
+    assert record.settled
+    assert (record.failures, record.losses) == (0, 1)
+
+
+def test_a_job_whose_workers_all_die_is_tried_again_as_often_as_it_may() -> None:
+    brain = Brain(Cluster.of(1), create("fifo"))
+    brain.handle(ev.JobSubmitted(0.0, job(A, retries=1)))
+    ready(brain, A, 1.0)
+    again = brain.handle(ev.WorkerLost(2.0, A, Generation(1), gpu(0), "killed"))
+    assert [type(a) for a in again.actions] == [Start]
+    ready(brain, A, 3.0)
+    final = brain.handle(ev.WorkerLost(4.0, A, Generation(again.number), gpu(0), "killed"))
+    (finish,) = final.actions
+    assert isinstance(finish, Finish)
+    assert finish.reason is EndReason.FAILED
+    assert "retries: 1" in finish.message
+
+
+def test_a_node_that_goes_down_is_not_the_job_s_fault() -> None:
+    brain = Brain(Cluster.of(2, 1), create("fifo"))
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    plan = brain.handle(ev.NodeDown(2.0, N0))
+    (start,) = plan.actions
+    assert isinstance(start, Start)
+    assert start.allocation.gpus == (Gpu(NodeId("n1"), 0),)
+    assert brain.state.records[A].failures == 0
+
+
+def test_throughput_memory_and_noise_reach_the_view() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = brain.state.schedule
+    configuration = Configuration(1, 1, 32)
+    for seconds in (0.2, 0.4):
+        brain.handle(
+            ev.ThroughputMeasured(
+                at=2.0,
+                job=A,
+                generation=Generation(1),
+                configuration=configuration,
+                step_seconds=seconds,
+                steps=10,
+            )
+        )
+    brain.handle(ev.MemoryLimitLearned(at=2.0, job=A, generation=Generation(1), max_local_batch=48))
+    brain.handle(
+        ev.StepsDone(at=2.0, job=A, generation=Generation(1), epoch=1, steps=5, samples=160)
+    )
+    shown = brain.state.view().job(A)
+    assert shown.profile[configuration].seconds == pytest.approx(0.3)
+    assert shown.local_limit == 48
+    assert shown.progress.samples == 160
+    assert shown.epochs == pytest.approx(0.16)
+    assert shown.switch_cost.rescale_seconds == 1.0
+
+
+def test_until_a_memory_limit_is_known_a_part_grows_to_twice_what_has_worked() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    generation = Generation(1)
+    brain.handle(ev.WorkerReady(1.0, A, generation, gpu(0)))
+    brain.handle(
+        ev.JobDescribed(at=1.0, job=A, generation=generation, dataset_size=1000, base_batch=32)
+    )
+    brain.handle(epoch(2.0, A, 1))
+    wish.target = Schedule({A: on(0, batch=65)})
+    with pytest.raises(BrokenPolicyError, match="65 samples on one GPU at once, limit 64"):
+        brain.handle(ev.Woke(3.0))
+
+
+def test_measured_pauses_update_what_a_switch_is_expected_to_cost() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = Schedule({A: on(0, 1)})
+    plan = brain.handle(ev.Woke(2.0))
+    brain.handle(ev.Rescaled(3.0, A, Generation(plan.number), 5.0))
+    assert brain.state.view().job(A).switch_cost.rescale_seconds == pytest.approx(3.0)
+
+
+def test_a_view_that_is_kept_beyond_its_event_raises() -> None:
+    brain, _ = wishing()
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    view = brain.state.view()
+    jobs, waiting = view.jobs, view.waiting
+    kept = view.job(A)  # a value: it may be kept
+    brain.handle(ev.Woke(1.0))
+    for use in (
+        lambda: view.schedule,
+        lambda: view.free,
+        lambda: list(jobs),
+        lambda: list(waiting),
+        lambda: view.room(""),
+    ):
+        with pytest.raises(StaleViewError):
+            use()
+    assert kept.job.id == A
+
+
+def test_time_that_goes_back_is_the_engine_s_bug() -> None:
+    brain, _ = wishing()
+    brain.handle(ev.Woke(5.0))
+    with pytest.raises(BrokenEngineError, match=r"Woke at 4.0 s came after an event at 5.0 s"):
+        brain.handle(ev.Woke(4.0))
+
+
+def test_a_policy_is_woken_when_it_asked_for_it() -> None:
+    class Alarm(Wish):
+        def decide(self, view: View) -> Decision:
+            return Decision(schedule=view.schedule, wake_at=view.now + 10.0)
+
+    seen: list[Event | Plan] = []
+    engine = ScriptedEngine([ev.JobSubmitted(0.0, job(A)), ev.JobSubmitted(25.0, job(B))])
+    drive(Brain(Cluster.of(1), Alarm()), engine, seen.append)
+    assert [e.at for e in seen if isinstance(e, ev.Woke)] == [10.0, 20.0]
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint"),
+    [
+        (Schedule({JobId("x"): on(0)}), "x got GPUs but is not an unfinished job"),
+        (Schedule({A: on(7, batch=64)}), "a got GPU n0/7, which is not there"),
+        (Schedule({A: on(0, batch=16)}), "before it has joined; requested: 64"),
+        (Schedule({A: on(0, 1, 2)}), r"a got 3 GPUs, not in 1\.\.2"),
+        (
+            Schedule({A: Allocation.as_scripted([gpu(0)]), B: Allocation.as_scripted([gpu(0)])}),
+            "GPU n0/0 went to b and to a",
+        ),
+        (Schedule({A: Allocation((Worker(gpu(0), 64, 0),))}), "micro_steps is not at least 1"),
+    ],
+)
+def test_a_decision_that_no_engine_could_carry_out_is_refused(
+    target: Schedule, complaint: str
+) -> None:
+    brain, wish = wishing()
+    brain.handle(ev.JobSubmitted(0.0, job(A, requested_batch=64, max_gpus=2)))
+    brain.handle(ev.JobSubmitted(0.0, job(B)))
+    wish.target = target
+    with pytest.raises(BrokenPolicyError, match=complaint):
+        brain.handle(ev.Woke(1.0))
+
+
+def test_a_pinned_job_must_be_left_alone() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    wish.target = Schedule()
+    with pytest.raises(BrokenPolicyError, match="a is in transition and was to be changed"):
+        brain.handle(ev.Woke(1.0))
+
+
+def test_a_draining_node_keeps_its_workers_and_gets_no_new_ones() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = brain.state.schedule
+    brain.handle(ev.NodeDraining(2.0, N0))
+    assert len(brain.state.free) == 0
+    wish.target = Schedule({A: on(0, 1)})
+    with pytest.raises(BrokenPolicyError, match="whose node is draining"):
+        brain.handle(ev.Woke(3.0))
+
+
+def epoch(
+    at: float,
+    name: JobId,
+    number: int,
+    *,
+    accuracy: float | None = None,
+    generation: Generation = FIRST,
+) -> ev.EpochFinished:
+    return ev.EpochFinished(
+        at=at,
+        job=name,
+        generation=generation,
+        epoch=number,
+        samples=1000,
+        steps=32,
+        accuracy=accuracy,
+    )

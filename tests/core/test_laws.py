@@ -1,0 +1,152 @@
+"""Laws of the core, against a world in which anything may happen at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ones.core import (
+    Allocation,
+    Brain,
+    Cluster,
+    Event,
+    Gpu,
+    JobId,
+    NodeId,
+    NodeState,
+    Plan,
+    drive,
+)
+from ones.core import events as ev
+from ones.core.plan import Rescale, Start
+from tests.chaos import ChaosEngine, RandomPolicy
+from tests.invariants import check_invariants
+
+seeds = st.integers(0, 2**32)
+
+
+def run_chaos(
+    seed: int, *, trouble: float, look: Callable[[Brain, Event | Plan], None] = lambda b, e: None
+) -> tuple[Brain, ChaosEngine, list[Event | Plan]]:
+    cluster = Cluster.of(10, 4)
+    brain = Brain(cluster, RandomPolicy(seed))
+    engine = ChaosEngine(cluster, 6, seed, trouble=trouble)
+    log: list[Event | Plan] = []
+
+    def record(entry: Event | Plan) -> None:
+        check_invariants(brain.state)
+        look(brain, entry)
+        log.append(entry)
+        assert len(log) < 20_000, "it does not come to an end"
+
+    drive(brain, engine, record)
+    check_invariants(brain.state)
+    return brain, engine, log
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds)
+def test_whatever_happens_the_tables_agree_and_every_job_ends(seed: int) -> None:
+    """The engine asserts, too: nobody is put on a GPU where another process still is."""
+    brain, _, log = run_chaos(seed, trouble=0.15)
+    submitted = [e.job.id for e in log if isinstance(e, ev.JobSubmitted)]
+    assert sorted(brain.state.ended) == sorted(submitted)
+    assert not brain.state.records
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_jobs_that_trade_gpus_never_deadlock_and_never_share_one(seed: int) -> None:
+    brain, _, _ = run_chaos(seed, trouble=0.0)
+    assert not brain.state.records
+    assert not brain.state.occupants
+
+
+class Holding:
+    """Execution time, computed again from the log alone: seconds with at least one GPU."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[JobId, float] = {}
+        self._since: dict[JobId, float] = {}
+        self._on: dict[Gpu, JobId] = {}
+        self._ended: set[JobId] = set()
+
+    def take(self, entry: Event | Plan) -> None:
+        match entry:
+            case Plan():
+                for action in entry.actions:
+                    if isinstance(action, Start | Rescale):
+                        self._on.update(dict.fromkeys(action.allocation.gpus, action.job))
+                        self._settle(action.job, entry.at)
+            case ev.WorkerLeft() | ev.WorkerLost():
+                if self._on.get(entry.gpu) == entry.job:
+                    self._leave(entry.gpu, entry.at)
+            case ev.NodeDown():
+                for gpu in [g for g in self._on if g.node == entry.node]:
+                    self._leave(gpu, entry.at)
+            case ev.JobEnded():
+                self._settle(entry.job, entry.at)
+                self._since.pop(entry.job, None)
+                self._ended.add(entry.job)
+
+    def _leave(self, gpu: Gpu, at: float) -> None:
+        self._settle(self._on.pop(gpu), at)
+
+    def _settle(self, job: JobId, now: float) -> None:
+        if job in self._ended:
+            return
+        if job in self._since:
+            self.seconds[job] = self.seconds.get(job, 0.0) + now - self._since.pop(job)
+        if job in self._on.values():
+            self._since[job] = now
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_completion_is_queueing_plus_execution(seed: int) -> None:
+    brain, _, log = run_chaos(seed, trouble=0.15)
+    holding = Holding()
+    for entry in log:
+        holding.take(entry)
+    for outcome in brain.state.ended.values():
+        total = outcome.queue_seconds + outcome.run_seconds
+        assert abs(outcome.completion_seconds - total) < 1e-6
+        assert abs(outcome.run_seconds - holding.seconds.get(outcome.id, 0.0)) < 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_a_node_that_dies_takes_no_other_job_with_it(seed: int) -> None:
+    def look(brain: Brain, entry: Event | Plan) -> None:
+        if pending:
+            node, before = pending.pop()
+            state = brain.state
+            if state.cluster.nodes[node].state is NodeState.DOWN:
+                for job, held in before.items():
+                    if job in state.records:
+                        assert state.records[job].held == held
+        if isinstance(entry, ev.NodeDown):
+            untouched = {
+                record.id: record.held
+                for record in brain.state.records.values()
+                if not any(g.node == entry.node for g in record.occupied)
+                and (record.goal is None or not any(g.node == entry.node for g in record.goal.gpus))
+            }
+            pending.append((entry.node, untouched))
+
+    pending: list[tuple[NodeId, dict[JobId, Allocation | None]]] = []
+    run_chaos(seed, trouble=0.3, look=look)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_a_stranger_s_replay_of_events_and_plans_gives_the_same_state(seed: int) -> None:
+    """Recovery takes recorded plans for true: no decision is needed to reach the state."""
+    brain, _, log = run_chaos(seed, trouble=0.15)
+    again = Brain(Cluster.of(10, 4), RandomPolicy(seed))
+    for entry in log:
+        again.recall(entry)
+    assert again.state.snapshot() == brain.state.snapshot()
+    assert again.policy.save() == brain.policy.save()

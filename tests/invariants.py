@@ -1,0 +1,71 @@
+"""What must hold in every state, whatever happened: checked by brute force."""
+
+from __future__ import annotations
+
+from ones.core import NodeState, State
+from ones.core.cluster import Gpu
+from ones.core.record import OrderKind
+
+
+def check_invariants(state: State) -> None:
+    _check_assignments(state)
+    _check_occupants(state)
+    _check_queue(state)
+    for record in state.records.values():
+        assert record.id not in state.ended
+        if record.in_flight is not None and record.in_flight.kind is not OrderKind.STOP:
+            assert record.in_flight.allocation is not None
+            assert record.occupied, "an order to train without a GPU"
+        if record.held is not None and record.in_flight is None and not record.reforming:
+            # who trains is where his processes are
+            assert set(record.held.gpus) <= record.occupied
+
+
+def _check_assignments(state: State) -> None:
+    """A GPU is to be had by one job; the tables say the same in their several ways."""
+    owners: dict[Gpu, str] = {}
+    use: dict[str, int] = {}
+    for record in state.records.values():
+        assert state.schedule.get(record.id) == record.goal
+        if record.goal is None:
+            continue
+        use[record.job.owner] = use.get(record.job.owner, 0) + record.goal.n_gpus
+        for gpu in record.goal.gpus:
+            assert gpu not in owners, f"{gpu} is to be had by {owners[gpu]} and {record.id}"
+            owners[gpu] = record.id
+            assert state.cluster.state_of(gpu) not in (None, NodeState.DOWN)
+    assert owners == state.assigned
+    assert len(state.schedule) == sum(r.goal is not None for r in state.records.values())
+    assert {o: n for o, n in state.waiting.use.items() if n} == use
+    free = [
+        gpu
+        for gpu in state.cluster.gpus()
+        if state.cluster.state_of(gpu) is NodeState.UP and gpu not in owners
+    ]
+    assert list(state.free) == free
+    assert len(state.free) == len(free)
+    for node in state.cluster.nodes.values():
+        room = state.free.room(node.id)
+        assert node.id in list(state.free.nodes_with(room))
+    for owner, limit in state.waiting.limits.items():
+        room_left = state.waiting.room(owner)
+        assert room_left == max(0, limit - use.get(owner, 0))
+
+
+def _check_occupants(state: State) -> None:
+    """A GPU is held by one job; a job's record and the GPU's entry agree."""
+    for gpu, occupant in state.occupants.items():
+        if occupant.job in state.records:
+            assert gpu in state.records[occupant.job].occupied
+        assert state.cluster.state_of(gpu) is not NodeState.DOWN
+    for record in state.records.values():
+        for gpu in record.occupied:
+            assert state.occupants[gpu].job == record.id
+
+
+def _check_queue(state: State) -> None:
+    for record in state.records.values():
+        should_wait = record.settled and record.goal is None
+        assert (record.id in state.waiting) == should_wait
+    keys = list(state.waiting.visible())
+    assert keys == sorted(keys)

@@ -1,0 +1,74 @@
+"""The same for everybody."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ones.core import Cluster, Event, Job, JobId, Plan, State
+from ones.core.plan import Start
+from ones.models.sharing import Claim, OwnerRoom, equal_shares
+from ones.policies import create
+from ones.sim import Simulator
+from ones.workload import Trace, TraceJob, Training, generate
+
+claims = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 10)), min_size=1, max_size=12).map(
+    lambda rows: [
+        Claim(JobId(f"j{i}"), "", least, least + more) for i, (least, more) in enumerate(rows)
+    ]
+)
+
+
+@given(claims, st.integers(0, 40))
+def test_shares_are_as_equal_as_limits_allow(claims: list[Claim], gpus: int) -> None:
+    shares = equal_shares(claims, gpus, OwnerRoom(State(Cluster.of(1)).view(), []))
+    assert sum(shares.values()) <= gpus
+    for claim in claims:
+        if claim.job in shares:
+            assert claim.least <= shares[claim.job] <= claim.most
+    left = gpus - sum(shares.values())
+    can_rise = [c for c in claims if c.job in shares and shares[c.job] < c.most]
+    assert not (left and can_rise)  # nothing is left over that somebody could use
+    if can_rise:
+        lowest = min(shares[c.job] for c in can_rise)
+        for claim in claims:  # nobody has two more than one who would take more
+            if claim.job in shares:
+                assert shares[claim.job] <= max(lowest + 1, claim.least)
+
+
+def test_everybody_gets_a_share_and_the_shares_grow_when_somebody_leaves() -> None:
+    sizes: list[int] = []
+    trace = generate(jobs=4, seed=3, gap=0.0)
+    sim = Simulator(trace, Cluster.of(16), create("equi"), mechanism="elastic")
+
+    def look(entry: Event | Plan) -> None:
+        state = sim.brain.state
+        if len(state.records) == 4 and all(r.settled for r in state.records.values()):
+            sizes.extend(r.goal.n_gpus for r in state.records.values() if r.goal)
+
+    sim.run(look)
+    assert max(Counter(sizes), key=Counter(sizes).__getitem__) == 4
+
+
+def test_with_more_jobs_than_gpus_they_take_turns() -> None:
+    def job(i: int) -> TraceJob:
+        return TraceJob(
+            Job(id=JobId(f"j{i}"), submitted_at=0.0, kind="k", requested_batch=64, epochs=400),
+            Training(kind="resnet50-imagenet", dataset_size=6400, base_batch=64),
+        )
+
+    started: dict[JobId, float] = {}
+
+    def look(entry: Event | Plan) -> None:
+        if isinstance(entry, Plan):
+            for action in entry.actions:
+                if isinstance(action, Start):
+                    started.setdefault(action.job, entry.at)
+
+    trace = Trace.of("crowd", [job(i) for i in range(6)])
+    result = Simulator(trace, Cluster.of(2), create("equi", quantum=60.0)).run(look)
+    assert len(started) == 6
+    assert max(started.values()) < 60.0 * 6  # everybody has run before anybody's third turn
+    assert all(o.preemptions > 0 for o in result.state.ended.values())

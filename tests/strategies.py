@@ -1,0 +1,94 @@
+"""Hypothesis strategies for the domain."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from ones.core import Allocation, Cluster, Gpu, Job, JobId, Schedule, Worker
+from ones.core import events as ev
+from ones.core.cluster import NodeId
+from ones.core.job import Configuration, EndReason, Generation
+from ones.stopping import StopRule
+
+times = st.floats(0, 1e6, allow_nan=False)
+names = st.text("abcdefgh0123456789-", min_size=1, max_size=8)
+job_ids = names.map(JobId)
+generations = st.builds(Generation, st.integers(0, 50), st.integers(0, 3))
+gpus = st.builds(Gpu, names.map(NodeId), st.integers(0, 15))
+finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
+counts = st.integers(1, 10_000)
+
+stop_rules = st.builds(
+    StopRule,
+    target_accuracy=st.none() | st.floats(0, 1),
+    target_epochs=st.integers(1, 10),
+    patience=st.none() | st.integers(1, 10),
+    max_epochs=st.none() | st.integers(1, 100),
+)
+jobs = st.builds(
+    Job,
+    id=job_ids,
+    submitted_at=times,
+    kind=names,
+    owner=names,
+    command=st.lists(names, max_size=3).map(tuple),
+    priority=finite,
+    requested_gpus=st.integers(1, 8),
+    requested_batch=st.none() | counts,
+    epochs=st.none() | counts,
+    stop=stop_rules,
+    retries=st.integers(0, 3),
+)
+configurations = st.builds(
+    Configuration, st.integers(1, 64), st.integers(1, 16), counts, st.integers(1, 4)
+)
+_report = {"at": times, "job": job_ids, "generation": generations}
+events: st.SearchStrategy[ev.Event] = st.one_of(
+    st.builds(ev.JobSubmitted, times, jobs),
+    st.builds(ev.JobDescribed, **_report, dataset_size=counts, base_batch=counts),
+    st.builds(ev.StepsDone, **_report, epoch=counts, steps=counts, samples=counts),
+    st.builds(
+        ev.EpochFinished,
+        **_report,
+        epoch=counts,
+        samples=counts,
+        steps=counts,
+        loss=st.none() | st.floats(allow_nan=False),
+        accuracy=st.none() | st.floats(0, 1),
+    ),
+    st.builds(
+        ev.ThroughputMeasured,
+        **_report,
+        configuration=configurations,
+        step_seconds=st.floats(1e-6, 100),
+        steps=counts,
+    ),
+    st.builds(ev.MemoryLimitLearned, **_report, max_local_batch=counts),
+    st.builds(ev.WorkerReady, times, job_ids, generations, gpus),
+    st.builds(ev.WorkerLeft, times, job_ids, generations, gpus),
+    st.builds(ev.WorkerLost, times, job_ids, generations, gpus, names),
+    st.builds(ev.Rescaled, times, job_ids, generations, st.floats(0, 100)),
+    st.builds(ev.RescaleFailed, times, job_ids, generations, names),
+    st.builds(ev.NodeUp, times, names.map(NodeId), st.integers(1, 16)),
+    st.builds(ev.NodeDraining, times, names.map(NodeId)),
+    st.builds(ev.NodeDown, times, names.map(NodeId)),
+    st.builds(ev.CancelRequested, times, job_ids, names),
+    st.builds(ev.PriorityChanged, times, job_ids, finite),
+    st.builds(ev.OwnerLimitSet, times, names, st.none() | counts),
+    st.builds(ev.JobEnded, times, job_ids, st.sampled_from(EndReason), names),
+    st.builds(ev.Woke, times),
+)
+
+
+@st.composite
+def schedules(draw: st.DrawFn, cluster: Cluster, jobs: tuple[JobId, ...]) -> Schedule:
+    """Any schedule of these jobs: who has which GPU, with which batch."""
+    takers = draw(
+        st.lists(st.sampled_from([None, *jobs]), min_size=cluster.n_gpus, max_size=cluster.n_gpus)
+    )
+    workers: dict[JobId, list[Worker]] = {}
+    for gpu, job in zip(cluster.gpus(), takers, strict=True):
+        if job is not None:
+            batch = draw(st.integers(1, 4)) * 16
+            workers.setdefault(job, []).append(Worker(gpu, batch))
+    return Schedule({job: Allocation(tuple(mine)) for job, mine in workers.items()})
