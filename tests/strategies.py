@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from ones.core import Allocation, Cluster, Gpu, Job, JobId, Schedule, Worker
 from ones.core import events as ev
-from ones.core.cluster import NodeId
-from ones.core.job import Configuration, EndReason, Generation
+from ones.core.cluster import Node, NodeId, NodeState
+from ones.core.job import Configuration, EndReason, Forecast, Generation
+from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop, Withdraw
 from ones.stopping import StopRule
 
 times = st.floats(0, 1e6, allow_nan=False)
@@ -92,3 +93,31 @@ def schedules(draw: st.DrawFn, cluster: Cluster, jobs: tuple[JobId, ...]) -> Sch
             batch = draw(st.integers(1, 4)) * 16
             workers.setdefault(job, []).append(Worker(gpu, batch))
     return Schedule({job: Allocation(tuple(mine)) for job, mine in workers.items()})
+
+
+workers = st.builds(Worker, gpus, st.integers(0, 4096), st.integers(1, 8))
+allocations = st.lists(workers, min_size=1, max_size=4, unique_by=lambda worker: worker.gpu).map(
+    lambda chosen: Allocation(tuple(chosen))
+)
+base_batches = st.none() | counts
+actions: st.SearchStrategy[Action] = st.one_of(
+    st.builds(Start, job_ids, allocations, base_batches),
+    st.builds(Rescale, job_ids, allocations, base_batches),
+    st.builds(Prepare, job_ids, allocations),
+    st.builds(Withdraw, job_ids),
+    st.builds(Stop, job_ids),
+    st.builds(Finish, job_ids, st.sampled_from(EndReason), st.text(max_size=20)),
+)
+_eta = st.floats(0, allow_nan=False)
+forecasts = st.builds(Forecast, _eta, _eta, _eta)
+plans = st.builds(
+    Plan,
+    number=st.integers(0, 10**9),
+    at=times,
+    actions=st.lists(actions, max_size=4).map(tuple),
+    notes=st.dictionaries(job_ids, st.text(max_size=30), max_size=3),
+    forecasts=st.dictionaries(job_ids, forecasts, max_size=3),
+)
+nodes = st.builds(
+    Node, names.map(NodeId), st.integers(1, 16), st.sampled_from(NodeState), st.integers(0, 9)
+)

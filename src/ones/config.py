@@ -8,13 +8,15 @@ this tree. Nothing is read at import time.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError
+from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError, UserError
+from ones.policies import settings_of
 
 FILE_NAME = "ones.toml"
 PREFIX = "ONES_"
@@ -62,7 +64,8 @@ def load(environment: Mapping[str, str], directory: Path, file: Path | None = No
     origins = {f"sim.{f.name}": "default" for f in fields(SimSettings)}
     values: dict[str, Any] = {}
     policies: dict[str, dict[str, Any]] = {}
-    path = file or (Path(environment["ONES_CONFIG"]) if "ONES_CONFIG" in environment else None)
+    named = environment.get("ONES_CONFIG")
+    path = file or (Path(named) if named else None)
     if path is None and (directory / FILE_NAME).is_file():
         path = directory / FILE_NAME
     if path is not None:
@@ -83,7 +86,7 @@ def _take_file(
         raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise InvalidFileError(path, f"is not TOML: {problem}") from problem
-    known = {f.name: f for f in fields(SimSettings)}
+    known = {f.name: str(f.type) for f in fields(SimSettings)}
     for section, table in raw.items():
         if section not in ("sim", "policy"):
             raise InvalidFileError(
@@ -93,21 +96,19 @@ def _take_file(
             raise InvalidFileError(path, f"{table!r} is not a section", field=section)
         for key, value in table.items():
             name = f"{section}.{key}"
-            if section == "policy":
-                if not isinstance(value, dict):
-                    raise InvalidFileError(path, f"{value!r} is not a section", field=name)
-                policies[key] = value
-                origins.update({f"{name}.{k}": path.name for k in value})
-                continue
-            if key not in known:
-                raise InvalidFileError(
-                    path, str(UnknownNameError("setting", key, known)), field=name
-                )
             try:
-                values[key] = _convert(key, value, str(known[key].type))
-            except InvalidSettingError as problem:
-                raise InvalidFileError(path, str(problem)) from problem
-            origins[name] = path.name
+                if section == "sim":
+                    if key not in known:
+                        raise UnknownNameError("setting", key, known)
+                    values[key] = convert(value, known[key])
+                    origins[name] = path.name
+                elif not isinstance(value, dict):
+                    raise InvalidSettingError(f"{value!r} is not a section")
+                else:
+                    policies[key] = of_policy(key, value)
+                    origins.update({f"{name}.{k}": path.name for k in value})
+            except UserError as problem:
+                raise InvalidFileError(path, str(problem), field=name) from problem
 
 
 def _take_environment(
@@ -120,29 +121,72 @@ def _take_environment(
         if variable not in known:
             # somebody else's variable is left alone; a slip of the pen is not
             near = get_close_matches(variable, known, n=1, cutoff=0.8)
-            if near:
+            if near or variable.startswith(f"{PREFIX}SIM_"):
                 raise UnknownNameError("variable", variable, known)
             continue
         setting = known[variable]
-        values[setting.name] = _convert(variable, text, str(setting.type))
+        try:
+            values[setting.name] = convert(text, str(setting.type))
+        except InvalidSettingError as problem:
+            raise InvalidSettingError(f"{variable}: {problem}") from problem
         origins[f"sim.{setting.name}"] = variable
 
 
-def _convert(name: str, value: object, kind: str) -> Any:
-    """From TOML or text to the type of the setting."""
-    wrong = InvalidSettingError(f"{name}: {value!r} is not {_SPOKEN[kind]}")
-    if isinstance(value, bool):
-        raise wrong
-    if isinstance(value, str) and kind != "str":
+def of_policy(policy: str, given: Mapping[str, object]) -> dict[str, Any]:
+    """Settings of a policy, of the types that it declares."""
+    known = {setting.name: setting.type for setting in settings_of(policy)}
+    settings = {}
+    for key, value in given.items():
+        if key not in known:
+            raise UnknownNameError(f"setting of policy {policy}", key, known)
         try:
-            return int(value) if kind == "int" else float(value)
-        except ValueError:
-            raise wrong from None
-    if kind == "float" and isinstance(value, int):
-        return float(value)
-    if type(value).__name__ != kind:
-        raise wrong
+            settings[key] = convert(value, known[key])
+        except InvalidSettingError as problem:
+            raise InvalidSettingError(f"{key}: {problem}") from problem
+    return settings
+
+
+def convert(value: object, kind: str) -> Any:
+    """From TOML or text to the type of a setting; of a type not known here it stays as it is.
+
+    >>> convert("true", "bool"), convert("12", "float"), convert("12", "str")
+    (True, 12.0, '12')
+    """
+    spoken, read = _READERS.get(kind.removesuffix(" | None"), ("", lambda value: value))
+    try:
+        return read(value)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise InvalidSettingError(f"{value!r} is not {spoken}") from None
+
+
+def _int(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError
+    return int(value)
+
+
+def _float(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError
+    number = float(value)
+    if not isfinite(number):
+        raise ValueError
+    return number
+
+
+def _bool(value: object) -> bool:
+    return value if isinstance(value, bool) else {"true": True, "false": False}[str(value)]
+
+
+def _str(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
     return value
 
 
-_SPOKEN = {"int": "a whole number", "float": "a number", "str": "a text"}
+_READERS: Mapping[str, tuple[str, Callable[[object], Any]]] = {
+    "int": ("a whole number", _int),
+    "float": ("a number", _float),
+    "bool": ("true or false", _bool),
+    "str": ("a text", _str),
+}

@@ -26,6 +26,14 @@ class OnesError(Exception):
 
     exit_code = 1
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """From one process to another: by its message, whatever it was made of."""
+        return _with_message, (type(self), str(self))
+
+
+def _with_message(kind: type[OnesError], message: str) -> OnesError:
+    return kind.__new__(kind, message)
+
 
 class UserError(OnesError):
     exit_code = 2

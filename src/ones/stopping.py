@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isnan
 
 
 class StopReason(StrEnum):
@@ -61,7 +62,7 @@ def after_epoch(
     if rule.patience is not None:
         merit = accuracy if accuracy is not None else (None if loss is None else -loss)
         if merit is not None:
-            better = best is None or merit > best
+            better = not isnan(merit) and (best is None or merit > best)
             best, stale = (merit, 0) if better else (best, stale + 1)
     after = Track(track.epochs + 1, above, stale, best)
     if rule.target_accuracy is not None and above >= rule.target_epochs:

@@ -434,3 +434,12 @@ def epoch(
         steps=32,
         accuracy=accuracy,
     )
+
+
+def test_every_event_has_its_handler() -> None:
+    """A new event is found here, and not when it happens for the first time."""
+    from typing import get_args
+
+    from ones.core.fold import _HANDLERS
+
+    assert set(_HANDLERS) == set(get_args(Event))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from ones.core import Brain, Cluster, EndReason, Job, JobId
+from dataclasses import replace
+
+from ones.core import Brain, Cluster, EndReason, Job, JobId, NodeId
 from ones.core import events as ev
 from ones.policies import create
+from ones.sim import Simulator
+from ones.workload import Incident, Trace, TraceJob, Training
 
 
 def submit(brain: Brain, sizes: list[int], priorities: list[float] | None = None) -> list[str]:
@@ -49,3 +53,13 @@ def test_an_owner_at_the_limit_blocks_nobody_else() -> None:
         job = Job(id=JobId(f"j{i}"), submitted_at=0.0, owner=owner)
         brain.handle(ev.JobSubmitted(0.0, job))
     assert list(brain.state.schedule) == ["j0", "j2"]
+
+
+def test_a_batch_smaller_than_the_gpus_is_made_to_fit_once_the_job_is_known() -> None:
+    job = Job(id=JobId("a"), submitted_at=0.0, kind="k", requested_gpus=4, requested_batch=2)
+    training = Training(kind="resnet50-imagenet", dataset_size=6400, base_batch=64)
+    incidents: list[Incident] = [ev.NodeDown(30.0, NodeId("n0")), ev.NodeUp(60.0, NodeId("n0"), 4)]
+    short = replace(job, epochs=5)
+    trace = Trace.of("small batch", [TraceJob(short, training)], incidents)
+    result = Simulator(trace, Cluster.of(4), create("fifo")).run()
+    assert len(result.state.ended) == 1

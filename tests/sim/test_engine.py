@@ -24,14 +24,14 @@ from ones.core import (
 from ones.core import events as ev
 from ones.policies import create
 from ones.runlog import encode
-from ones.sim import Physics, Simulator
+from ones.sim import KindPhysics, Simulator
 from ones.workload import Trace, TraceJob, Training, generate
 from tests.core.test_strokes import Wish
 from tests.invariants import check_invariants
 
 A = JobId("a")
 KIND = "resnet50-imagenet"
-TIMES = Physics().switch_times(Training(kind=KIND, dataset_size=6400, base_batch=64))
+TIMES = KindPhysics(Training(kind=KIND, dataset_size=6400, base_batch=64)).switch
 N0 = NodeId("n0")
 
 
@@ -195,3 +195,49 @@ def test_noise_belongs_to_the_job_and_not_to_the_schedule() -> None:
         return [e.accuracy for e in log if isinstance(e, ev.EpochFinished)]
 
     assert accuracies({0.0: 1}) == accuracies({50.0: 1})
+
+
+def test_jobs_on_several_nodes_share_their_network_cards() -> None:
+    """A second job over the same two nodes slows the first one down, and lets it go again."""
+
+    class Apart(Wish):
+        def decide(self, view: View) -> Decision:
+            edit = view.schedule.edit()
+            for i, job in enumerate(view.jobs.values()):
+                if job.wanted is None and not job.pinned:
+                    places = [Gpu(N0, i), Gpu(NodeId("n1"), i)]
+                    edit.put(job.id, Allocation.as_scripted(places))
+            return Decision(schedule=edit.done())
+
+    kind = "vgg16-imagenet"  # the largest gradients
+
+    def job(name: str, at: float, epochs: int) -> TraceJob:
+        return TraceJob(
+            Job(id=JobId(name), submitted_at=at, epochs=epochs),
+            Training(kind=kind, dataset_size=6400, base_batch=64),
+        )
+
+    both = Trace.of("two", [job("a", 0.0, 30), job("b", 60.0, 5)])
+    _, log = play(Apart(), both)
+    times = [e.step_seconds for e in log if isinstance(e, ev.EpochFinished) and e.job == "a"]
+    assert len(times) == 30
+    alone, shared = min(t for t in times if t), max(t for t in times if t)
+    assert shared > 1.2 * alone
+    assert times[0] == times[-1] == alone
+
+
+def test_a_job_that_fails_or_is_killed_does_so_at_its_part_of_the_work() -> None:
+    def end(killed: bool) -> tuple[EndReason, float]:
+        training = Training(
+            kind=KIND, dataset_size=6400, base_batch=64, dies_after=0.5, killed=killed
+        )
+        job = Job(id=A, submitted_at=0.0, kind=KIND, requested_batch=64)
+        state, _ = play(Diary({0.0: 1}), Trace.of("dies", [TraceJob(job, training)]))
+        return state.ended[A].reason, state.ended[A].samples / 6400
+
+    physics = KindPhysics(Training(kind=KIND, dataset_size=6400, base_batch=64))
+    whole = physics.epochs_to_target() + 10  # and their confirmation
+    for killed, reason in ((False, EndReason.FAILED), (True, EndReason.CANCELLED)):
+        ended, epochs = end(killed)
+        assert ended is reason
+        assert epochs == pytest.approx(whole / 2, abs=1.0)

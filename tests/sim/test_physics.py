@@ -6,10 +6,9 @@ import pytest
 
 from ones.core import Allocation, Cluster, Gpu, NodeId
 from ones.policies import create
-from ones.sim import Physics, Simulator
+from ones.sim import KindPhysics, Simulator
 from ones.workload import Trace, TraceJob, Training, generate, paper_numbers
 
-PHYSICS = Physics()
 NUMBERS = paper_numbers()
 
 
@@ -25,8 +24,8 @@ def gpus(count: int, per_node: int = 4) -> list[Gpu]:
 def rate(kind: str, n_gpus: int, batch: int, per_node: int = 4) -> float:
     """Samples per second."""
     job = training(kind)
-    allocation = Allocation.even(gpus(n_gpus, per_node), batch, PHYSICS.max_local_batch(job))
-    return batch / PHYSICS.step_seconds(job, allocation)
+    allocation = Allocation.even(gpus(n_gpus, per_node), batch, KindPhysics(job).max_local_batch)
+    return batch / KindPhysics(job).step_seconds(allocation)
 
 
 @pytest.mark.parametrize("kind", NUMBERS.kinds)
@@ -51,7 +50,7 @@ def test_placement_matters() -> None:
     pair = Allocation.even([Gpu(n0, 0), Gpu(n0, 1)], 128)
     sockets = Allocation.even([Gpu(n0, 0), Gpu(n0, 2)], 128)
     nodes = Allocation.even([Gpu(n0, 0), Gpu(n1, 0)], 128)
-    times = [PHYSICS.step_seconds(job, a) for a in (pair, sockets, nodes)]
+    times = [KindPhysics(job).step_seconds(a) for a in (pair, sockets, nodes)]
     assert times[0] < times[1] < times[2]
 
 
@@ -60,21 +59,23 @@ def test_accumulation_takes_time_instead_of_memory() -> None:
     one = gpus(1)
     whole, parts = Allocation.even(one, 256, 256), Allocation.even(one, 256, 64)
     assert parts.workers[0].micro_steps == 4
-    assert PHYSICS.step_seconds(job, parts) > PHYSICS.step_seconds(job, whole)
+    assert KindPhysics(job).step_seconds(parts) > KindPhysics(job).step_seconds(whole)
 
 
 @pytest.mark.parametrize("kind", NUMBERS.kinds)
 def test_large_batches_cost_epochs_and_the_noise_scale_grows(kind: str) -> None:
     job = training(kind)
-    worth = [PHYSICS.efficiency(job, batch, 5.0) for batch in (64, 256, 1024, 4096)]
+    worth = [KindPhysics(job).efficiency(batch, 5.0) for batch in (64, 256, 1024, 4096)]
     assert worth == sorted(worth, reverse=True)
     assert worth[-1] < 0.75
-    assert PHYSICS.noise_scale(job, 20.0) > PHYSICS.noise_scale(job, 2.0)
-    assert PHYSICS.efficiency(job, 1024, 20.0) > PHYSICS.efficiency(job, 1024, 2.0)
+    assert KindPhysics(job).noise_scale(20.0) > KindPhysics(job).noise_scale(2.0)
+    assert KindPhysics(job).efficiency(1024, 20.0) > KindPhysics(job).efficiency(1024, 2.0)
 
 
 def test_one_large_jump_costs_more_than_two_small_ones() -> None:
-    assert PHYSICS.jump_loss(256, 4096) > 2 * PHYSICS.jump_loss(256, 1024) == 0.0
+    physics = KindPhysics(training("resnet50-imagenet"))
+    assert physics.setback(256, 4096).epochs > 0.0
+    assert physics.setback(256, 1024).epochs == physics.setback(1024, 4096).epochs == 0.0
 
 
 @pytest.mark.parametrize("kind", NUMBERS.kinds)
@@ -98,3 +99,70 @@ def _alone(entry: TraceJob) -> TraceJob:
         replace(entry.job, requested_gpus=1, requested_batch=entry.training.base_batch),
         entry.training,
     )
+
+
+def test_the_paper_s_figure_of_training_speed() -> None:
+    """ResNet50 on CIFAR10: a fixed batch peaks at two workers and falls, an elastic one grows."""
+    job = Training(kind="resnet50-cifar10", dataset_size=50_000, base_batch=256)
+
+    def speed(n: int, batch: int) -> float:
+        allocation = Allocation.even(gpus(n), batch)
+        return batch / KindPhysics(job).step_seconds(allocation)
+
+    fixed = [speed(n, 256) for n in (1, 2, 4, 8)]
+    assert fixed == pytest.approx([3392, 3751, 3699, 3480], rel=0.01)
+    elastic = [speed(n, 256 * n) for n in (1, 2, 4, 8)]
+    assert elastic == pytest.approx([3392, 6524, 12113, 22464], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("batch", "ratio"), [(256, 1.25), (512, 1.52), (1024, 1.82), (2048, 3.01), (4096, 4.43)]
+)
+def test_epochs_against_batch_follow_the_measured_ones(batch: int, ratio: float) -> None:
+    """True over effective epochs of CIFAR10 when 80 % is first crossed, as Pollux's traces have
+    them (at 7 to 13 effective epochs); the formula was fitted to the noise scale, not to these."""
+    job = Training(kind="resnet18-cifar10", dataset_size=30_000, base_batch=128)
+    physics = KindPhysics(job)
+    progress, epochs = 0.0, 0
+    while progress < 12:
+        progress += physics.efficiency(batch, progress)
+        epochs += 1
+    assert epochs / progress == pytest.approx(ratio, rel=0.2)
+
+
+def test_a_sudden_jump_costs_more_epochs_than_the_same_in_two_steps() -> None:
+    from ones.lab.physics import course
+
+    job = training("resnet18-cifar10")
+
+    def epochs_to(loss: float, batches: dict[int, int]) -> int:
+        def batch_at(epoch: int) -> int:
+            return [b for since, b in batches.items() if since <= epoch][-1]
+
+        losses = course(job, batch_at, 120)
+        return next(i for i in range(15, 120) if losses[i] < loss)
+
+    sudden = epochs_to(0.2, {0: 256, 10: 4096})
+    gradual = epochs_to(0.2, {0: 256, 10: 1024, 15: 4096})
+    assert sudden > gradual + 4
+    spiked = course(job, lambda epoch: 4096 if epoch >= 10 else 256, 12)
+    assert spiked[10] > 2 * spiked[9]  # the loss jumps up at once
+
+
+def test_a_learning_rate_that_does_not_follow_makes_large_batches_worth_less() -> None:
+    from dataclasses import replace
+
+    job = training("resnet50-imagenet")
+    stubborn = replace(job, rate_follows=False)
+    assert KindPhysics(stubborn).efficiency(1024, 5.0) < KindPhysics(job).efficiency(1024, 5.0)
+
+
+def test_every_number_has_a_source_and_a_trust_level() -> None:
+    from ones.workload.kinds import TRUST
+
+    assert len(NUMBERS.provenance) > 200
+    for number in NUMBERS.provenance:
+        assert number.trust in TRUST
+        assert number.source
+    cited = {word for n in NUMBERS.provenance for word in n.source.split()}
+    assert {"pollux", "nccl", "lambda32"} & cited

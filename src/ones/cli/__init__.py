@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 # One thread for linear algebra: runs are reproducible to the byte, and quicker at our sizes.
 # Set before numpy is imported anywhere.
@@ -15,24 +16,64 @@ INTERRUPTED = 130  # as shells count it: 128 + SIGINT
 
 def main() -> None:
     """The `ones` command. Errors are one line; their exit code says who must act."""
-    from ones.cli.app import app
     from ones.errors import BugError, OnesError
 
     try:
-        app(prog_name="ones", standalone_mode=True)
+        code = _run()
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        print("ones: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        _complain("interrupted")
+        code = INTERRUPTED
     except BrokenPipeError:
-        # the reader has seen enough, as in `ones ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        code = 0  # the reader has seen enough, as in `ones ... | head`
+        _drop_output()
+    except OSError as error:
+        _complain(f"{error.filename or 'standard output'}: {error.strerror}")
+        code = 1
+        _drop_output()
     except BugError as error:
-        print(f"ones: bug: {error}", file=sys.stderr)
+        _complain(f"bug: {error}")
         if os.environ.get("ONES_TRACEBACK"):
             raise
-        print("ones: set ONES_TRACEBACK=1 to see where; please report it", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _complain("set ONES_TRACEBACK=1 to see where; please report it")
+        code = error.exit_code
     except OnesError as error:
-        print(f"ones: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _complain(str(error))
+        code = error.exit_code
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Parse and call the command; its exit code."""
+    import typer
+
+    from ones.cli.app import app
+
+    # typer may carry a copy of click, so that its errors are reached by a name of its own
+    usage_error: Any = typer.BadParameter.__base__
+    try:
+        code = app(prog_name="ones", standalone_mode=False)
+    except usage_error as error:
+        message = error.format_message()  # "": the help was asked for by giving no argument
+        if message:
+            given: Any = getattr(error.__cause__, "errors", list)()  # of the parser, with the value
+            got = f" (got {given[0]['input']!r})" if given else ""
+            command = error.ctx.command_path if error.ctx else "ones"
+            _complain(f"{message.rstrip('.')}{got} (see {command} --help)")
+        return 2
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):
+            raise leaving.__context__ from None  # which typer makes an error
+        raise
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt  # which typer makes a return code
+    return code or 0
+
+
+def _complain(text: str) -> None:
+    print(f"ones: {text}", file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Nobody can take it: let the interpreter not try again when it leaves."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -34,7 +34,9 @@ def sim(
     """Cost of an event in the simulator, by kind of event and size of cluster."""
     from ones.lab.bench import framed
     from ones.lab.bench_sim import CASES, bench_sim
+    from ones.policies import create
 
+    create(policy)  # refuses what nobody knows
     sizes = _numbers("gpus", gpus) or [case[0] for case in CASES]
     counts = _numbers("jobs", jobs) or [dict(CASES).get(size, 10 * size) for size in sizes]
     if len(counts) != len(sizes):

@@ -20,7 +20,7 @@ def config(json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False
     values = asdict(found.settings.sim)
     help_of = {f.name: f.metadata["help"] for f in fields(SimSettings)}
     for name, given in found.settings.policy.items():
-        create(name, **given)  # refuses what no policy knows
+        create(name, **given)  # refuses what is out of range
     policies = {name: settings_of(name) for name in names()}
     if json:
         print_json(

@@ -16,8 +16,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ones.core.state import State
+from ones.errors import OnesError
 
 JSON_HELP = "Print JSON instead of a table."
+
+
+class InterruptedRunError(OnesError):
+    """Ctrl-C, with a word on what was kept."""
+
+    exit_code = 130
 
 
 def out() -> Console:
@@ -42,7 +49,7 @@ def print_table(
 ) -> None:
     """Numbers to the right, words to the left."""
     rows = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    table = Table(header_style="bold")
     for i, column in enumerate(columns):
         numeric = all(isinstance(row[i], int | float | None) for row in rows) and bool(rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
@@ -51,6 +58,13 @@ def print_table(
     console = out()
     if not sys.stdout.isatty():
         console = Console(width=max(100, 4 + sum(_width(table, i) for i in range(len(columns)))))
+    _print_titled(console, title, table)
+
+
+def _print_titled(console: Console, title: str | None, table: Table) -> None:
+    """A title of the table itself would be broken to the table's width."""
+    if title is not None:
+        console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     console.print(table)
 
 
@@ -69,36 +83,39 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-RESULT_COLUMNS: Mapping[str, str] = {
-    "policy": "policy",
+RESULT_ROWS: Mapping[str, str] = {
     "mechanism": "re-scaling",
-    "mean_jct": "mean JCT s",
+    "mean_jct": "mean completion s",
     "median_jct": "median s",
-    "p95_jct": "p95 s",
-    "p99_jct": "p99 s",
-    "mean_exec": "running s",
-    "mean_queue": "queueing s",
-    "makespan": "makespan s",
+    "p95_jct": "95 % within s",
+    "p99_jct": "99 % within s",
+    "mean_exec": "mean running s",
+    "mean_queue": "mean queueing s",
+    "makespan": "last job done after s",
     "utilization": "GPUs held %",
     "rescales": "re-scales",
     "preemptions": "preemptions",
-    "finished": "finished",
+    "finished": "jobs finished",
 }
 
 
 def print_results(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A column for each run, so that a table of few runs fits a narrow terminal."""
+
     def value(row: Mapping[str, Any], key: str) -> object:
         if key == "utilization" and row[key] is not None:
             return round(100 * float(row[key]), 1)
-        if key == "finished" and row["finished"] != row["jobs"]:
-            return f"{row['finished']} of {row['jobs']}"
+        if key == "finished":
+            return f"{row['finished']:,} of {row['jobs']:,}"
         return row[key]
 
-    print_table(
-        title,
-        list(RESULT_COLUMNS.values()),
-        [[value(row, key) for key in RESULT_COLUMNS] for row in rows],
-    )
+    table = Table(header_style="bold")
+    table.add_column("")
+    for row in rows:
+        table.add_column(str(row["policy"]), justify="right")
+    for key, label in RESULT_ROWS.items():
+        table.add_row(label, *(_cell(value(row, key)) for row in rows))
+    _print_titled(out(), title, table)
 
 
 @contextmanager

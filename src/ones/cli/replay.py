@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ones.cli.output import JSON_HELP, print_json, say
-from ones.errors import UserError
+from ones.errors import InvalidFileError, UnknownNameError, UserError
 
 
 def replay(
@@ -22,20 +22,28 @@ def replay(
 
     Exit code 0 if it does, 1 with the first difference if it does not.
     """
-    from ones.policies import create
+    from ones.policies import create, names
     from ones.runlog import RunLog
     from ones.runlog import replay as play
 
     recorded = RunLog(log)
     header = recorded.header
     if policy is not None and policy != header.policy:
+        if policy not in names():
+            raise UnknownNameError("policy", policy, names())
         raise UserError(
             f"{log} was recorded under {header.policy}: {policy} would have made other events"
             f" happen. That is re-simulation: ones sim --policy {policy} --workload {log}"
         )
-    result = play(recorded, create(header.policy, seed=header.seed, **header.settings))
+    try:
+        fresh = create(header.policy, seed=header.seed, **header.settings)
+    except UserError as problem:
+        raise InvalidFileError(log, str(problem), line=1) from problem
+    result = play(recorded, fresh)
     if recorded.cut_off:
         say(f"{log}: the last line is cut off; read up to it")
+    elif result.open_end:
+        say(f"{log}: ends before the plan for its last event, which is not compared")
     difference = result.difference
     if json:
         print_json(
@@ -45,7 +53,7 @@ def replay(
                 "seed": header.seed,
                 "events": result.events,
                 "plans": result.plans,
-                "cut_off": recorded.cut_off,
+                "cut_off": recorded.cut_off or result.open_end,
                 "same": difference is None,
                 "difference": difference
                 and {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ones.config import Effective, load
+from ones.config import Effective, load, of_policy
 from ones.errors import InvalidSettingError
 
 
@@ -22,22 +22,11 @@ def effective(**flags: Any) -> Effective:
 
 
 def policy_settings(base: Effective, policy: str, pairs: list[str]) -> dict[str, Any]:
-    """`[policy.NAME]` of the file, then `--set key=value`: numbers, true/false, else text."""
-    settings = dict(base.settings.policy.get(policy, {}))
+    """`[policy.NAME]` of the file, then `--set key=value`."""
+    given = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        if not equals or not key:
+        if not equals or not key.strip():
             raise InvalidSettingError(f"--set: {pair!r} is not KEY=VALUE")
-        settings[key.strip()] = _value(text.strip())
-    return settings
-
-
-def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+        given[key.strip()] = text.strip()
+    return {**base.settings.policy.get(policy, {}), **of_policy(policy, given)}

@@ -7,8 +7,16 @@ from typing import Annotated
 
 import typer
 
-from ones.cli.output import JSON_HELP, print_json, print_results, progress_of_jobs, say
+from ones.cli.output import (
+    JSON_HELP,
+    InterruptedRunError,
+    print_json,
+    print_results,
+    progress_of_jobs,
+    say,
+)
 from ones.cli.settings import effective, policy_settings
+from ones.errors import InvalidSettingError
 
 POLICY_HELP = "Who decides (see `ones config` for all names and their settings)."
 
@@ -24,17 +32,31 @@ def sim(
     gpus: Annotated[int | None, typer.Option(help="GPUs of the cluster.")] = None,
     gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of each node.")] = None,
     workload: Annotated[
-        str, typer.Option(help="`paper`, or the path of a trace in CSV.")
+        str,
+        typer.Option(
+            help="`paper`, or a file: a trace in CSV (ours, Philly, Alibaba, Pollux) or a run log."
+        ),
     ] = "paper",
-    jobs: Annotated[int | None, typer.Option(help="Jobs to generate.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Jobs to generate, or to take from a production trace.")
+    ] = None,
     gap: Annotated[float | None, typer.Option(help="Mean seconds between arrivals.")] = None,
     load: Annotated[
         float | None,
-        typer.Option(help="Instead of a gap: single-GPU seconds that arrive per GPU-second."),
+        typer.Option(
+            help="Instead of a gap: single-GPU seconds that arrive per GPU-second. A file's"
+            " arrivals are stretched to it."
+        ),
     ] = None,
     scatter: Annotated[
         float | None, typer.Option(help="Lognormal sigma of job lengths within a kind.")
     ] = None,
+    requests: Annotated[
+        str | None, typer.Option(help="Mix of requested GPUs: short, long or flat.")
+    ] = None,
+    hide_kinds: Annotated[
+        bool, typer.Option("--hide-kinds", help="Make every job a kind of its own.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Of workload, noise and policy.")] = None,
     mechanism: Annotated[
         str | None, typer.Option(help="How changes are paid for: native, elastic, checkpoint.")
@@ -58,7 +80,10 @@ def sim(
 
     Example: ones sim --policy equi --gpus 64 --jobs 50 --seed 1 --out out/equi
     """
-    from ones.lab.runs import Run, RunSpec, draw_run, fresh_directory
+    from ones.lab.runs import LOG_NAME, RESULT_NAME, Run, RunSpec, draw_run, fresh_directory
+
+    if snapshots and out is None:
+        raise InvalidSettingError("--snapshots: without --out there is no log to put them beside")
 
     settings = effective(
         policy=policy,
@@ -78,10 +103,12 @@ def sim(
             workload=workload,
             gpus=chosen.gpus,
             gpus_per_node=chosen.gpus_per_node,
-            jobs=chosen.jobs,
+            jobs=chosen.jobs if workload == "paper" else jobs,
             gap=chosen.gap,
             load=load,
             scatter=chosen.scatter,
+            requests=requests,
+            hide_kinds=hide_kinds,
             seed=chosen.seed,
             mechanism=chosen.mechanism,
         )
@@ -96,18 +123,21 @@ def sim(
             else:
                 row = run.carry_out_into(directory, snapshots=snapshots, progress=progress)
     except KeyboardInterrupt:
-        if directory is not None:
-            say(f"ones: interrupted; the log up to there is {directory / 'run.jsonl'}")
-        raise
+        if directory is None:
+            raise
+        raise InterruptedRunError(
+            f"interrupted; the log up to there is {directory / LOG_NAME}"
+        ) from None
     if json:
         print_json(row)
     else:
         print_results(title, [row])
     if row["unfinished"]:
-        say(f"ones: {row['unfinished']} jobs are unfinished: nothing could happen to them any more")
+        left = "1 job is" if row["unfinished"] == 1 else f"{row['unfinished']:,} jobs are"
+        say(f"ones: {left} unfinished: nothing more could happen")
     if directory is not None:
         picture = draw_run(directory, title)
-        kept = "run.jsonl, result.json" + ("" if picture is None else f", {picture.name}")
-        say(f"kept in {directory}: {kept}")
+        kept = [LOG_NAME, RESULT_NAME] + ([] if picture is None else [picture.name])
+        say(f"kept in {directory}: {', '.join(kept)}")
         if picture is None:
             say("no picture: matplotlib is not installed (pip install 'ones[report]')")

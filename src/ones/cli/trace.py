@@ -28,6 +28,12 @@ def generate(
     scatter: Annotated[
         float | None, typer.Option(help="Lognormal sigma of job lengths within a kind.")
     ] = None,
+    requests: Annotated[
+        str | None, typer.Option(help="Mix of requested GPUs: short, long or flat.")
+    ] = None,
+    hide_kinds: Annotated[
+        bool, typer.Option("--hide-kinds", help="Make every job a kind of its own.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same trace.")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; else standard output.")] = None,
 ) -> None:
@@ -35,17 +41,24 @@ def generate(
 
     Example: ones trace generate --jobs 100 --load 0.8 --gpus 64 --seed 1 --out trace.csv
     """
-    from ones.workload import gap_for_load, write_trace
-    from ones.workload import generate as make
+    from ones.lab.runs import RunSpec, trace_of
+    from ones.workload import write_trace
 
     if workload != "paper":
         raise UserError(f"workload: {workload!r} is not one that can be generated; known: paper")
     chosen = effective(jobs=jobs, gap=gap, gpus=gpus, scatter=scatter, seed=seed).settings.sim
-    made = make(
-        jobs=chosen.jobs,
-        seed=chosen.seed,
-        gap=chosen.gap if load is None else gap_for_load(load, chosen.gpus),
-        scatter=chosen.scatter,
+    made = trace_of(
+        RunSpec(
+            policy="",
+            jobs=chosen.jobs,
+            gap=chosen.gap,
+            load=load,
+            gpus=chosen.gpus,
+            scatter=chosen.scatter,
+            requests=requests,
+            hide_kinds=hide_kinds,
+            seed=chosen.seed,
+        )
     )
     if out is None:
         write_trace(made, sys.stdout)
@@ -63,30 +76,91 @@ def generate(
 
 @trace.command()
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A trace in CSV.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A trace in CSV (ours, Philly, Alibaba, Pollux) or a run log.", show_default=False
+        ),
+    ],
     gpus: Annotated[
         int | None, typer.Option(help="Cluster size that the load is told for.")
     ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw arrivals, lengths and sizes (.png or .svg).")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
-    """Show what a trace holds: arrivals, sizes, kinds, and the load on a cluster."""
-    from ones.workload import read_trace
-    from ones.workload.summary import summary_of
+    """Show what a workload holds: arrivals, lengths, sizes, kinds, and the load on a cluster.
 
-    chosen = effective(gpus=gpus).settings.sim
-    summary = summary_of(read_trace(file), chosen.gpus)
+    Example: ones trace inspect trace.csv --picture trace.png
+    """
+    from ones.lab.workloads import look_at
+
+    summary = look_at(file, effective(gpus=gpus).settings.sim.gpus, picture)
     if json:
         print_json(summary)
-        return
-    flat = {k: v for k, v in summary.items() if not isinstance(v, dict)}
-    print_table(
-        str(file), ["", "value"], [(k.replace("_", " "), _plain(v)) for k, v in flat.items()]
-    )
-    for title in ("requested_gpus", "kinds", "incidents"):
-        if summary[title]:
-            rows = [(str(k), v) for k, v in summary[title].items()]
-            print_table(title.replace("_", " "), ["", "jobs" if title != "incidents" else ""], rows)
+    else:
+        flat = {k: v for k, v in summary.items() if not isinstance(v, dict)}
+        rows = [(k.replace("_", " "), _plain(v)) for k, v in flat.items()]
+        print_table(str(file), ["", "value"], rows)
+        for title in ("requested_gpus", "kinds", "incidents"):
+            if summary[title]:
+                counted = list(summary[title].items())[:MOST_ROWS]
+                print_table(title.replace("_", " "), ["", "number"], counted)
+    if picture is not None:
+        say(f"drawn: {picture}")
+
+
+@trace.command()
+def physics(
+    model: Annotated[
+        str | None, typer.Argument(help="One model; else all numbers.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory for pictures: speed, efficiency, and what they are made of."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Show every number that the simulator rests on, with its source and how far to trust it.
+
+    Example: ones trace physics resnet50-imagenet --out out/physics
+    """
+    from ones.lab.physics import draw_all, draw_model
+    from ones.workload import paper_numbers
+
+    numbers = paper_numbers()
+    if model is not None:
+        numbers.kind(model)  # refuses one that nobody knows
+    rows = [p for p in numbers.provenance if model in (None, p.table)]
+    if json:
+        print_json(
+            {
+                "sources": numbers.sources,
+                "numbers": [
+                    {"table": p.table, "name": p.name, "value": p.value, "trust": p.trust,
+                     "source": p.source} for p in rows
+                ],
+            }
+        )  # fmt: skip
+    else:
+        print_table(
+            None,
+            ["of", "number", "value", "trust", "source"],
+            [(p.table, p.name, f"{p.value:g}", p.trust, p.source) for p in rows],
+        )
+    if out is not None:
+        drawn = draw_all(out) if model is None else [draw_model(model, out)]
+        say(f"drawn: {', '.join(str(path) for path in drawn)}")
+
+
+#: of a table of kinds; a workload without kinds has one for each job
+MOST_ROWS = 20
 
 
 def _plain(value: object) -> str:
-    return "-" if value is None else f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -19,6 +19,8 @@ NodeId = NewType("NodeId", str)
 
 
 class Gpu(NamedTuple):
+    """One device: the node it is in, and its index there."""
+
     node: NodeId
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
 
@@ -34,6 +36,8 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    """A machine with GPUs."""
+
     id: NodeId
     gpus: int
     state: NodeState = NodeState.UP

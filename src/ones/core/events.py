@@ -15,6 +15,8 @@ from ones.core.job import Configuration, EndReason, Generation, Job, JobId
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
+    """A user has asked for a job to be run."""
+
     at: float
     job: Job
 
@@ -47,6 +49,8 @@ class StepsDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFinished:
+    """One pass over the data is done, with what it brought."""
+
     at: float
     job: JobId
     generation: Generation
@@ -62,6 +66,8 @@ class EpochFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputMeasured:
+    """How long a step took on average, in one configuration."""
+
     at: float
     job: JobId
     generation: Generation
@@ -72,6 +78,8 @@ class ThroughputMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimitLearned:
+    """More samples than these do not fit one GPU at once."""
+
     at: float
     job: JobId
     generation: Generation
@@ -131,6 +139,8 @@ class RescaleFailed:
 
 @dataclass(frozen=True, slots=True)
 class NodeUp:
+    """A node has come, or has come back, with so many GPUs."""
+
     at: float
     node: NodeId
     gpus: int
@@ -138,6 +148,8 @@ class NodeUp:
 
 @dataclass(frozen=True, slots=True)
 class NodeDraining:
+    """A node is to be left: those who are there may stay, nobody new comes."""
+
     at: float
     node: NodeId
 
@@ -152,6 +164,8 @@ class NodeDown:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
+    """A user wants a job to end."""
+
     at: float
     job: JobId
     by: str = ""
@@ -159,6 +173,8 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class PriorityChanged:
+    """Higher goes first."""
+
     at: float
     job: JobId
     priority: float

@@ -162,8 +162,13 @@ class Schedule:
         return self._root is other._root
 
     def _all(self) -> dict[JobId, Allocation]:
-        merged: dict[JobId, Allocation | None] = {**self._base, **self._delta}
-        return {job: a for job, a in merged.items() if a is not None}
+        merged = self._base.copy()  # a copy is quicker than a comprehension by far
+        for job, allocation in self._delta.items():
+            if allocation is None:
+                merged.pop(job, None)
+            else:
+                merged[job] = allocation
+        return merged
 
     def _like(
         self, base: dict[JobId, Allocation], delta: dict[JobId, Allocation | None], length: int

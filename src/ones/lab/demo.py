@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ones.core.state import State
-from ones.lab.runs import LOG_NAME, Run, RunSpec
+from ones.lab.runs import LOG_NAME, Run, RunSpec, fresh_directory
 from ones.runlog import RunLog
 
 GPUS, JOBS, SEED = 64, 50, 1
@@ -25,8 +25,7 @@ def demo(directory: Path, watch: Watch) -> tuple[list[dict[str, Any]], Path | No
     rows = []
     for policy, mechanism in RUNS:
         run = Run(RunSpec(policy=policy, mechanism=mechanism, gpus=GPUS, jobs=JOBS, seed=SEED))
-        home = _home(directory, policy, mechanism)
-        home.mkdir(parents=True, exist_ok=True)
+        home = fresh_directory(_home(directory, policy, mechanism), overwrite=True)
         with watch(f"{policy}, {mechanism}", JOBS) as progress:
             rows.append(run.carry_out_into(home, progress=progress))
     return rows, _draw(directory)

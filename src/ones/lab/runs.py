@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ones import __version__
 from ones.core.cluster import Cluster
 from ones.core.state import State
-from ones.errors import InvalidFileError, UserError, WorldError
+from ones.errors import InvalidFileError, InvalidSettingError, UserError, WorldError
 from ones.policies import create
 from ones.report.metrics import metrics_of
-from ones.runlog import VERSION, Entry, Header, LogWriter, RunLog, SnapshottingLog
+from ones.runlog import (
+    VERSION,
+    Entry,
+    Header,
+    LogWriter,
+    RunLog,
+    SnapshottingLog,
+    forget_snapshots,
+)
+from ones.sim.lengths import expected_seconds, one_gpu_seconds
 from ones.sim.run import Simulation, Simulator
-from ones.workload import Trace, gap_for_load, generate, read_trace
+from ones.workload import Trace, TraceJob, gap_for_load, generate, load_workload, stretched
+from ones.workload.summary import load_of
 
 LOG_NAME = "run.jsonl"
 RESULT_NAME = "result.json"
@@ -36,19 +46,49 @@ class RunSpec:
     workload: str = "paper"  # or the path of a trace
     gpus: int = 64
     gpus_per_node: int = 4
-    jobs: int = 50
+    jobs: int | None = 50  # None: all that a file has
     gap: float = 12.0
     load: float | None = None  # instead of a gap
     scatter: float = 0.3
+    requests: str | None = None  # mix of requested GPUs; None: the one of each kind
+    hide_kinds: bool = False
     seed: int = 0
     mechanism: str = "native"
 
 
 def trace_of(spec: RunSpec) -> Trace:
+    """Generated, or from a file; as it is, or stretched to a load; with kinds, or without."""
     if spec.workload == "paper":
         gap = spec.gap if spec.load is None else gap_for_load(spec.load, spec.gpus)
-        return generate(jobs=spec.jobs, seed=spec.seed, gap=gap, scatter=spec.scatter)
-    return read_trace(Path(spec.workload))
+        trace = generate(
+            jobs=50 if spec.jobs is None else spec.jobs,
+            seed=spec.seed,
+            gap=gap,
+            scatter=spec.scatter,
+            requests=spec.requests,
+        )
+    else:
+        path = Path(spec.workload)
+        trace = load_workload(path, expected_seconds, jobs=spec.jobs, seed=spec.seed).trace
+        if spec.load is not None:
+            trace = at_load(trace, spec.load, spec.gpus)
+    return without_kinds(trace) if spec.hide_kinds else trace
+
+
+def at_load(trace: Trace, load: float, gpus: int) -> Trace:
+    """The same jobs with all gaps stretched by one factor, so that burstiness is kept."""
+    if not load > 0:
+        raise InvalidSettingError(f"load: {load} is not above 0")
+    present = load_of(trace, gpus, one_gpu_seconds)
+    if present is None:
+        raise UserError(f"{trace.name}: all jobs arrive at once: no load can be given")
+    return stretched(trace, present / load)
+
+
+def without_kinds(trace: Trace) -> Trace:
+    """Every job is a kind of its own: nothing can be learned from the others."""
+    jobs = [TraceJob(replace(e.job, kind=e.job.id), e.training) for e in trace.jobs]
+    return Trace.of(trace.name, jobs, trace.incidents)
 
 
 class Run:
@@ -132,6 +172,7 @@ def fresh_directory(path: Path, *, overwrite: bool = False) -> Path:
         raise WorldError(f"{path}: cannot be created: {problem.strerror}") from problem
     for name in taken:
         (path / name).unlink()
+    forget_snapshots(path / LOG_NAME)
     return path
 
 

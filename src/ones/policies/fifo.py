@@ -42,14 +42,17 @@ class Fifo:
         room = Room(view)
         taken: dict[str, int] = {}  # by owner, in this decision
         notes: dict[JobId, str] = {}
+        blocked = False
         for waiting in view.waiting:
             size = _size(waiting)
             owner_room = view.room(waiting.job.owner)
             if owner_room is not None and size > owner_room - taken.get(waiting.job.owner, 0):
-                notes[waiting.id] = f"waits: {size} GPUs would exceed the owner's limit"
+                notes[waiting.id] = f"waits: {_gpus(size)} would exceed the limit of its owner"
                 continue  # the others are not to blame
             if size > len(room):
-                notes[waiting.id] = f"first in line: needs {_gpus(size)}, {len(room)} free"
+                place = "first in line" if not blocked else "waits behind others"
+                notes[waiting.id] = f"{place}: needs {_gpus(size)}, {len(room)} free"
+                blocked = True
                 if not self._settings.backfill or not len(room):
                     break
                 continue
@@ -60,10 +63,10 @@ class Fifo:
     def _start(self, edit: ScheduleEdit, room: Room, waiting: JobView, size: int) -> str:
         gpus = room.place(size)
         assert gpus is not None
-        batch = waiting.job.requested_batch or (
-            waiting.description.base_batch if waiting.description else None
-        )
-        if batch is None or batch < size:
+        batch = waiting.job.requested_batch or waiting.base_batch or 0
+        if waiting.description is not None:
+            batch = max(batch, size)
+        if batch < size:
             allocation = Allocation.as_scripted(gpus)
         else:
             allocation = Allocation.even(gpus, batch, waiting.local_limit)

@@ -3,7 +3,7 @@
 from ones.runlog.encoding import VERSION, Entry, Header, decode, encode
 from ones.runlog.files import LogWriter, RunLog
 from ones.runlog.replay import Difference, Replay, replay
-from ones.runlog.snapshots import SnapshottingLog, recover, tail_limit
+from ones.runlog.snapshots import SnapshottingLog, forget_snapshots, recover, tail_limit
 
 __all__ = [
     "VERSION",
@@ -16,6 +16,7 @@ __all__ = [
     "SnapshottingLog",
     "decode",
     "encode",
+    "forget_snapshots",
     "recover",
     "replay",
     "tail_limit",

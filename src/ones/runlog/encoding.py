@@ -19,7 +19,7 @@ from ones.core.job import SwitchCost
 from ones.core.plan import Plan
 from ones.core.record import Outcome
 from ones.core.state import Snapshot
-from ones.wire.codec import Codec, CodecError
+from ones.wire.codec import Codec, CodecError, parse
 
 VERSION = 1
 
@@ -56,11 +56,7 @@ def encode(entry: Entry | Header) -> str:
 
 def decode(line: str) -> Entry | Header:
     """The entry of a line; a CodecError names the field and the value."""
-    try:
-        plain = json.loads(line)
-    except ValueError as problem:
-        raise CodecError("", f"not JSON: {problem}") from problem
-    entry: Entry | Header = _CODEC.decode(plain)
+    entry: Entry | Header = _CODEC.decode(parse(line))
     return entry
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ones.errors import InvalidFileError, WorldError
+from ones.errors import InvalidFileError, UserError, WorldError
 from ones.runlog.encoding import VERSION, Entry, Header, decode, encode
 from ones.wire.codec import CodecError
 
@@ -33,7 +33,10 @@ class LogWriter:
             raise WorldError(f"{self.path}: {problem.strerror}") from problem
 
     def flush(self) -> None:
-        self._file.flush()
+        try:
+            self._file.flush()
+        except OSError as problem:
+            raise WorldError(f"{self.path}: {problem.strerror}") from problem
 
     def tell(self) -> int:
         return self._file.tell()
@@ -84,6 +87,10 @@ class RunLog:
                 line=1,
                 field="version",
             )
+        try:
+            header.cluster  # noqa: B018  # of nodes that each are right, but may be there twice
+        except UserError as problem:
+            raise InvalidFileError(path, str(problem), line=1, field="nodes") from problem
         self.header = header
 
     def __iter__(self) -> Iterator[Entry]:
@@ -108,15 +115,13 @@ class RunLog:
 
     def _decode(self, line: bytes, number: int) -> Entry | Header:
         try:
-            return decode(line.decode())
+            return decode(line[:-1].decode())
         except UnicodeDecodeError as problem:
-            raise InvalidFileError(self.path, "is not text", line=number) from problem
+            raise InvalidFileError(self.path, "is not text in UTF-8", line=number) from problem
         except CodecError as problem:
             raise InvalidFileError(
                 self.path, problem.problem, line=number, field=problem.field or None
             ) from problem
-        except ValueError as problem:
-            raise InvalidFileError(self.path, str(problem), line=number) from problem
 
 
 def _open_for_reading(path: Path) -> BufferedReader:

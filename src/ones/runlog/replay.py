@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ones.core.brain import Brain
 from ones.core.plan import Plan
 from ones.core.policy import Policy
+from ones.errors import BrokenEngineError, InvalidFileError
 from ones.runlog.encoding import encode
 from ones.runlog.files import RunLog
 
@@ -24,6 +25,7 @@ class Replay:
     events: int
     plans: int
     difference: Difference | None  # the first one; nothing after it was looked at
+    open_end: bool = False  # the log ends before the plan that its last event called for
 
 
 def replay(
@@ -31,12 +33,12 @@ def replay(
 ) -> Replay:
     """Feed the log's events to a fresh brain and compare its plans with the recorded ones.
 
-    If the log is cut off after an event, the plan for that event cannot be compared.
+    A log that ends with an event, as after a crash or Ctrl-C, may lack the plan for it: that
+    one cannot be compared.
     """
     brain = Brain(log.header.cluster, policy, switch_cost=log.header.switch_cost)
     events = plans = 0
     made: str | None = None  # by the last event, not yet met in the log
-    line = 1
     for line, text, entry in log.lines():
         if isinstance(entry, Plan):
             if made != text:
@@ -46,10 +48,11 @@ def replay(
             continue
         if made is not None:
             return Replay(events, plans, Difference(line, None, made))
-        plan = brain.handle(entry)
+        try:
+            plan = brain.handle(entry)
+        except BrokenEngineError as problem:
+            raise InvalidFileError(log.path, str(problem), line=line) from problem
         made = None if plan.says_nothing else encode(plan)
         events += 1
         progress(events)
-    if made is not None and not log.cut_off:
-        return Replay(events, plans, Difference(line + 1, None, made))
-    return Replay(events, plans, None)
+    return Replay(events, plans, None, open_end=made is not None)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from ones.core.brain import Brain
 from ones.core.plan import Plan
 from ones.core.policy import Policy
 from ones.core.record import Outcome
-from ones.core.state import State
-from ones.errors import InvalidFileError
+from ones.core.state import Snapshot, State
+from ones.errors import BrokenEngineError, InvalidFileError
 from ones.runlog.encoding import (
     VERSION,
     Entry,
@@ -26,7 +27,7 @@ from ones.runlog.encoding import (
     encode_saved,
 )
 from ones.runlog.files import LogWriter, RunLog
-from ones.wire.codec import CodecError
+from ones.wire.codec import CodecError, parse
 
 LEAST_TAIL = 10_000
 TAIL_PER_JOB = 4
@@ -35,6 +36,12 @@ TAIL_PER_JOB = 4
 def tail_limit(live_jobs: int) -> int:
     """A longer tail than this is worth a snapshot."""
     return max(LEAST_TAIL, TAIL_PER_JOB * live_jobs)
+
+
+def forget_snapshots(log: Path) -> None:
+    """Of an earlier log with this name: a new one must not be read with them."""
+    _ended_path(log).unlink(missing_ok=True)
+    _snapshot_path(log).unlink(missing_ok=True)
 
 
 class SnapshottingLog:
@@ -50,8 +57,7 @@ class SnapshottingLog:
         self._tail = 0
         self._ended = 0
         self._ended_bytes = 0
-        _ended_path(log.path).unlink(missing_ok=True)
-        _snapshot_path(log.path).unlink(missing_ok=True)
+        forget_snapshots(log.path)
 
     def __call__(self, entry: Entry) -> None:
         # before an event the brain has taken in all that is written: the one safe moment
@@ -97,38 +103,65 @@ def recover(log: RunLog, policy: Policy, *, use_snapshot: bool = True) -> Brain:
     path = _snapshot_path(log.path)
     offset, number, state = 0, 1, None
     if use_snapshot and path.exists():
-        whole = _read_snapshot(path)
-        earlier = _read_ended(_ended_path(log.path), int(whole["ended"]))
-        state = State.restored(decode_snapshot(whole["state"]), earlier)
-        policy.load(whole["policy"])
-        offset, number = int(whole["offset"]), int(whole["lines"])
+        saved = _read_snapshot(path)
+        if saved.offset > log.path.stat().st_size:
+            raise InvalidFileError(
+                path, f"{saved.offset} is beyond the end of {log.path.name}", field="offset"
+            )
+        earlier = _read_ended(_ended_path(log.path), saved.ended)
+        state = State.restored(saved.state, earlier)
+        policy.load(saved.policy)
+        offset, number = saved.offset, saved.lines
     brain = Brain(log.header.cluster, policy, switch_cost=log.header.switch_cost, state=state)
-    for _, _, entry in log.lines(offset, number):
-        brain.recall(entry)
+    for line, _, entry in log.lines(offset, number):
+        try:
+            brain.recall(entry)
+        except BrokenEngineError as problem:
+            raise InvalidFileError(log.path, str(problem), line=line) from problem
     return brain
 
 
-def _read_snapshot(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    offset: int
+    lines: int
+    ended: int
+    state: Snapshot
+    policy: Mapping[str, Any]
+
+
+def _read_snapshot(path: Path) -> _Saved:
     try:
-        whole = json.loads(path.read_text())
+        whole = parse(path.read_bytes())
         version = whole["version"]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+        if version != VERSION:
+            raise InvalidFileError(path, f"{version!r} is not {VERSION}", field="version")
+        return _Saved(
+            whole["offset"],
+            whole["lines"],
+            whole["ended"],
+            decode_snapshot(whole["state"]),
+            whole["policy"],
+        )
+    except OSError as problem:
+        raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
+    except (CodecError, KeyError, TypeError) as problem:
         raise InvalidFileError(path, f"is not a snapshot: {problem}") from problem
-    if version != VERSION:
-        raise InvalidFileError(path, f"{version} is not {VERSION}", field="version")
-    return dict(whole)
 
 
 def _read_ended(path: Path, count: int) -> list[Outcome]:
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as problem:
+        raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
+    if len(lines) < count:
+        raise InvalidFileError(path, f"holds {len(lines)} ended jobs of {count}")
     outcomes = []
-    with path.open() as file:
-        for number, line in enumerate(file, 1):
-            if number > count:
-                break
-            try:
-                outcomes.append(decode_outcome(json.loads(line)))
-            except (ValueError, CodecError) as problem:
-                raise InvalidFileError(path, str(problem), line=number) from problem
+    for number, line in enumerate(lines[:count], 1):
+        try:
+            outcomes.append(decode_outcome(parse(line)))
+        except CodecError as problem:
+            raise InvalidFileError(path, str(problem), line=number) from problem
     return outcomes
 
 

@@ -8,7 +8,7 @@ and costs a pause, a job that keeps no worker goes through its checkpoint.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from math import inf
 
@@ -18,8 +18,10 @@ from ones.core.job import EndReason, Generation, JobId
 from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop, Withdraw
 from ones.core.schedule import Allocation
 from ones.errors import BugError
+from ones.sim.lengths import Truth
+from ones.sim.network import Network
 from ones.sim.noise import lognormal, normal
-from ones.sim.physics import Physics
+from ones.sim.physics import JobPhysics
 from ones.sim.trainee import Pending, Trainee
 from ones.workload.trace import Trace
 
@@ -40,7 +42,7 @@ class SimEngine:
         self,
         trace: Trace,
         cluster: Cluster,
-        physics: Physics,
+        physics: Callable[[Truth], JobPhysics],
         *,
         mechanism: str = "elastic",
         seed: int = 0,
@@ -54,6 +56,7 @@ class SimEngine:
         self._node_gpus = {node.id: node.gpus for node in cluster.nodes.values()}
         self._jobs: dict[JobId, Trainee] = {}
         self._on: dict[Gpu, Trainee] = {}
+        self._network = Network()
         self._heap: list[tuple[float, int, Trainee, int, Callable[[Trainee], None]]] = []
         self._counter = 0
         self._out: deque[ev.Event] = deque()
@@ -114,7 +117,8 @@ class SimEngine:
             self._incident(self._incidents.popleft())
         elif self._next_trace_time() <= at:
             entry = self._arrivals[self._next_arrival]
-            job = Trainee(self._next_arrival, entry.job, entry.training, self._physics)
+            physics = self._physics(entry.training)
+            job = Trainee(self._next_arrival, entry.job, entry.training, physics)
             self._next_arrival += 1
             self._jobs[entry.job.id] = job
             self._out.append(ev.JobSubmitted(at, entry.job))
@@ -137,7 +141,7 @@ class SimEngine:
         job.generation = Generation(number)
         job.pending = Pending("start", job.generation)
         job.order += 1
-        times = self._physics.switch_times(job.training)
+        times = job.physics.switch
         ready_at = self.now + (times.restart if job.ran_before else times.first_start)
 
         def ready(job: Trainee) -> None:
@@ -153,7 +157,7 @@ class SimEngine:
     def _rescale(self, job: Trainee, allocation: Allocation, number: int) -> None:
         newcomers = [g for g in allocation.gpus if g not in job.present]
         leavers = [g for g in job.present if g not in set(allocation.gpus)]
-        times = self._physics.switch_times(job.training)
+        times = job.physics.switch
         if not self._elastic:
             warm_at, pause = self.now, times.restart
         elif newcomers:
@@ -168,7 +172,7 @@ class SimEngine:
 
         def switch(job: Trainee) -> None:
             job.settle(self.now)
-            job.halt()
+            self._halt(job)
             self._leave(job, sorted(leavers), generation)
             self._at(self.now + pause, job, -job.order, resume)
 
@@ -194,14 +198,14 @@ class SimEngine:
 
         def leave(job: Trainee) -> None:
             job.settle(self.now)
-            job.halt()
+            self._halt(job)
             job.held = job.pending = None
             self._leave(job, sorted(job.present), generation)
 
         self._at(job.boundary(self.now), job, -job.order, leave)
 
     def _end(self, job: Trainee, reason: EndReason, message: str) -> None:
-        job.halt()
+        self._halt(job)
         job.order += 1
         del self._jobs[job.job.id]
         self._say(ev.JobEnded(self.now, job.job.id, reason, message))
@@ -220,9 +224,9 @@ class SimEngine:
                 generation=job.generation,
                 dataset_size=training.dataset_size,
                 base_batch=training.base_batch,
-                optimizer=self._physics.kind(training).optimizer,
-                parameter_bytes=self._physics.parameter_bytes(training),
-                max_local_batch=self._physics.max_local_batch(training),
+                optimizer=job.physics.optimizer,
+                parameter_bytes=job.physics.parameter_bytes,
+                max_local_batch=job.physics.max_local_batch,
             )
         )
 
@@ -231,19 +235,42 @@ class SimEngine:
         if allocation.batch:
             return allocation
         batch = max(job.training.base_batch, allocation.n_gpus)
-        return Allocation.even(allocation.gpus, batch, self._physics.max_local_batch(job.training))
+        return Allocation.even(allocation.gpus, batch, job.physics.max_local_batch)
 
     def _train(self, job: Trainee, allocation: Allocation) -> None:
-        job.begin(self.now, allocation)
+        job.begin(self.now, allocation, self._network.enter(job, allocation))
+        self._plan_ahead(job)
+        self._repace(self._network.neighbours(job))
+
+    def _halt(self, job: Trainee) -> None:
+        """Stand still; those who shared its network go faster."""
+        neighbours = self._network.leave(job)
+        job.halt()
+        self._repace(neighbours)
+
+    def _repace(self, jobs: Iterable[Trainee]) -> None:
+        for other in jobs:
+            sharing = self._network.sharing(other)
+            if sharing != other.sharing:
+                other.share_network(self.now, sharing)
+                self._plan_ahead(other)
+
+    def _plan_ahead(self, job: Trainee) -> None:
+        """What will happen to it if nothing changes: a report, an epoch, or its end."""
+        epoch_end = job.epoch_end()
         if job.configuration not in job.measured:
-            measured_at = self.now + MEASURED_STEPS * job.step_seconds
-            if measured_at < job.epoch_end():
+            measured_at = job.since + MEASURED_STEPS * job.step_seconds
+            if self.now <= measured_at < epoch_end:
                 self._at(measured_at, job, job.run, self._measure)
-        self._at(job.epoch_end(), job, job.run, self._epoch)
+        death = job.physics.death
+        if death is not None and (dies_at := job.time_of(death.progress)) < epoch_end:
+            self._at(max(self.now, dies_at), job, job.run, self._die)
+        else:
+            self._at(epoch_end, job, job.run, self._epoch)
 
     def _measure(self, job: Trainee) -> None:
         job.measured.add(job.configuration)
-        jitter = self._physics.step_jitter / MEASURED_STEPS**0.5
+        jitter = job.physics.report_noise.step_seconds / MEASURED_STEPS**0.5
         factor = lognormal(jitter, self._seed, job.number, _SPEED, len(job.measured))
         self._say(
             ev.ThroughputMeasured(
@@ -258,9 +285,10 @@ class SimEngine:
 
     def _epoch(self, job: Trainee) -> None:
         steps, samples = job.finish_epoch(self.now)
-        physics, training, seed, number = self._physics, job.training, self._seed, job.number
-        epoch = job.epochs
-        noise = physics.noise_scale(training, job.progress)
+        physics, seed, number, epoch = job.physics, self._seed, job.number, job.epochs
+        noise = physics.noise_scale(job.progress)
+        if noise is not None:
+            noise *= lognormal(physics.report_noise.gradient_noise, seed, number, _NOISE, epoch)
         self._say(
             ev.EpochFinished(
                 at=self.now,
@@ -269,13 +297,11 @@ class SimEngine:
                 epoch=epoch,
                 samples=samples,
                 steps=steps,
-                loss=physics.loss(training, job.progress),
-                accuracy=physics.accuracy(
-                    training, job.progress, normal(seed, number, _ACCURACY, epoch)
-                ),
-                first_loss=physics.loss(training, 0.0) if epoch == 1 else None,
+                loss=job.loss(),
+                accuracy=physics.accuracy(job.progress, normal(seed, number, _ACCURACY, epoch)),
+                first_loss=physics.loss(0.0) if epoch == 1 else None,
                 step_seconds=job.step_seconds,
-                gradient_noise=noise * lognormal(physics.noise_jitter, seed, number, _NOISE, epoch),
+                gradient_noise=noise,
             )
         )
         if job.configuration not in job.measured:
@@ -283,7 +309,11 @@ class SimEngine:
         if job.job.epochs is not None and epoch >= job.job.epochs:
             self._end(job, EndReason.FINISHED, "")
         else:
-            self._at(job.epoch_end(), job, job.run, self._epoch)
+            self._plan_ahead(job)
+
+    def _die(self, job: Trainee) -> None:
+        assert job.physics.death is not None
+        self._end(job, job.physics.death.reason, job.physics.death.message)
 
     # workers and nodes
 
@@ -334,7 +364,7 @@ class SimEngine:
         held = job.held
         survivors = held.without(g for g in held.gpus if g not in job.present) if held else None
         if survivors is None:
-            job.halt()
+            self._halt(job)
             job.fall_back()
             return
         if pending is not None and kind == "rescale":
@@ -342,9 +372,9 @@ class SimEngine:
             newcomers = [g for g in sorted(job.present) if g not in survivors.gpus]
             self._leave(job, newcomers, pending.generation)
         if held is not None and any(gpu in held.gpus for gpu in gpus):
-            job.halt()
+            self._halt(job)
             job.held = survivors
-            regrouped_at = self.now + self._physics.switch_times(job.training).regroup
+            regrouped_at = self.now + job.physics.switch.regroup
             self._at(regrouped_at, job, -job.order, self._regroup)
         elif job.allocation is None:
             self._train(job, survivors)
@@ -353,6 +383,6 @@ class SimEngine:
         assert job.held is not None
         plan, incarnation = job.generation
         job.generation = Generation(plan, incarnation + 1)
-        pause = self._physics.switch_times(job.training).regroup
+        pause = job.physics.switch.regroup
         self._say(ev.Rescaled(self.now, job.job.id, job.generation, pause))
         self._train(job, job.held)

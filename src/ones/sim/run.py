@@ -17,7 +17,8 @@ from ones.core.state import State
 from ones.core.view import View
 from ones.errors import UnknownNameError
 from ones.sim.engine import MECHANISMS, SimEngine
-from ones.sim.physics import Physics
+from ones.sim.lengths import Truth, physics_of
+from ones.sim.physics import JobPhysics
 from ones.workload.trace import Trace, check_fits
 
 Entry = Event | Plan
@@ -56,15 +57,13 @@ class Simulator:
         *,
         mechanism: str = "native",
         seed: int = 0,
-        physics: Physics | None = None,
+        physics: Callable[[Truth], JobPhysics] = physics_of,
     ) -> None:
         check_fits(trace, cluster)
         self.mechanism = mechanism_of(mechanism, policy)
         self._timed = _TimedPolicy(policy)
         self.brain = Brain(cluster, self._timed, switch_cost=PRIORS[self.mechanism])
-        self._engine = SimEngine(
-            trace, cluster, physics or Physics(), mechanism=self.mechanism, seed=seed
-        )
+        self._engine = SimEngine(trace, cluster, physics, mechanism=self.mechanism, seed=seed)
 
     def run(
         self,

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from ones.core.cluster import Gpu
 from ones.core.job import Configuration, Generation, Job
 from ones.core.schedule import Allocation
-from ones.sim.physics import Physics
-from ones.workload.trace import Training
+from ones.sim.physics import JobPhysics, Setback
+from ones.workload.trace import RecordedTraining, Training
 
 _SLACK = 1e-9  # of a step: sums of floats are not exact
 
@@ -29,13 +29,15 @@ class Trainee:
     """Mutable, owned by the engine."""
 
     __slots__ = (
-        "allocation", "batch", "described", "epoch_samples", "epoch_steps", "epochs",
-        "generation", "held", "job", "measured", "number", "order", "pending", "physics",
-        "prepared", "present", "progress", "ran_before", "run", "saved", "since",
-        "step_seconds", "training", "worth",
+        "allocation", "batch", "configuration", "described", "epoch_samples", "epoch_steps",
+        "epochs", "generation", "held", "job", "measured", "number", "order", "pending",
+        "physics", "prepared", "present", "progress", "ran_before", "run", "saved",
+        "sharing", "since", "spike", "spiked_at", "step_seconds", "training", "worth",
     )  # fmt: skip
 
-    def __init__(self, number: int, job: Job, training: Training, physics: Physics) -> None:
+    def __init__(
+        self, number: int, job: Job, training: Training | RecordedTraining, physics: JobPhysics
+    ) -> None:
         self.number, self.job, self.training, self.physics = number, job, training, physics
         self.generation = Generation(0)
         self.present: set[Gpu] = set()  # GPUs with a process of this job
@@ -57,31 +59,33 @@ class Trainee:
         # how it goes
         self.allocation: Allocation | None = None  # None: it stands still
         self.batch = 0  # of the last stretch
+        self.configuration = Configuration(0, 0, 0)
         self.since = 0.0
         self.step_seconds = math.inf
         self.worth = 1.0
+        self.sharing = 1  # jobs on its busiest network card, itself included
+        self.spike, self.spiked_at = Setback(), 0  # the last one, and after which epoch
 
-    def begin(self, at: float, allocation: Allocation) -> None:
+    def begin(self, at: float, allocation: Allocation, sharing: int = 1) -> None:
         """Train like this from now on."""
         self.run += 1
         self.allocation = self.held = allocation
         self.since = at
-        self.step_seconds = self.physics.step_seconds(self.training, allocation)
-        lost = self.physics.jump_loss(self.batch, allocation.batch)
-        if lost:
-            self.progress = max(0.0, self.progress - lost)
+        self.sharing = sharing
+        self.step_seconds = self.physics.step_seconds(allocation, sharing)
+        setback = self.physics.setback(self.batch, allocation.batch)
+        if setback.epochs:
+            self.progress = max(0.0, self.progress - setback.epochs)
             self.saved = min(self.saved, self.progress)
+            self.spike, self.spiked_at = setback, self.epochs
         self.batch = allocation.batch
+        self.configuration = Configuration(
+            allocation.n_gpus, allocation.n_nodes, allocation.batch, allocation.micro_steps
+        )
         self._appraise()
 
     def _appraise(self) -> None:
-        self.worth = self.physics.efficiency(self.training, self.batch, self.progress)
-
-    @property
-    def configuration(self) -> Configuration:
-        assert self.allocation is not None
-        a = self.allocation
-        return Configuration(a.n_gpus, a.n_nodes, a.batch, a.micro_steps)
+        self.worth = self.physics.efficiency(self.batch, self.progress)
 
     def epoch_end(self) -> float:
         """When the epoch under way will be done, if nothing changes."""
@@ -107,6 +111,31 @@ class Trainee:
         self.progress += samples / self.training.dataset_size * self.worth
         self.since += steps * self.step_seconds
         self._appraise()
+
+    def share_network(self, at: float, sharing: int) -> None:
+        """Others have come to, or gone from, its network card: the step under way changes pace."""
+        assert self.allocation is not None
+        self.settle(at)
+        part_done = (at - self.since) / self.step_seconds
+        self.run += 1
+        self.sharing = sharing
+        self.step_seconds = self.physics.step_seconds(self.allocation, sharing)
+        self.since = at - part_done * self.step_seconds
+
+    def time_of(self, progress: float) -> float:
+        """When it will have made so much progress, if nothing changes: at the end of a step."""
+        per_step = self.batch / self.training.dataset_size * self.worth
+        steps = max(0, math.ceil((progress - self.progress) / per_step - _SLACK))
+        return self.since + steps * self.step_seconds
+
+    def loss(self) -> float | None:
+        """Of the epoch that is done, with what is left of a spike."""
+        loss = self.physics.loss(self.progress)
+        spike = self.spike
+        if loss is None or not spike.loss_rise:
+            return loss
+        calm = math.exp(-(self.epochs - self.spiked_at) / spike.loss_epochs)
+        return loss * (1.0 + spike.loss_rise * calm)
 
     def halt(self) -> None:
         """Stand still: between two configurations, or out of GPUs."""

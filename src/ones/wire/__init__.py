@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ones.wire.codec import Codec, CodecError
+from ones.wire.codec import Codec, CodecError, parse, short
 from ones.wire.messages import PROTOCOL, Orders, Reports
 
 __all__ = ["PROTOCOL", "Codec", "CodecError", "Orders", "Reports", "pack", "unpack"]
@@ -18,12 +18,9 @@ def pack(message: Reports | Orders) -> bytes:
 
 def unpack(body: bytes) -> Reports | Orders:
     """The message, or a CodecError that names the field and the value."""
-    try:
-        plain = json.loads(body)
-    except ValueError as problem:
-        raise CodecError("", f"not JSON: {problem}") from problem
+    plain = parse(body)
     spoken = plain.get("protocol", PROTOCOL) if isinstance(plain, dict) else PROTOCOL
     if spoken != PROTOCOL:
-        raise CodecError("protocol", f"{spoken!r} is spoken there, {PROTOCOL} here")
+        raise CodecError("protocol", f"{short(spoken)} is spoken there, {PROTOCOL} here")
     message: Reports | Orders = _CODEC.decode(plain)
     return message

@@ -8,12 +8,15 @@ are refused by name and value. Non-finite floats travel as the strings nan, inf,
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
+
+from ones.errors import UserError
 
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any, str], Any]  # (plain value, name of the field) -> value
@@ -27,6 +30,24 @@ class CodecError(ValueError):
     def __init__(self, field: str, problem: str) -> None:
         self.field, self.problem = field, problem
         super().__init__(f"{field}: {problem}" if field else problem)
+
+
+def parse(text: str | bytes) -> Any:
+    """The plain value of a JSON text, or a CodecError that shows the text."""
+    try:
+        return _JSON.decode(text if isinstance(text, str) else text.decode())
+    except json.JSONDecodeError as problem:
+        where = f"{problem.msg} at column {problem.pos + 1}"
+        raise CodecError("", f"{short(problem.doc)} is not JSON: {where}") from problem
+    except (ValueError, RecursionError) as problem:
+        raise CodecError("", f"{short(text)} is not JSON: {problem}") from problem
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"it knows no {name}")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_constant)
 
 
 class Codec:
@@ -46,11 +67,11 @@ class Codec:
 
     def decode(self, plain: object) -> Any:
         if not isinstance(plain, dict):
-            raise CodecError("", f"{_short(plain)} is not an object")
+            raise CodecError("", f"{short(plain)} is not an object")
         tag = plain.get("type")
         cls = self._classes.get(tag) if isinstance(tag, str) else None
         if cls is None:
-            raise CodecError("type", f"{_short(tag)} is not one of {', '.join(self._classes)}")
+            raise CodecError("type", f"{short(tag)} is not one of {', '.join(self._classes)}")
         rest = {key: value for key, value in plain.items() if key != "type"}
         return self._compiler.decoder(cls)(rest, "")
 
@@ -213,18 +234,20 @@ class _Compiler:
 
         def decode_dataclass(plain: Any, at: str) -> Any:
             if not isinstance(plain, dict):
-                raise CodecError(at, f"{_short(plain)} is not an object")
+                raise CodecError(at, f"{short(plain)} is not an object")
             values = {}
             for name, item in plain.items():
                 if name not in table:
-                    raise CodecError(_join(at, name), f"{cls.__name__} has no such field")
+                    raise CodecError(
+                        _join(at, name), f"{cls.__name__} has no such field ({short(item)})"
+                    )
                 values[name] = table[name](item, _join(at, name))
             for name in required:
                 if name not in values:
                     raise CodecError(_join(at, name), "is missing")
             try:
                 return cls(**values)
-            except ValueError as problem:
+            except (ValueError, UserError) as problem:
                 raise CodecError(at, str(problem)) from problem
 
         return decode_dataclass
@@ -235,7 +258,7 @@ class _Compiler:
         def decode_row(plain: Any, at: str) -> Any:
             row = _as_list(plain, at)
             if len(row) != len(decoders):
-                raise CodecError(at, f"{_short(plain)} has not {len(decoders)} items")
+                raise CodecError(at, f"{short(plain)} has not {len(decoders)} items")
             return make([d(p, at) for d, p in zip(decoders, row, strict=True)])
 
         return decode_row
@@ -246,7 +269,7 @@ class _Compiler:
 
             def decode_object(plain: Any, at: str) -> Any:
                 if not isinstance(plain, dict):
-                    raise CodecError(at, f"{_short(plain)} is not an object")
+                    raise CodecError(at, f"{short(plain)} is not an object")
                 return {k: decode(v, _join(at, k)) for k, v in plain.items()}
 
             return decode_object
@@ -254,7 +277,7 @@ class _Compiler:
         def decode_pairs(plain: Any, at: str) -> Any:
             rows = [_as_list(pair, at) for pair in _as_list(plain, at)]
             if any(len(row) != 2 for row in rows):
-                raise CodecError(at, f"{_short(plain)} is not a list of pairs")
+                raise CodecError(at, f"{short(plain)} is not a list of pairs")
             return {decode_key(k, at): decode(v, at) for k, v in rows}
 
         return decode_pairs
@@ -300,15 +323,19 @@ def _bare(hint: Any) -> Any:
 
 
 def _encode_float(value: float) -> float | str:
-    return value if math.isfinite(value) else str(float(value))
+    number = float(value)  # of a whole one, too: what is read back gives the same text again
+    return number if math.isfinite(number) else str(number)
 
 
 def _decode_float(plain: Any, at: str) -> float:
     if isinstance(plain, str) and plain in _NON_FINITE:
         return _NON_FINITE[plain]
     if isinstance(plain, bool) or not isinstance(plain, int | float):
-        raise CodecError(at, f"{_short(plain)} is not a number")
-    return float(plain)
+        raise CodecError(at, f"{short(plain)} is not a number")
+    try:
+        return float(plain)
+    except OverflowError:
+        raise CodecError(at, f"{short(plain)} is too large") from None
 
 
 def _exactly(kind: type) -> Decoder:
@@ -316,7 +343,7 @@ def _exactly(kind: type) -> Decoder:
 
     def decode(plain: Any, at: str) -> Any:
         if type(plain) is not kind:
-            raise CodecError(at, f"{_short(plain)} is not {names[kind]}")
+            raise CodecError(at, f"{short(plain)} is not {names[kind]}")
         return plain
 
     return decode
@@ -328,14 +355,14 @@ def _enum_decoder(cls: type[Enum]) -> Decoder:
             return cls(plain)
         except ValueError:
             known = ", ".join(str(member.value) for member in cls)
-            raise CodecError(at, f"{_short(plain)} is not one of {known}") from None
+            raise CodecError(at, f"{short(plain)} is not one of {known}") from None
 
     return decode
 
 
 def _as_list(plain: Any, at: str) -> list[Any]:
     if not isinstance(plain, list):
-        raise CodecError(at, f"{_short(plain)} is not a list")
+        raise CodecError(at, f"{short(plain)} is not a list")
     return plain
 
 
@@ -343,6 +370,7 @@ def _join(at: str, name: str) -> str:
     return f"{at}.{name}" if at and name else at or name
 
 
-def _short(plain: object) -> str:
+def short(plain: object) -> str:
+    """As it is shown in a message."""
     text = repr(plain)
     return text if len(text) <= 60 else text[:57] + "..."

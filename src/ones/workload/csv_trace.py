@@ -10,16 +10,17 @@ import csv
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
 from ones.core.cluster import NodeId
 from ones.core.events import CancelRequested, NodeDown, NodeDraining, NodeUp
 from ones.core.job import Job, JobId
-from ones.errors import InvalidFileError, InvalidJobError, UnknownNameError
+from ones.errors import InvalidFileError, InvalidJobError, UnknownNameError, UserError
 from ones.stopping import StopRule
 from ones.workload.kinds import paper_numbers
-from ones.workload.trace import Incident, Trace, TraceJob, Training
+from ones.workload.trace import Incident, RecordedTraining, Trace, TraceJob, Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,24 @@ class Column:
     parse: Callable[[str], Any]
     default: Any
     help: str
+    least: int | None = None  # a smaller number is refused
+
+    @property
+    def holds(self) -> str:
+        """What kind of value."""
+        return _SPOKEN[self.parse]
 
 
 def _text(value: str) -> str:
+    return value
+
+
+_YES_NO = {True: "yes", False: "no"}
+
+
+def _yes_no(value: str) -> str:
+    if value not in _YES_NO.values():
+        raise ValueError(value)
     return value
 
 
@@ -45,9 +61,16 @@ def _number(value: str) -> float:
 SUBMIT = "submit"
 EVENTS = (SUBMIT, "cancel", "node-down", "node-drain", "node-up")
 
+_SPOKEN: dict[object, str] = {
+    int: "a whole number",
+    _number: "a number",
+    _text: "a text",
+    _yes_no: "yes or no",
+}
+
 COLUMNS: tuple[Column, ...] = (
     Column("event", _text, SUBMIT, f"what happens: {', '.join(EVENTS)}"),
-    Column("at", _number, None, "when, in seconds from the start of the trace; required"),
+    Column("at", _number, None, "when, in seconds from the start of the trace; required", 0),
     Column("id", _text, "", "the job; required for submit and cancel"),
     Column("owner", _text, "", "who asks"),
     Column(
@@ -57,24 +80,28 @@ COLUMNS: tuple[Column, ...] = (
         "a kind of the data file (`ones trace inspect` lists them); required for submit",
     ),
     Column("kind", _text, None, "what schedulers see as its kind; default: the model"),
-    Column("dataset_size", int, None, "samples of an epoch; default: the model's middle size"),
-    Column("classes", int, 10, "classes of the data set: the loss begins at their logarithm"),
-    Column("base_batch", int, None, "the script's own batch; default: the model's"),
-    Column("gpus", int, 1, "requested GPUs; for node-up: the GPUs of the node"),
-    Column("batch", int, None, "requested global batch; default: base_batch x gpus"),
-    Column("min_gpus", int, 1, "fewest GPUs it can run on"),
-    Column("max_gpus", int, None, "most GPUs it may have"),
+    Column("dataset_size", int, None, "samples of an epoch; default: the model's middle size", 1),
+    Column("classes", int, 10, "classes of the data set: the loss begins at their logarithm", 1),
+    Column("base_batch", int, None, "the script's own batch; default: the model's", 1),
+    Column("gpus", int, 1, "requested GPUs; for node-up: the GPUs of the node", 1),
+    Column("batch", int, None, "requested global batch; default: base_batch x gpus", 1),
+    Column("min_gpus", int, 1, "fewest GPUs it can run on", 1),
+    Column("max_gpus", int, None, "most GPUs it may have", 1),
     Column("priority", _number, 0.0, "higher goes first"),
-    Column("epochs", int, None, "the script's own number of epochs"),
+    Column("epochs", int, None, "the script's own number of epochs", 1),
+    Column("max_epochs", int, None, "stop after so many epochs; default: epochs", 1),
     Column(
         "target_accuracy",
         _number,
         None,
         "stop when it is exceeded; default: the model's, unless epochs is given",
     ),
-    Column("target_epochs", int, 10, "... for so many epochs in a row"),
-    Column("patience", int, None, "stop after so many epochs without improvement"),
+    Column("target_epochs", int, 10, "... for so many epochs in a row", 1),
+    Column("patience", int, None, "stop after so many epochs without improvement", 1),
     Column("length", _number, 1.0, "factor on the epochs that the model needs"),
+    Column("rate_follows", _yes_no, "yes", "no: the learning rate stays when the batch grows"),
+    Column("dies_after", _number, None, "the job fails at this part of its work, 0 to 1"),
+    Column("killed", _yes_no, "no", "yes: it does not fail then, but is killed"),
     Column("node", _text, "", "for node events: its name"),
 )
 _BY_NAME = {column.name: column for column in COLUMNS}
@@ -82,19 +109,31 @@ _BY_NAME = {column.name: column for column in COLUMNS}
 
 def read_trace(path: Path) -> Trace:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        # spreadsheets put a mark before the first column: -sig reads over it
+        with path.open(newline="", encoding="utf-8-sig") as file:
             return _read(file, path)
     except OSError as problem:
         raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
     except UnicodeDecodeError as problem:
         raise InvalidFileError(path, "is not text in UTF-8") from problem
+
+
+def _rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """With the number of each one's last line."""
+    first = file.readline()  # no seeking back: the file may be a pipe
+    if first.startswith("{"):
+        raise InvalidFileError(path, "is JSON, as run logs are; a trace is CSV", line=1)
+    rows = csv.reader(chain([first] if first else [], file), strict=True)
+    try:
+        for row in rows:
+            yield rows.line_num, row
     except csv.Error as problem:
-        raise InvalidFileError(path, f"is not CSV: {problem}") from problem
+        raise InvalidFileError(path, f"is not CSV: {problem}", line=rows.line_num) from problem
 
 
 def _read(file: TextIO, path: Path) -> Trace:
-    rows = csv.reader(file)
-    header = next(rows, None)
+    rows = _rows(file, path)
+    _, header = next(rows, (0, None))
     if header is None:
         raise InvalidFileError(path, "is empty: a trace begins with a header")
     names = [name.strip() for name in header]
@@ -108,8 +147,7 @@ def _read(file: TextIO, path: Path) -> Trace:
         raise InvalidFileError(path, "the column is missing", line=1, field="at")
     jobs: dict[str, TraceJob] = {}
     incidents: list[Incident] = []
-    for row in rows:
-        line = rows.line_num
+    for line, row in rows:
         if not any(cell.strip() for cell in row):
             continue
         if len(row) != len(names):
@@ -137,18 +175,20 @@ def _values(cells: Iterable[tuple[str, str]], path: Path, line: int) -> Iterator
             yield column.name, column.default
             continue
         try:
-            yield column.name, column.parse(cell)
+            value = column.parse(cell)
         except ValueError:
-            what = "a whole number" if column.parse is int else "a number"
             raise InvalidFileError(
-                path, f"{cell!r} is not {what}", line=line, field=column.name
+                path, f"{cell!r} is not {column.holds}", line=line, field=column.name
             ) from None
+        if column.least is not None and value < column.least:
+            raise InvalidFileError(
+                path, f"{cell} is not at least {column.least}", line=line, field=column.name
+            )
+        yield column.name, value
 
 
 def _incident(values: dict[str, Any], path: Path, line: int) -> Incident:
     event, at = values["event"], values["at"]
-    if at < 0:
-        raise InvalidFileError(path, f"{at} is negative", line=line, field="at")
     if event not in EVENTS:
         raise InvalidFileError(
             path, str(UnknownNameError("event", event, EVENTS)), line=line, field="event"
@@ -203,7 +243,7 @@ def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
                 target_accuracy=target,
                 target_epochs=values["target_epochs"],
                 patience=values["patience"],
-                max_epochs=values["epochs"],
+                max_epochs=values["max_epochs"] or values["epochs"],
             ),
         )
         training = Training(
@@ -212,6 +252,9 @@ def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
             classes=values["classes"],
             base_batch=base,
             length=values["length"],
+            rate_follows=values["rate_follows"] == "yes",
+            dies_after=values["dies_after"],
+            killed=values["killed"] == "yes",
         )
     except (InvalidJobError, ValueError) as problem:
         raise InvalidFileError(path, str(problem), line=line) from problem
@@ -237,6 +280,8 @@ def write_trace(trace: Trace, file: TextIO) -> None:
 
 def _job_row(entry: TraceJob) -> dict[str, Any]:
     job, training = entry.job, entry.training
+    if isinstance(training, RecordedTraining):
+        raise UserError(f"job {job.id} was read from a run log: it cannot be written as CSV")
     return {
         "at": job.submitted_at,
         "id": job.id,
@@ -252,10 +297,14 @@ def _job_row(entry: TraceJob) -> dict[str, Any]:
         "max_gpus": job.max_gpus,
         "priority": job.priority,
         "epochs": job.epochs,
+        "max_epochs": None if job.stop.max_epochs == job.epochs else job.stop.max_epochs,
         "target_accuracy": job.stop.target_accuracy,
         "target_epochs": job.stop.target_epochs,
         "patience": job.stop.patience,
         "length": training.length,
+        "rate_follows": _YES_NO[training.rate_follows],
+        "dies_after": training.dies_after,
+        "killed": _YES_NO[training.killed],
     }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 
 from ones.core.job import Job, JobId
-from ones.errors import InvalidSettingError
+from ones.errors import InvalidSettingError, UnknownNameError
 from ones.stopping import StopRule
 from ones.workload.kinds import Kind, Numbers, paper_numbers
 from ones.workload.trace import Trace, TraceJob, Training
@@ -22,8 +24,10 @@ def mean_one_gpu_seconds(numbers: Numbers | None = None) -> float:
 
 def gap_for_load(load: float, gpus: int) -> float:
     """Mean seconds between arrivals that bring `load` single-GPU seconds per GPU-second."""
-    if not load > 0:
-        raise InvalidSettingError(f"load: {load} is not above 0")
+    if not 0 < load < inf:
+        raise InvalidSettingError(f"load: {load} is not a number above 0")
+    if gpus < 1:
+        raise InvalidSettingError(f"gpus: {gpus} is not at least 1")
     return mean_one_gpu_seconds() / (load * gpus)
 
 
@@ -43,11 +47,15 @@ def generate(
     """
     if jobs < 1:
         raise InvalidSettingError(f"jobs: {jobs} is not at least 1")
-    if not gap >= 0:
-        raise InvalidSettingError(f"gap: {gap} is negative")
+    if seed < 0:
+        raise InvalidSettingError(f"seed: {seed} is negative")
+    if not 0 <= gap < inf:
+        raise InvalidSettingError(f"gap: {gap} is not a number of seconds")
     if not 0 <= scatter <= 1:
         raise InvalidSettingError(f"scatter: {scatter} is not in 0..1")
     numbers = paper_numbers()
+    if requests is not None and requests not in numbers.requests:
+        raise UnknownNameError("mix of requested GPUs", requests, numbers.requests)
     rng = np.random.default_rng([seed, 0x0E5])
     menu = [(kind, i) for kind in numbers.kinds.values() for i in range(len(kind.sizes))]
     rounds = -(-jobs // len(menu))

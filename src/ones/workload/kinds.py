@@ -107,6 +107,7 @@ class Numbers:
     """The whole data file."""
 
     kinds: dict[str, Kind]
+    figures: dict[str, Kind]  # of single figures of the paper, not of its workload
     hardware: Hardware
     step: StepModel
     convergence: Convergence
@@ -148,6 +149,9 @@ def paper_numbers() -> Numbers:
         costs=table(Costs, "costs", raw["costs"]),
         trace=table(TraceDefaults, "trace", raw["trace"]),
         kinds={name: table(Kind, name, plain, name=name) for name, plain in raw["kinds"].items()},
+        figures={
+            name: table(Kind, name, plain, name=name) for name, plain in raw["figures"].items()
+        },
         requests={
             mix: {int(gpus): share for gpus, share in shares.items()}
             for mix, shares in raw["trace"]["requested_gpus"].items()

@@ -3,35 +3,52 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from ones.workload.kinds import paper_numbers
-from ones.workload.trace import Trace
+from ones.workload.trace import RecordedTraining, Trace, Training
+
+#: the work of a job in single-GPU seconds; the simulator knows
+Work = Callable[[Training | RecordedTraining], float]
+_QUANTILES = (5, 25, 50, 75, 95, 99)
 
 
-def summary_of(trace: Trace, gpus: int) -> dict[str, Any]:
-    """Arrivals, sizes and kinds; `load` is single-GPU seconds that arrive per GPU-second."""
-    numbers = paper_numbers()
+def load_of(trace: Trace, gpus: int, work: Work) -> float | None:
+    """Single-GPU seconds that arrive per GPU-second; None if all arrive at once."""
+    span = trace.jobs[-1].job.submitted_at - trace.jobs[0].job.submitted_at
+    return sum(work(entry.training) for entry in trace.jobs) / (span * gpus) if span else None
+
+
+def summary_of(trace: Trace, gpus: int, work: Work) -> dict[str, Any]:
+    """Arrivals, lengths, sizes and kinds."""
     at = np.array([entry.job.submitted_at for entry in trace.jobs])
+    seconds = np.array([work(entry.training) for entry in trace.jobs])
     gaps = np.diff(at)
-    span = float(at[-1] - at[0])
-    work = sum(
-        numbers.kinds[entry.training.kind].one_gpu_seconds * entry.training.length
-        for entry in trace.jobs
-    )
     mean_gap = float(gaps.mean()) if gaps.size else None
+    quantiles = np.percentile(seconds, _QUANTILES)
     return {
         "jobs": len(trace.jobs),
-        "span_seconds": span,
+        "span_seconds": float(at[-1] - at[0]),
         "mean_gap_seconds": mean_gap,
         "gap_variation": float(gaps.std() / gaps.mean()) if mean_gap else None,
-        "one_gpu_seconds": work,
+        "one_gpu_seconds": float(seconds.sum()),
+        "mean_one_gpu_seconds": float(seconds.mean()),
+        **{
+            f"p{q}_one_gpu_seconds": float(value)
+            for q, value in zip(_QUANTILES, quantiles, strict=True)
+        },
         "gpus": gpus,
-        "load": work / (span * gpus) if span else None,
+        "load": load_of(trace, gpus, work),
         "owners": len({entry.job.owner for entry in trace.jobs}),
-        "requested_gpus": dict(sorted(Counter(e.job.requested_gpus for e in trace.jobs).items())),
-        "kinds": dict(sorted(Counter(e.job.kind for e in trace.jobs).items())),
-        "incidents": dict(sorted(Counter(type(i).__name__ for i in trace.incidents).items())),
+        "requested_gpus": _counted(
+            str(n) for n in sorted(e.job.requested_gpus for e in trace.jobs)
+        ),
+        "kinds": _counted(sorted(e.job.kind for e in trace.jobs)),
+        "incidents": _counted(sorted(type(i).__name__ for i in trace.incidents)),
     }
+
+
+def _counted(values: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(values))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ones.core.cluster import Cluster
 from ones.core.events import CancelRequested, NodeDown, NodeDraining, NodeUp
-from ones.core.job import Job, JobId
+from ones.core.job import Configuration, EndReason, Job, JobId
 from ones.errors import UserError
 
 Incident = CancelRequested | NodeUp | NodeDown | NodeDraining
@@ -27,6 +27,9 @@ class Training:
     classes: int = 10
     base_batch: int
     length: float = 1.0  # multiplies the epochs that its kind needs
+    rate_follows: bool = True  # the learning rate follows the batch
+    dies_after: float | None = None  # fails, or is killed, at this part of its work
+    killed: bool = False  # by its user; else it fails
 
     def __post_init__(self) -> None:
         for name in ("dataset_size", "classes", "base_batch"):
@@ -38,12 +41,46 @@ class Training:
             )
         if not self.length > 0:
             raise ValueError(f"length {self.length} is not above 0")
+        if self.dies_after is not None and not 0 <= self.dies_after <= 1:
+            raise ValueError(f"dies_after {self.dies_after} is not in 0..1")
+
+
+@dataclass(frozen=True, slots=True)
+class Milestone:
+    """What was known at the end of an epoch."""
+
+    progress: float  # effective epochs
+    accuracy: float | None
+    loss: float | None
+    noise: float | None  # gradient noise scale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTraining:
+    """How a job trained when it was recorded."""
+
+    dataset_size: int
+    base_batch: int
+    optimizer: str
+    parameter_bytes: int
+    max_local_batch: int | None
+    step_seconds: tuple[tuple[Configuration, float], ...]
+    milestones: tuple[Milestone, ...]
+    first_loss: float | None
+    end: EndReason
+    end_message: str
+    rescale_seconds: float | None  # mean of its pauses
+
+    @property
+    def total(self) -> float:
+        """Effective epochs that it took."""
+        return self.milestones[-1].progress
 
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
     job: Job
-    training: Training
+    training: Training | RecordedTraining
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +110,30 @@ def check_fits(trace: Trace, cluster: Cluster) -> None:
                     f"{trace.name}: job {job.id}: {name} {getattr(job, name)}"
                     f" is more than the {cluster.n_gpus} GPUs of the cluster"
                 )
-    known: set[JobId] = {entry.job.id for entry in trace.jobs}
-    nodes = set(cluster.nodes)
+    arrivals: dict[JobId, float] = {entry.job.id: entry.job.submitted_at for entry in trace.jobs}
+    nodes = {node.id: node.gpus for node in cluster.nodes.values()}  # 0: down
     for incident in trace.incidents:
         if isinstance(incident, CancelRequested):
-            if incident.job not in known:
+            arrives = arrivals.get(incident.job)
+            if arrives is None:
                 raise UserError(f"{trace.name}: cancel of job {incident.job}, which never arrives")
+            if incident.at < arrives:
+                raise UserError(
+                    f"{trace.name}: cancel of job {incident.job} at {incident.at:g} s,"
+                    f" before it arrives at {arrives:g} s"
+                )
         elif isinstance(incident, NodeUp):
-            nodes.add(incident.node)
+            there = nodes.get(incident.node, 0)
+            if there not in (0, incident.gpus):
+                raise UserError(
+                    f"{trace.name}: node {incident.node} has {there} GPUs and would come up again"
+                    f" with {incident.gpus}"
+                )
+            nodes[incident.node] = incident.gpus
         elif incident.node not in nodes:
             raise UserError(
                 f"{trace.name}: node {incident.node} is not in the cluster"
                 f" ({', '.join(list(cluster.nodes)[:3])}, ...)"
             )
+        elif isinstance(incident, NodeDown):
+            nodes[incident.node] = 0

@@ -1,0 +1,96 @@
+"""Writes docs/reference from the code, and the examples into the guides: `make docs`.
+
+What can be said by code is taken from it: commands, events, columns, settings, errors.
+Every example is made, read or run by the code that it shows, so a page that is built
+is true. `--check` writes nothing and names the pages that are out of date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# run as a file, it finds `docs.reference` all the same
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from docs.reference.cli import cli_page
+from docs.reference.config import config_page
+from docs.reference.errors import errors_page
+from docs.reference.events import events_page
+from docs.reference.results import results_page
+from docs.reference.trace_format import trace_page
+
+HERE = Path(__file__).resolve().parent
+GENERATED = "<!-- Generated from the code by `make docs`; changes made here are lost. -->"
+
+REFERENCE: dict[str, Callable[[], str]] = {
+    "cli.md": cli_page,
+    "config.md": config_page,
+    "errors.md": errors_page,
+    "events.md": events_page,
+    "results.md": results_page,
+    "trace-format.md": trace_page,
+}
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        print("usage: python docs/build.py [--check]", file=sys.stderr)
+        return 2
+    stale = [(path, text) for path, text in pages() if not _holds(path, text)]
+    for path, text in stale:
+        where = path.relative_to(HERE.parent)
+        if arguments:
+            print(f"{where} is out of date: run `make docs`", file=sys.stderr)
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {where}")
+    return 1 if stale and arguments else 0
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Every page that is kept here, with the text that it should have."""
+    for name, make in REFERENCE.items():
+        yield HERE / "reference" / name, f"{GENERATED}\n\n{make()}\n"
+    for path in sorted((HERE / "guides").glob("*.md")):
+        yield path, with_examples(path.read_text(encoding="utf-8"), path.parent)
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+_MARKED_BLOCK = re.compile(
+    r"<!-- (?P<what>include|output): (?P<name>\S+) -->\n```(?P<language>\w*)\n(?:.*\n)*?```\n"
+)
+
+
+def with_examples(guide: str, home: Path) -> str:
+    """The guide with every marked block made anew.
+
+    `<!-- include: FILE -->` stands before a block that holds the file, and
+    `<!-- output: FILE -->` before one that holds what the file prints when it is run.
+    """
+
+    def renewed(found: re.Match[str]) -> str:
+        what, name, language = found["what"], found["name"], found["language"]
+        file = home / name
+        text = file.read_text(encoding="utf-8") if what == "include" else printed_by(file)
+        return f"<!-- {what}: {name} -->\n```{language}\n{text.rstrip()}\n```\n"
+
+    return _MARKED_BLOCK.sub(renewed, guide)
+
+
+def printed_by(script: Path) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        runpy.run_path(str(script), run_name="__main__")
+    return said.getvalue()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""config.md: the settings, ours and each policy's."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import reduce
+from operator import getitem
+
+from docs.reference.markdown import EXAMPLES, SPOKEN, block, code, page, table
+from ones import config
+from ones.policies import names, settings_of
+
+
+def config_page() -> str:
+    file = EXAMPLES / config.FILE_NAME
+    shown = {"ONES_SIM_GPUS": "32"}
+    effective = config.load(shown, EXAMPLES)
+    values = dataclasses.asdict(effective.settings)
+    return page(
+        "# Settings",
+        "Each value comes from the last of these that names it:",
+        "1. the default;\n"
+        f"2. a file in TOML: the one that `ONES_CONFIG` names, or else `{config.FILE_NAME}` in the "
+        "working directory;\n"
+        "3. a variable of the environment;\n"
+        "4. an option of the command.",
+        "`ones config` shows the values in force and where each comes from. An unknown section, "
+        "setting or variable is refused with the nearest name that is known.",
+        "## Simulation",
+        "Section `[sim]`: defaults of `ones sim`, `ones trace generate` and `ones trace inspect`.",
+        table(
+            ["setting", "type", "default", "variable", "what it is"],
+            (
+                [
+                    code(f"sim.{f.name}"),
+                    SPOKEN[str(f.type)],
+                    code(f.default),
+                    code(f"{config.PREFIX}SIM_{f.name.upper()}"),
+                    f.metadata["help"],
+                ]
+                for f in dataclasses.fields(config.SimSettings)
+            ),
+        ),
+        "## Policies",
+        "Section `[policy.NAME]`, or `--set KEY=VALUE` on the command line. They have no variables "
+        "of the environment.",
+        *(_policy_settings(name) for name in names()),
+        "## Example",
+        block("toml", file.read_text(encoding="utf-8")),
+        "With this file in the working directory and `ONES_SIM_GPUS=32` in the environment, the "
+        "settings that are not at their default are:",
+        table(
+            ["setting", "value", "origin"],
+            (
+                [code(name), code(reduce(getitem, name.split("."), values)), origin]
+                for name, origin in effective.origins.items()
+                if origin != "default"
+            ),
+        ),
+        "## Other variables",
+        table(
+            ["variable", "what it is"],
+            [
+                ["`ONES_CONFIG`", "the path of the settings file"],
+                ["`ONES_TRACEBACK`", "if set, a bug shows where in the code it arose"],
+            ],
+        ),
+    )
+
+
+def _policy_settings(name: str) -> str:
+    settings = settings_of(name)
+    rows = (
+        [code(f"policy.{name}.{s.name}"), SPOKEN.get(s.type, s.type), code(s.default), s.help]
+        for s in settings
+    )
+    told = table(["setting", "type", "default", "what it is"], rows)
+    return page(f"### {name}", told if settings else "It has no settings.")

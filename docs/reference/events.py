@@ -1,0 +1,280 @@
+"""events.md: what goes into the core and what comes out of it, with a line of the log for each."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Iterable
+
+from docs.reference.markdown import block, code, page, same, table
+from ones import __version__
+from ones.core import events as ev
+from ones.core import plan as orders
+from ones.core.cluster import Gpu, Node, NodeId
+from ones.core.job import (
+    Configuration,
+    EndReason,
+    Forecast,
+    Generation,
+    Job,
+    JobId,
+    SwitchCost,
+)
+from ones.core.plan import Plan
+from ones.core.schedule import Allocation, Worker
+from ones.runlog import VERSION, Header, encode
+from ones.stopping import StopRule
+
+BERT, NODE = JobId("bert-1"), NodeId("n0")
+FIRST = Generation(1)
+
+
+def _on(*indexes: int, batch: int) -> Allocation:
+    return Allocation(tuple(Worker(Gpu(NODE, index), batch) for index in indexes))
+
+
+#: one of each, with when it comes
+EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
+    (
+        ev.JobSubmitted(
+            12.5,
+            Job(
+                id=BERT,
+                submitted_at=12.5,
+                kind="bert-cola",
+                owner="ada",
+                command=("python", "train.py"),
+                requested_gpus=2,
+                requested_batch=128,
+                stop=StopRule(target_accuracy=0.8, target_epochs=10),
+            ),
+        ),
+        "A user has submitted a job, or the trace says so.",
+    ),
+    (
+        ev.JobDescribed(
+            at=17.5,
+            job=BERT,
+            generation=FIRST,
+            dataset_size=8551,
+            base_batch=64,
+            optimizer="adam",
+            parameter_bytes=437_935_112,
+            max_local_batch=192,
+        ),
+        "Sent once, after the first start. A job that never joins never sends it.",
+    ),
+    (
+        ev.StepsDone(at=18.9, job=BERT, generation=FIRST, epoch=1, steps=20, samples=2560),
+        "Sent now and then within a long epoch.",
+    ),
+    (
+        ev.EpochFinished(
+            at=22.2,
+            job=BERT,
+            generation=FIRST,
+            epoch=1,
+            samples=8551,
+            steps=67,
+            loss=0.51,
+            accuracy=0.742,
+            first_loss=0.693,
+            step_seconds=0.0701,
+            gradient_noise=232.0,
+        ),
+        "Sent at the end of every epoch. Stop rules are applied here.",
+    ),
+    (
+        ev.ThroughputMeasured(
+            at=19.0,
+            job=BERT,
+            generation=FIRST,
+            configuration=Configuration(gpus=2, nodes=1, batch=128),
+            step_seconds=0.0698,
+            steps=20,
+        ),
+        "Enough steps have been made in a configuration to know its speed.",
+    ),
+    (
+        ev.MemoryLimitLearned(at=40.0, job=BERT, generation=FIRST, max_local_batch=160),
+        "A batch did not fit, or the most that fits has been estimated.",
+    ),
+    (
+        ev.WorkerReady(17.5, BERT, FIRST, Gpu(NODE, 0)),
+        "Comes for every worker of a start, and for newcomers.",
+    ),
+    (
+        ev.WorkerLeft(61.3, BERT, Generation(4), Gpu(NODE, 1)),
+        "Comes after `Stop` and `Finish`, for those whom `Rescale` leaves out, and for newcomers "
+        "of an order that failed.",
+    ),
+    (
+        ev.WorkerLost(70.0, BERT, Generation(4), Gpu(NODE, 0), "exit code 137"),
+        "Its process has ended without having been told to.",
+    ),
+    (ev.Rescaled(62.1, BERT, Generation(4), 0.81), "The answer to `Rescale`; also after a loss."),
+    (
+        ev.RescaleFailed(62.1, BERT, Generation(4), "a newcomer did not start"),
+        "The other answer to `Rescale`, and to `Start`.",
+    ),
+    (ev.NodeUp(300.0, NodeId("n1"), 4), "A node is new, back, or no longer draining."),
+    (ev.NodeDraining(80.0, NodeId("n1")), "An operator wants the node empty. Nobody new comes."),
+    (ev.NodeDown(95.5, NodeId("n1")), "A node has failed or was taken away."),
+    (ev.CancelRequested(200.0, BERT, "ada"), "A user wants the job ended. `Finish` follows."),
+    (
+        ev.PriorityChanged(90.0, BERT, 5.0),
+        "A user or an operator has changed it. Higher goes first.",
+    ),
+    (ev.OwnerLimitSet(0.0, "ada", 8), "An operator has set or lifted a limit."),
+    (
+        ev.JobEnded(205.0, BERT, EndReason.CANCELLED, "cancelled by ada"),
+        "The answer to `Finish`; also when a script ends by itself or has failed for good.",
+    ),
+    (ev.Woke(240.0), "The time is the one that the policy named in `wake_at`, or later."),
+)
+
+ACTION_EXAMPLES: tuple[tuple[orders.Action, str], ...] = (
+    (
+        orders.Start(BERT, _on(0, 1, batch=64)),
+        "`WorkerReady` for every worker, or `RescaleFailed`",
+    ),
+    (
+        orders.Rescale(BERT, _on(0, 1, 2, 3, batch=48), 64),
+        "`Rescaled`, or `RescaleFailed`; `WorkerLeft` for everyone who leaves",
+    ),
+    (orders.Prepare(BERT, _on(0, 1, 2, 3, batch=48)), "nothing"),
+    (orders.Withdraw(BERT), "nothing"),
+    (orders.Stop(BERT), "`WorkerLeft` for every worker"),
+    (
+        orders.Finish(BERT, EndReason.CONVERGED, "target"),
+        "`JobEnded`, then `WorkerLeft` for every worker",
+    ),
+)
+
+#: values that stand inside events and plans
+VALUES = (
+    Job,
+    StopRule,
+    Generation,
+    Gpu,
+    Configuration,
+    Allocation,
+    Worker,
+    Forecast,
+    SwitchCost,
+    Node,
+)
+
+
+def events_page() -> str:
+    same("events", _names(type(e) for e, _ in EVENT_EXAMPLES), _names(typing.get_args(ev.Event)))
+    actions = typing.get_args(orders.Action)
+    same("actions", _names(type(a) for a, _ in ACTION_EXAMPLES), _names(actions))
+    header = Header(
+        version=VERSION,
+        software=__version__,
+        policy="fifo",
+        seed=1,
+        nodes=(Node(NODE, 4), Node(NodeId("n1"), 4, position=1)),
+        switch_cost=SwitchCost(1.0, 25.0),
+        workload="paper",
+        mechanism="elastic",
+    )
+    plan = Plan(
+        number=1,
+        at=12.5,
+        actions=(ACTION_EXAMPLES[0][0],),
+        notes={BERT: "its turn: 2 GPUs on 1 node"},
+        forecasts={BERT: Forecast(eta=310.0, low=260.0, high=395.0)},
+    )
+    return page(
+        "# Events and plans",
+        "What goes into the core and what comes out of it. This is also the run log: a file of "
+        "JSON lines with a header first, then every event and every plan that says something, in "
+        "order.",
+        "How values are written:",
+        "- `type` names the class. Fields at their default are left out.\n"
+        "- Times (`at`, and every other time) are seconds on the engine's clock.\n"
+        "- `Generation`, `Gpu`, `Configuration`, `Worker`, `Forecast` and `SwitchCost` are lists, "
+        "in the order of their fields.\n"
+        '- Numbers that are not finite are the strings `"inf"`, `"-inf"` and `"nan"`.\n'
+        "- A field that is not known here, or is missing, is refused by name.",
+        "A report of a training process carries the generation of the workers that send it. One "
+        "of an older generation is dropped and counted, and so is one of a job that has ended.",
+        "[Events](#events) · [Actions](#actions) · [The plan](#plan) · [The header](#header) · "
+        "[Values](#values)",
+        "## Events",
+        "What happened. Past tense; each has `at`, the time at which the engine learned of it.",
+        *(_entry(event, when) for event, when in EVENT_EXAMPLES),
+        "## Actions",
+        "What an engine is to do. They come in a [plan](#plan) and may be carried out at once and "
+        "side by side. [Write an engine](../guides/write-an-engine.md) tells their whole story.",
+        *(_entry(action, f"Answered by: {answer}.") for action, answer in ACTION_EXAMPLES),
+        "## Plan",
+        _told(Plan),
+        _fields(Plan),
+        block("json", encode(plan)),
+        "## Header",
+        _told(Header),
+        _fields(Header),
+        block("json", encode(header)),
+        "## Values",
+        *(page(f"### {value.__name__}", _told(value), _fields(value)) for value in VALUES),
+        "### EndReason",
+        "One of " + ", ".join(code(reason.value) for reason in EndReason) + ". A job has completed "
+        "if it " + " or ".join(code(r.value) for r in EndReason if r.completed) + ".",
+    )
+
+
+def _entry(value: ev.Event | orders.Action, told: str) -> str:
+    kind = type(value)
+    return page(
+        f"### {kind.__name__}", _told(kind), told, _fields(kind), block("json", _line(value))
+    )
+
+
+def _line(value: ev.Event | orders.Action) -> str:
+    """As the log has it; an action as it stands in a plan."""
+    if isinstance(value, typing.get_args(ev.Event)):
+        return encode(typing.cast(ev.Event, value))
+    plan = encode(Plan(number=1, at=0.0, actions=(typing.cast(orders.Action, value),)))
+    before, after = encode(Plan(number=1, at=0.0)).removesuffix("}") + ',"actions":[', "]}"
+    return plan.removeprefix(before).removesuffix(after)
+
+
+def _told(kind: type) -> str:
+    """Its own docstring: not one that is made from its fields."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    return "" if text.startswith(f"{kind.__name__}(") else text
+
+
+def _fields(kind: type) -> str:
+    if dataclasses.is_dataclass(kind):
+        rows = [[code(f.name), code(f.type), _default(f)] for f in dataclasses.fields(kind)]
+    else:  # a named tuple
+        given = vars(kind)["_field_defaults"]
+        rows = [
+            [code(name), code(_bare(hint)), code(given[name]) if name in given else "required"]
+            for name, hint in kind.__annotations__.items()
+        ]
+    return table(["field", "type", "default"], rows)
+
+
+def _default(field: dataclasses.Field[object]) -> str:
+    if field.default_factory is not dataclasses.MISSING or field.default in ("", ()):
+        return "empty"
+    if field.default is dataclasses.MISSING:
+        return "required"
+    if dataclasses.is_dataclass(field.default) and not isinstance(field.default, type):
+        return code(f"{type(field.default).__name__}()")
+    return code(field.default)
+
+
+def _bare(hint: object) -> str:
+    """The text of an annotation, however it is kept."""
+    return str(getattr(hint, "__forward_arg__", getattr(hint, "__name__", hint)))
+
+
+def _names(kinds: Iterable[type]) -> list[str]:
+    return [kind.__name__ for kind in kinds]

@@ -1,0 +1,137 @@
+"""results.md: the keys of what `--json` prints. A key that is not explained stops the build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from docs.reference.markdown import EXAMPLES, code, page, same, table
+from ones.lab.runs import Run, RunSpec
+from ones.lab.workloads import look_at
+
+RUN_KEYS = {
+    "policy": ("", "who decided"),
+    "workload": ("", "`paper`, or the path of the trace"),
+    "gpus": ("GPUs", "of the cluster at the start"),
+    "jobs": ("jobs", "that arrive"),
+    "seed": ("", "of workload, noise and policy"),
+    "mechanism": ("", "`elastic` or `checkpoint`; `native` has been resolved to the policy's own"),
+    "mean_jct": ("s", "mean job completion time"),
+    "median_jct": ("s", "half of the jobs are done within it"),
+    "p95_jct": ("s", "95 % are"),
+    "p99_jct": ("s", "99 % are"),
+    "mean_exec": ("s", "mean execution time"),
+    "mean_queue": ("s", "mean queueing time; `mean_exec + mean_queue = mean_jct`"),
+    "makespan": ("s", "from the first submission to the last completion"),
+    "utilization": ("0 to 1", "share of the GPU time in which a worker was on the GPU"),
+    "rescales": ("", "changes of size or batch between two steps, of all jobs"),
+    "preemptions": ("", "times that a job was stopped and went back to the queue, of all jobs"),
+    "finished": ("jobs", "that completed: converged or finished"),
+    "failed": ("jobs", "that failed"),
+    "cancelled": ("jobs", "that were cancelled"),
+    "unfinished": ("jobs", "to which nothing could happen any more"),
+    "wall_seconds": ("s", "real time that the run took"),
+    "policy_cpu_seconds": ("s", "of it, CPU time inside the policy"),
+    "events": ("", "events from the engine; wake-ups not counted"),
+    "dropped": (
+        "",
+        "reports that were not taken, by cause: `stale`, `duplicate`, `ended`, `unknown`",
+    ),
+}
+BENCH_KEYS = {
+    "bench": ("", "`sim`"),
+    "commit": ("", "of the code that ran; null when it is installed without a checkout"),
+    "load_average": ("", "of the machine, over the last minute: above 1, others were busy too"),
+    "rows": ("", "one for each size and kind of event"),
+}
+BENCH_ROW_KEYS = {
+    "case": ("", "the row in words"),
+    "policy": ("", "who decided"),
+    "gpus": ("GPUs", "of the cluster"),
+    "jobs": ("jobs", "that arrive, at a load of 1"),
+    "event": ("", "`submit`, `epoch`, `end`, `other`, or `all` of them together"),
+    "n": ("", "events of that kind"),
+    "events_per_second": ("1/s", "null when there was none"),
+    "microseconds_per_event": ("µs", "mean, with everything: engine, state, policy, plan"),
+    "peak_mb": ("MB", "most memory that the process has held"),
+    "wall_seconds": ("s", "of the whole case"),
+    "rival": ("", "what it is compared with: the same event on the smallest cluster of the run"),
+    "rival_microseconds_per_event": ("µs", "its cost"),
+    "ratio": ("", "cost over the rival's cost: what size costs"),
+}
+REPLAY_KEYS = {
+    "log": ("", "the path"),
+    "policy": ("", "of the log"),
+    "seed": ("", "of the log"),
+    "events": ("", "that were played"),
+    "plans": ("", "that were the same"),
+    "cut_off": ("", "true if the last line was cut off by a crash; it was left out"),
+    "same": ("", "true if every plan was the same, byte for byte"),
+    "difference": ("", "null, or the first one: `line`, `recorded`, `replayed`"),
+}
+TRACE_KEYS = {
+    "format": ("", "of the file: trace, philly, alibaba, pollux or run log"),
+    "jobs": ("jobs", "that arrive"),
+    "span_seconds": ("s", "from the first arrival to the last"),
+    "mean_gap_seconds": ("s", "between arrivals; null for a single job"),
+    "gap_variation": ("", "standard deviation of the gaps over their mean"),
+    "one_gpu_seconds": ("s", "that all the jobs would take on one GPU each, added up"),
+    "mean_one_gpu_seconds": ("s", "of one job"),
+    **{
+        f"p{q}_one_gpu_seconds": ("s", f"no more than this for {q} % of the jobs")
+        for q in (5, 25, 50, 75, 95, 99)
+    },
+    "gpus": ("GPUs", "that the load is told for"),
+    "load": ("", "one-GPU seconds that arrive per GPU-second; null without a span"),
+    "owners": ("", "how many"),
+    "requested_gpus": ("jobs", "by the number of GPUs they ask for"),
+    "kinds": ("jobs", "by kind"),
+    "incidents": ("", "by what happens"),
+    "left_out": ("", "rows or jobs that could not be used"),
+}
+
+
+def results_page() -> str:
+    row = Run(RunSpec(policy="fifo", gpus=4, jobs=2)).carry_out()
+    same("keys of a run", RUN_KEYS, row)
+    same("keys of a trace", TRACE_KEYS, look_at(EXAMPLES / "trace.csv", 8))
+    return page(
+        "# Results",
+        "What `--json` prints. Keys are a promise: they are added, and not renamed or removed. "
+        "Where nothing can be said the value is null.",
+        "## What is measured",
+        "- **Job completion time** (JCT): from submission to end.\n"
+        "- **Execution**: the part of it in which the job holds at least one GPU, start-up and "
+        "pauses included.\n"
+        "- **Queueing**: the rest. The two add up to the JCT.\n"
+        "- **Utilization**: GPU time in which a worker was on the GPU, over the GPU time of all "
+        "nodes that were not down, from time 0 to the last event.\n"
+        "- **Mechanism**: how a change of size is paid for. `elastic`: a pause between two steps, "
+        "about a second. `checkpoint`: a stop and a restart, tens of seconds. `native`: as the "
+        "policy's own publication does it.",
+        "Times of jobs are over completed ones: those that converged, or finished their epochs. "
+        "Failed, cancelled and unfinished jobs are counted and left out of the times.",
+        "## ones sim",
+        "One object. `result.json` in the directory of `--out` holds the same.",
+        _keys(RUN_KEYS),
+        "## ones demo",
+        "`rows`: a row of `ones sim` for each run. `picture`: the path of the picture, or null.",
+        "## ones bench sim",
+        _keys(BENCH_KEYS),
+        "Each row:",
+        _keys(BENCH_ROW_KEYS),
+        "## ones replay",
+        "Exit code 0 if `same` is true, 1 if it is not.",
+        _keys(REPLAY_KEYS),
+        "## ones trace inspect",
+        _keys(TRACE_KEYS),
+        "## ones config",
+        "`settings`: each setting of the simulation with its `value` and `origin`. `policies`: "
+        "the same for each policy.",
+    )
+
+
+def _keys(keys: Mapping[str, tuple[str, str]]) -> str:
+    return table(
+        ["key", "unit", "what it is"],
+        ([code(key), unit, told] for key, (unit, told) in keys.items()),
+    )

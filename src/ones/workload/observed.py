@@ -1,0 +1,140 @@
+"""From rows of production traces to elastic jobs.
+
+Such traces know when a job came, how long it ran on how many GPUs, and perhaps how it
+ended; not what it trained. A row becomes a job of the kind whose length on one GPU is
+nearest (after one factor on all rows, so that the middle of both agree), with so much
+data that a run as it was asked for lasts as long as it did. Arrivals keep their
+burstiness: to meet a load, all gaps are stretched by one factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from ones.core.job import Job, JobId
+from ones.errors import UserError
+from ones.stopping import StopRule
+from ones.workload.generate import MOST_EPOCHS, STOP_EPOCHS
+from ones.workload.kinds import Kind, paper_numbers
+from ones.workload.trace import Trace, TraceJob, Training
+
+#: as in the evaluation of Pollux: shorter rows are noise, longer ones would be the whole trace
+LEAST_SECONDS = 60.0
+MOST_GPU_SECONDS = 1000 * 3600.0
+MOST_GPUS = 16
+#: a job that failed or was killed is taken to have been half way (assumed: nobody knows)
+DEATH_AT = 0.5
+
+#: seconds that a training takes on so many GPUs with this batch; the simulator knows
+Lasts = Callable[[Training, int, int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One row, whatever file it comes from."""
+
+    name: str
+    at: float
+    seconds: float
+    gpus: int
+    owner: str = ""
+    kind: str | None = None  # where the file knows
+    died: bool = False
+    killed: bool = False
+
+
+def worth_keeping(row: Observed) -> bool:
+    return row.seconds >= LEAST_SECONDS and row.seconds * row.gpus <= MOST_GPU_SECONDS
+
+
+def window(rows: Sequence[Observed], jobs: int | None, seed: int) -> list[Observed]:
+    """So many rows in a row, from a place that the seed chooses; all when no number is given."""
+    ordered = sorted(rows, key=lambda row: (row.at, row.name))
+    if jobs is None or jobs >= len(ordered):
+        return ordered
+    starts = len(ordered) - jobs + 1
+    first = (seed * 0x9E3779B1) % starts  # spread out, and 0 for seed 0
+    return ordered[first : first + jobs]
+
+
+def to_trace(name: str, rows: Iterable[Observed], lasts: Lasts) -> Trace:
+    rows = list(rows)
+    if not rows:
+        raise UserError(f"{name}: no row is left: all are shorter than {LEAST_SECONDS:.0f} s"
+                        f" or longer than {MOST_GPU_SECONDS / 3600:.0f} GPU-hours")  # fmt: skip
+    begin = min(row.at for row in rows)
+    factor = _factor(rows)
+    jobs = [_job(row, row.at - begin, factor, lasts) for row in rows]
+    return Trace.of(name, jobs)
+
+
+def stretched(trace: Trace, factor: float) -> Trace:
+    """The same jobs, with all times multiplied."""
+
+    def moved(entry: TraceJob) -> TraceJob:
+        at = round(entry.job.submitted_at * factor, 3)
+        return TraceJob(replace(entry.job, submitted_at=at), entry.training)
+
+    incidents = [replace(i, at=i.at * factor) for i in trace.incidents]
+    return Trace.of(trace.name, map(moved, trace.jobs), incidents)
+
+
+def _factor(rows: list[Observed]) -> float:
+    """That brings the geometric mean of the rows to that of the paper's kinds."""
+    kinds = [
+        math.log(kind.one_gpu_seconds)
+        for kind in paper_numbers().kinds.values()
+        for _ in kind.sizes
+    ]
+    return math.exp(fmean(kinds) - fmean(math.log(row.seconds * row.gpus) for row in rows))
+
+
+def _job(row: Observed, at: float, factor: float, lasts: Lasts) -> TraceJob:
+    kind = _kind(row, factor)
+    middle = len(kind.sizes) // 2
+    gpus = min(row.gpus, MOST_GPUS)
+    base = int(kind.base_batch)
+    sample = Training(
+        kind=kind.name, dataset_size=kind.sizes[middle], classes=kind.classes[middle],
+        base_batch=base,
+    )  # fmt: skip
+    wanted = row.seconds * row.gpus / gpus / (DEATH_AT if row.died else 1.0)
+    times = wanted / lasts(sample, gpus, base * gpus)
+    # more data of the same difficulty: as many epochs, each of them longer
+    size = max(base, round(sample.dataset_size * times))
+    training = replace(
+        sample,
+        dataset_size=size,
+        length=math.sqrt(size / sample.dataset_size),
+        dies_after=DEATH_AT if row.died else None,
+        killed=row.killed,
+    )
+    return TraceJob(
+        Job(
+            id=JobId(row.name),
+            submitted_at=round(at, 3),
+            kind=kind.name,
+            owner=row.owner,
+            requested_gpus=gpus,
+            requested_batch=base * gpus,
+            stop=StopRule(
+                target_accuracy=kind.target_accuracy,
+                target_epochs=STOP_EPOCHS,
+                max_epochs=MOST_EPOCHS,
+            ),
+        ),
+        training,
+    )
+
+
+def _kind(row: Observed, factor: float) -> Kind:
+    numbers = paper_numbers()
+    if row.kind is not None:
+        return numbers.kind(row.kind)
+    seconds = row.seconds * row.gpus * factor
+    return min(
+        numbers.kinds.values(), key=lambda kind: abs(math.log(kind.one_gpu_seconds / seconds))
+    )
