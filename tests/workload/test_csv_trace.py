@@ -137,10 +137,10 @@ def test_epochs_take_the_place_of_the_model_s_target(tmp_path: Path) -> None:
     assert entry.job.epochs == entry.job.stop.max_epochs == 3
 
 
-def test_rows_may_come_in_any_order_with_blanks_between(tmp_path: Path) -> None:
-    text = "id , model, at\nb,bert-cola, 7\n\n , ,\na,bert-mrpc,2\n"
+def test_columns_may_come_in_any_order_and_blanks_between_rows(tmp_path: Path) -> None:
+    text = "id , model, at\nb,bert-cola, 2\n\n , ,\na,bert-mrpc,7\n"
     trace = read(tmp_path / "t.csv", text)
-    assert [entry.job.id for entry in trace.jobs] == ["a", "b"]
+    assert [entry.job.id for entry in trace.jobs] == ["b", "a"]
 
 
 def test_what_spreadsheets_write_is_read(tmp_path: Path) -> None:
@@ -163,6 +163,10 @@ MALFORMED = {
     "column twice": ("at,id,model,at\n", ":1: at: is there twice"),
     "no column at": ("id,model\na,bert-cola\n", ":1: at: the column is missing"),
     "missing at": (HEADER + "submit,,a,bert-cola,1,,\n", ":2: at: is missing"),
+    "unordered times": (
+        HEADER + "submit,7,a,bert-cola,1,,\nsubmit,2,b,bert-cola,1,,\n",
+        ":3: at: 2 comes after 7: rows go by time",
+    ),
     "negative at": (HEADER + "submit,-1,a,bert-cola,1,,\n", ":2: at: -1 is not at least 0"),
     "nan at": (HEADER + "submit,nan,a,bert-cola,1,,\n", ":2: at: 'nan' is not a number"),
     "infinite at": (HEADER + "submit,inf,a,bert-cola,1,,\n", ":2: at: 'inf' is not a number"),

@@ -24,7 +24,7 @@ from ones.stopping import StopReason, after_epoch
 
 def apply(tables: Tables, event: ev.Event) -> bool:
     """Fold one event in. True if it was taken, False if it was dropped and counted."""
-    if event.at < tables.now:
+    if not event.at >= tables.now:  # nor may it be no number
         raise BrokenEngineError(
             f"{type(event).__name__} at {event.at} s came after an event at {tables.now} s"
         )

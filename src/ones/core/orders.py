@@ -28,6 +28,7 @@ from ones.core.plan import (
 from ones.core.record import InFlight, JobRecord, OrderKind
 from ones.core.schedule import Allocation
 from ones.core.tables import Tables
+from ones.errors import BrokenEngineError
 
 
 def due_orders(tables: Tables) -> list[Action]:
@@ -92,6 +93,8 @@ def adopt(tables: Tables, plan: Plan) -> None:
         tables.plan_number = plan.number
     prepared = {a.job for a in plan.actions if isinstance(a, Prepare)}
     for action in plan.actions:
+        if action.job not in tables.records:
+            raise BrokenEngineError(f"plan {plan.number} is for {action.job}, which is not there")
         tables.due.pop(action.job, None)
         _take_for_true(tables, action, plan.number, aims_further=action.job in prepared)
     for job, note in plan.notes.items():

@@ -37,9 +37,9 @@ class State(Tables):
     def snapshot(self, *, ended_before: int = 0) -> Snapshot:
         """All of it as values. The ended jobs are those after the first `ended_before`:
         earlier ones have been written once and are not written again."""
-        self.book()
         return Snapshot(
             now=self.now,
+            booked_at=self.booked_at,
             plan_number=self.plan_number,
             submitted=self.submitted,
             switch_cost=self.switch_cost,
@@ -59,7 +59,9 @@ class State(Tables):
         """The state that gave this snapshot; indexes are made anew."""
         state = cls(Cluster(list(saved.nodes)), saved.switch_cost)
         state.now = saved.now
-        state.restore_books(saved.busy_gpu_seconds, saved.capacity_gpu_seconds)
+        state.booked_at = saved.booked_at
+        state.busy_gpu_seconds = saved.busy_gpu_seconds
+        state.capacity_gpu_seconds = saved.capacity_gpu_seconds
         state.plan_number = saved.plan_number
         for owner, limit in saved.limits.items():
             state.waiting.limit(owner, limit)
@@ -83,6 +85,7 @@ class Snapshot:
     """State as plain values. Holds the records themselves: write it out before the next event."""
 
     now: float
+    booked_at: float
     plan_number: int
     submitted: int
     switch_cost: SwitchCost

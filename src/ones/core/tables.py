@@ -51,7 +51,7 @@ class Tables:
         self.dropped: dict[str, int] = {}  # reports that were not taken, by cause
         self.busy_gpu_seconds = 0.0
         self.capacity_gpu_seconds = 0.0
-        self._booked_at = 0.0
+        self.booked_at = 0.0  # GPU time is booked up to here
         self._views: dict[JobId, JobView] = {}
         self._by_number: dict[int, JobId] = {}
 
@@ -147,15 +147,11 @@ class Tables:
 
     def book(self) -> None:
         """Book GPU time up to now: before occupants or the cluster change."""
-        elapsed = self.now - self._booked_at
+        elapsed = self.now - self.booked_at
         if elapsed:
             self.busy_gpu_seconds += elapsed * len(self.occupants)
             self.capacity_gpu_seconds += elapsed * self.cluster.n_gpus
-            self._booked_at = self.now
-
-    def restore_books(self, busy: float, capacity: float) -> None:
-        self.busy_gpu_seconds, self.capacity_gpu_seconds = busy, capacity
-        self._booked_at = self.now
+            self.booked_at = self.now
 
     # what is shown
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ def trace_of(spec: RunSpec) -> Trace:
 
 def at_load(trace: Trace, load: float, gpus: int) -> Trace:
     """The same jobs with all gaps stretched by one factor, so that burstiness is kept."""
-    if not load > 0:
-        raise InvalidSettingError(f"load: {load} is not above 0")
+    if not 0 < load < inf:
+        raise InvalidSettingError(f"load: {load} is not a number above 0")
     present = load_of(trace, gpus, one_gpu_seconds)
     if present is None:
         raise UserError(f"{trace.name}: all jobs arrive at once: no load can be given")

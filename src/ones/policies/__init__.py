@@ -29,7 +29,7 @@ def names() -> list[str]:
     return sorted({*OURS, *_strangers()})
 
 
-def create(name: str, *, seed: int = 0, **settings: object) -> Policy:
+def create(name: str, /, *, seed: int = 0, **settings: object) -> Policy:
     """A fresh policy. Unknown names and settings are refused with what is known instead.
 
     >>> type(create("fifo", backfill=True)).__name__
@@ -65,7 +65,7 @@ def settings_of(name: str) -> list[Setting]:
     return [
         Setting(
             f.name,
-            str(f.type),
+            f.type if isinstance(f.type, str) else f.type.__name__,
             None if f.default is MISSING else f.default,
             str(f.metadata.get("help", "")),
         )

@@ -41,7 +41,7 @@ class Equi:
 
         def __post_init__(self) -> None:
             for name, least in (("quantum", 1.0), ("batch_growth", 1.0), ("batch_gain", 0.0)):
-                if getattr(self, name) < least:
+                if not getattr(self, name) >= least:
                     raise ValueError(f"{name} {getattr(self, name)} is not at least {least}")
 
     def __init__(self, *, seed: int = 0, **settings: Any) -> None:
@@ -61,7 +61,7 @@ class Equi:
         places = _places(Room(view), staying, shares)
         edit = view.schedule.edit()
         notes: dict[JobId, str] = {}
-        crowd = f"{len(jobs)} jobs on {gpus} GPUs"
+        crowd = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} on {gpus} GPUs"
         for job in jobs:
             if job.id not in places:
                 if job.wanted is not None:

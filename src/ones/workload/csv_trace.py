@@ -77,7 +77,7 @@ COLUMNS: tuple[Column, ...] = (
         "model",
         _text,
         "",
-        "a kind of the data file (`ones trace inspect` lists them); required for submit",
+        "a kind of the data file (`ones trace physics` lists them); required for submit",
     ),
     Column("kind", _text, None, "what schedulers see as its kind; default: the model"),
     Column("dataset_size", int, None, "samples of an epoch; default: the model's middle size", 1),
@@ -133,7 +133,35 @@ def _rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _read(file: TextIO, path: Path) -> Trace:
     rows = _rows(file, path)
-    _, header = next(rows, (0, None))
+    names = _header(next(rows, (0, None))[1], path)
+    jobs: dict[str, TraceJob] = {}
+    incidents: list[Incident] = []
+    latest = -math.inf
+    for line, row in rows:
+        if not any(cell.strip() for cell in row):
+            continue
+        if len(row) != len(names):
+            raise InvalidFileError(path, f"{len(row)} values under {len(names)} columns", line=line)
+        values = dict(_values(zip(names, row, strict=True), path, line))
+        if values["at"] < latest:
+            raise InvalidFileError(
+                path, f"{values['at']:g} comes after {latest:g}: rows go by time", line=line,
+                field="at",
+            )  # fmt: skip
+        latest = values["at"]
+        if values["event"] != SUBMIT:
+            incidents.append(_incident(values, path, line))
+            continue
+        entry = _job(values, path, line)
+        if entry.job.id in jobs:
+            raise InvalidFileError(path, f"{entry.job.id!r} is there twice", line=line, field="id")
+        jobs[entry.job.id] = entry
+    if not jobs:
+        raise InvalidFileError(path, "holds no job")
+    return Trace.of(path.name, jobs.values(), incidents)
+
+
+def _header(header: list[str] | None, path: Path) -> list[str]:
     if header is None:
         raise InvalidFileError(path, "is empty: a trace begins with a header")
     names = [name.strip() for name in header]
@@ -145,24 +173,7 @@ def _read(file: TextIO, path: Path) -> Trace:
         raise InvalidFileError(path, "is there twice", line=1, field=twice)
     if "at" not in names:
         raise InvalidFileError(path, "the column is missing", line=1, field="at")
-    jobs: dict[str, TraceJob] = {}
-    incidents: list[Incident] = []
-    for line, row in rows:
-        if not any(cell.strip() for cell in row):
-            continue
-        if len(row) != len(names):
-            raise InvalidFileError(path, f"{len(row)} values under {len(names)} columns", line=line)
-        values = dict(_values(zip(names, row, strict=True), path, line))
-        if values["event"] != SUBMIT:
-            incidents.append(_incident(values, path, line))
-            continue
-        entry = _job(values, path, line)
-        if entry.job.id in jobs:
-            raise InvalidFileError(path, f"{entry.job.id!r} is there twice", line=line, field="id")
-        jobs[entry.job.id] = entry
-    if not jobs:
-        raise InvalidFileError(path, "holds no job")
-    return Trace.of(path.name, jobs.values(), incidents)
+    return names
 
 
 def _values(cells: Iterable[tuple[str, str]], path: Path, line: int) -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
+from ones.core.events import CancelRequested
 from ones.errors import InvalidFileError
 from ones.runlog.files import RunLog
 from ones.workload.csv_trace import read_trace
@@ -25,13 +26,13 @@ class Loaded:
 
 
 def load_workload(path: Path, lasts: Lasts, *, jobs: int | None = None, seed: int = 0) -> Loaded:
-    """`jobs` takes so many rows of a production trace, from a place that the seed chooses."""
+    """`jobs` takes so many: the first, or of a production trace those that the seed chooses."""
     kind = _kind(path)
     if kind == LOG:
         trace, left_out = read_recording(RunLog(path))
-        return Loaded(trace, kind, left_out)
+        return Loaded(_first(trace, jobs), kind, left_out)
     if kind == OURS:
-        return Loaded(read_trace(path), kind, 0)
+        return Loaded(_first(read_trace(path), jobs), kind, 0)
     try:
         rows = list(read_rows(path, kind))
     except OSError as problem:
@@ -40,7 +41,18 @@ def load_workload(path: Path, lasts: Lasts, *, jobs: int | None = None, seed: in
     return Loaded(to_trace(path.name, window(kept, jobs, seed), lasts), kind, len(rows) - len(kept))
 
 
+def _first(trace: Trace, jobs: int | None) -> Trace:
+    if jobs is None:
+        return trace
+    kept = trace.jobs[:jobs]
+    there = {entry.job.id for entry in kept}
+    incidents = (i for i in trace.incidents if not isinstance(i, CancelRequested) or i.job in there)
+    return Trace.of(trace.name, kept, incidents)
+
+
 def _kind(path: Path) -> str:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        return OURS  # a pipe can be read only once, and so must be a trace of ours
     try:
         with path.open(encoding="utf-8") as file:
             first = file.readline()
