@@ -252,7 +252,8 @@ class ChaosEngine:
     def _enter(self, job: JobId, gpus: tuple[Gpu, ...]) -> None:
         for gpu in gpus:
             other = self.where.get(gpu)
-            assert other in (None, job), f"{job} was put on {gpu} beside {other}"
+            stays = other == job and gpu in self.members[job]
+            assert other is None or stays, f"{job} was put on {gpu}, where {other} still is"
             if other is None:
                 self._counter += 1
                 self._process[gpu] = self._counter

@@ -49,7 +49,7 @@ def _check_assignments(state: State) -> None:
         assert node.id in list(state.free.nodes_with(room))
     for owner, limit in state.waiting.limits.items():
         room_left = state.waiting.room(owner)
-        assert room_left == max(0, limit - use.get(owner, 0))
+        assert room_left == limit - use.get(owner, 0)
 
 
 def _check_occupants(state: State) -> None:

@@ -21,6 +21,7 @@ from ones.core import (
     Plan,
     Schedule,
     ScriptedEngine,
+    State,
     View,
     Worker,
     drive,
@@ -263,7 +264,7 @@ def test_a_job_whose_workers_all_die_is_tried_again_as_often_as_it_may() -> None
     (finish,) = final.actions
     assert isinstance(finish, Finish)
     assert finish.reason is EndReason.FAILED
-    assert "retries: 1" in finish.message
+    assert finish.message == "all its workers died (2 of 2 tries)"
 
 
 def test_a_node_that_goes_down_is_not_the_job_s_fault() -> None:
@@ -434,6 +435,58 @@ def epoch(
         steps=32,
         accuracy=accuracy,
     )
+
+
+def test_a_restored_brain_asks_again_at_once_and_does_what_a_crash_left_undone() -> None:
+    brain = Brain(Cluster.of(1), create("fifo"))
+    brain.recall(ev.JobSubmitted(0.0, job(A)))
+    brain.recall(ev.CancelRequested(1.0, A, "her"))  # and then the power failed
+    engine = ScriptedEngine([ev.Woke(2.0)])
+    drive(brain, engine, lambda entry: None)
+    assert [type(a) for plan in engine.plans for a in plan.actions] == [Finish]
+    again = Brain(Cluster.of(1), create("fifo"), state=State.restored(brain.state.snapshot()))
+    assert again.wake_at == brain.state.now
+
+
+def test_too_few_survivors_go_back_to_the_queue() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A, min_gpus=2)))
+    ready(brain, A, 1.0)
+    plan = brain.handle(ev.WorkerLost(2.0, A, Generation(1), gpu(1), "killed"))
+    assert [type(a) for a in plan.actions] == [Stop]
+    wish.target = Schedule()
+    brain.handle(ev.WorkerLeft(3.0, A, Generation(plan.number), gpu(0)))
+    assert A in brain.state.waiting
+    assert brain.state.records[A].failures == 0
+
+
+def test_the_interim_of_a_move_keeps_to_a_limit_learned_meanwhile() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = Schedule({A: on(0, 1, batch=64)})
+    plan = brain.handle(ev.Woke(2.0))
+    brain.handle(ev.Rescaled(3.0, A, Generation(plan.number), 0.1))
+    brain.handle(
+        ev.MemoryLimitLearned(at=4.0, job=A, generation=Generation(plan.number), max_local_batch=32)
+    )
+    wish.target = brain.state.schedule
+    brain.handle(ev.JobSubmitted(4.0, job(B)))
+    wish.target = Schedule({A: on(0, 2), B: Allocation.as_scripted([gpu(1)])})
+    first = next(a for a in brain.handle(ev.Woke(5.0)).actions if isinstance(a, Rescale))
+    assert first.allocation.largest_part <= 32
+
+
+def test_a_start_that_fails_says_why() -> None:
+    brain = Brain(Cluster.of(1), create("fifo"))
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    brain.handle(ev.WorkerLeft(1.0, A, Generation(1), gpu(0)))
+    plan = brain.handle(ev.RescaleFailed(1.0, A, Generation(1), "port in use"))
+    (finish,) = plan.actions
+    assert isinstance(finish, Finish)
+    assert finish.message == "its start failed: port in use (1 of 1 tries)"
 
 
 def test_every_event_has_its_handler() -> None:

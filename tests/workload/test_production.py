@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ones.core import Cluster, EndReason
+from ones.core import Cluster, EndReason, JobId
 from ones.errors import InvalidFileError, UserError
 from ones.lab.runs import at_load
 from ones.policies import create
 from ones.sim import Simulator
-from ones.sim.lengths import expected_seconds, one_gpu_seconds
+from ones.sim.lengths import expected_seconds, length_of, one_gpu_seconds
 from ones.workload import Trace, Training, load_workload
-from ones.workload.observed import Observed, window
+from ones.workload.observed import Observed, to_trace, window
 from ones.workload.summary import load_of, summary_of
 
 DATA = Path(__file__).parent.parent / "data"
@@ -21,11 +21,11 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 def load(name: str, **options: int) -> Trace:
-    return load_workload(DATA / name, expected_seconds, **options).trace
+    return load_workload(DATA / name, length_of, **options).trace
 
 
 def test_philly_rows_keep_their_order_size_and_gaps() -> None:
-    loaded = load_workload(DATA / "philly.csv", expected_seconds)
+    loaded = load_workload(DATA / "philly.csv", length_of)
     trace = loaded.trace
     assert loaded.format == "philly"
     assert loaded.left_out == 2  # 12 s, and 17,778 GPU-hours
@@ -95,6 +95,9 @@ def test_a_window_is_a_stretch_of_the_trace_that_the_seed_chooses() -> None:
         ("timestamp,duration,num_gpus\n2017-10-09 07:01:55,-5,1\n", r":2: duration: -5 is less"),
         ("timestamp,duration,num_gpus\n2017-10-09 07:01:55,500\n", r":2: not as many values"),
         ("name,time,application,num_replicas\na,0,doom,1\n", r":2: application: unknown app"),
+        ("name,time,application,num_replicas\na,0,bert,inf\n", r":2: num_replicas: 'inf' is not"),
+        ("name,time,application,num_replicas\na,inf,bert,1\n", r":2: time: 'inf' is not a fin"),
+        ("name,time,application,num_replicas\na,0,bert,1\na,1,bert,1\n", r":3: name: 'a' is there"),
         ("num_gpu,creation_time,deletion_time,scheduled_time\n1,5,1,9\n", r":2: deletion_time: 1"),
     ],
 )
@@ -104,14 +107,30 @@ def test_a_malformed_row_is_refused_with_its_place(
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with pytest.raises(InvalidFileError, match=complaint):
-        load_workload(path, expected_seconds)
+        load_workload(path, length_of)
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8, 16])
+@pytest.mark.parametrize("died", [False, True])
+@pytest.mark.parametrize("seconds", [1_000.0, 20_000.0])
+def test_a_row_lasts_as_long_as_it_says_whatever_its_size_and_end(
+    gpus: int, died: bool, seconds: float
+) -> None:
+    rows = [Observed(f"r{i}", 1e6 * i, seconds * (1 + i), gpus, died=died) for i in range(4)]
+    trace = to_trace("rows", rows, length_of)
+    run = Simulator(trace, Cluster.of(16), create("fifo"), seed=1).run()
+    for row in rows:
+        outcome = run.state.ended[JobId(row.name)]
+        # the noise of the stop rule is in it
+        assert outcome.run_seconds == pytest.approx(row.seconds + 5, rel=0.25)
+        assert (outcome.reason is EndReason.FAILED) == died
 
 
 def test_a_file_with_nothing_to_run_says_why(tmp_path: Path) -> None:
     path = tmp_path / "short.csv"
     path.write_text("timestamp,duration,num_gpus\n2017-10-09 07:01:55,5,1\n")
     with pytest.raises(UserError, match="no row is left: all are shorter than 60 s"):
-        load_workload(path, expected_seconds)
+        load_workload(path, length_of)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the public traces are not beside this checkout")
@@ -124,7 +143,7 @@ def test_a_file_with_nothing_to_run_says_why(tmp_path: Path) -> None:
     ],
 )
 def test_the_real_files_are_read(name: str, format_: str, jobs: int) -> None:
-    loaded = load_workload(SHARED / name, expected_seconds)
+    loaded = load_workload(SHARED / name, length_of)
     assert (loaded.format, len(loaded.trace.jobs)) == (format_, jobs)
     summary = summary_of(loaded.trace, 64, one_gpu_seconds)
     assert summary["jobs"] == jobs
@@ -135,7 +154,7 @@ def test_the_real_files_are_read(name: str, format_: str, jobs: int) -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the public traces are not beside this checkout")
 @pytest.mark.parametrize("policy", ["fifo", "equi"])
 def test_a_stretch_of_philly_runs_to_its_end(policy: str) -> None:
-    trace = load_workload(SHARED / "philly.csv", expected_seconds, jobs=60, seed=4).trace
+    trace = load_workload(SHARED / "philly.csv", length_of, jobs=60, seed=4).trace
     run = Simulator(
         at_load(trace, 0.8, 64), Cluster.of(64), create(policy), mechanism="elastic", seed=1
     ).run()

@@ -43,6 +43,13 @@ def test_another_policy_can_be_asked(tmp_path: Path) -> None:
     assert row["workload"] == str(log)
 
 
+def test_jobs_that_came_together_are_not_sorted_by_who_ended_first(tmp_path: Path) -> None:
+    log = record(tmp_path, policy="equi", gap=0.0, mechanism="elastic")
+    trace, _ = read_recording(RunLog(log))
+    names = [entry.job.id for entry in trace.jobs]
+    assert names == sorted(names)  # as they were generated and submitted
+
+
 def test_a_recorded_job_runs_as_fast_as_it_was_measured(tmp_path: Path) -> None:
     trace, _ = read_recording(RunLog(record(tmp_path, jobs=10)))
     for entry in trace.jobs:

@@ -37,7 +37,8 @@ class Brain:
     ) -> None:
         self.state = State(cluster, switch_cost) if state is None else state
         self.policy = policy
-        self.wake_at = inf  # the engine must let us hear of it by then
+        # the engine must let us hear of it by then; a restored brain asks again at once
+        self.wake_at = inf if state is None else state.now
 
     def handle(self, event: Event) -> Plan:
         """What to do now that this has happened. Most of the time: nothing."""
@@ -90,9 +91,13 @@ class Brain:
             number=state.plan_number + bool(actions),
             at=state.now,
             actions=tuple(actions),
-            notes=_news(decision.notes, lambda job: state.records[job].note) if decision else {},
+            notes=(
+                _news(decision.notes, state.records, lambda job: state.records[job].note)
+                if decision
+                else {}
+            ),
             forecasts=(
-                _news(decision.forecasts, lambda job: state.records[job].forecast)
+                _news(decision.forecasts, state.records, lambda job: state.records[job].forecast)
                 if decision
                 else {}
             ),
@@ -114,7 +119,12 @@ _Said = TypeVar("_Said")
 
 
 def _news(
-    said: Mapping[JobId, _Said], known: Callable[[JobId], _Said | None]
+    said: Mapping[JobId, _Said],
+    unfinished: Mapping[JobId, object],
+    known: Callable[[JobId], _Said | None],
 ) -> dict[JobId, _Said]:
     """Only what differs from what was said last."""
+    for job in said:
+        if job not in unfinished:
+            raise BrokenPolicyError(f"it spoke of {job}, which is not an unfinished job")
     return {job: text for job, text in said.items() if text != known(job)}

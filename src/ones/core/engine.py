@@ -40,13 +40,17 @@ class Engine(Protocol):
 
 def drive(brain: Brain, engine: Engine, record: Callable[[Event | Plan], None]) -> None:
     """Run until the engine is done. Virtual or real time, it is the same loop."""
-    while (event := engine.next_event(until=brain.wake_at)) is not None:
-        record(event)  # before acting on it: after a crash the log is what we know
-        plan = brain.handle(event)
+
+    def act(plan: Plan) -> None:
         if not plan.says_nothing:
             record(plan)
             if plan.actions:
                 engine.carry_out(plan)
+
+    act(brain.resume())  # what a crash left undone; a fresh brain has nothing
+    while (event := engine.next_event(until=brain.wake_at)) is not None:
+        record(event)  # before acting on it: after a crash the log is what we know
+        act(brain.handle(event))
 
 
 class ScriptedEngine:

@@ -2,7 +2,7 @@
 
 Engines make them, the run log keeps them, `State` folds them. A report of a training
 process carries its generation; one of an older generation is dropped and counted.
-A new event needs a line in `Event`, a branch in `State`, and nothing in the run log.
+A new event needs a line in `Event`, a handler in `fold`, and nothing in the run log.
 """
 
 from __future__ import annotations

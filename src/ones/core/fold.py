@@ -212,7 +212,7 @@ def _rescale_failed(tables: Tables, event: ev.RescaleFailed) -> bool:
     if order is None or order.plan != event.generation.plan or order.kind is OrderKind.STOP:
         return tables.drop("duplicate")
     if order.kind is OrderKind.START:
-        _abandon_start(tables, record, failed=True)
+        _abandon_start(tables, record, failed=True, why=f"its start failed: {event.reason}")
         return True
     record.in_flight = None
     if record.goal != order.allocation:  # a second stroke was prepared
@@ -376,6 +376,7 @@ def _lose(tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: boo
             tables.set_goal(record, None)
             record.withdrawn = True
         if not record.occupied:
+            record.epoch_samples = record.epoch_steps = 0  # nobody was left to save them
             _stopped(tables, record)
         return
     if order is not None and order.kind is OrderKind.START:
@@ -388,8 +389,9 @@ def _lose(tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: boo
         tables.enqueue(record)
         return
     record.held = record.held.without(g for g in was_on if g not in record.occupied)
-    if record.held is None:
-        _nobody_left(tables, record, failed=failed)
+    if record.held is None or record.held.n_gpus < record.job.min_gpus:
+        # too few go by way of the queue: what is left of them can still save the work
+        _nobody_left(tables, record, failed=failed and record.held is None)
         return
     if gone.intersection(was_on):
         record.reforming = True
@@ -409,7 +411,9 @@ def _lose(tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: boo
 
 
 def _nobody_left(tables: Tables, record: JobRecord, *, failed: bool) -> None:
-    """Nobody who could carry the job on is left. Other processes of it must go first."""
+    """Not enough are left to carry the job on. Other processes of it must go first."""
+    if record.held is None:
+        record.epoch_samples = record.epoch_steps = 0
     if record.occupied:
         record.held = Allocation(tuple(Worker(gpu, 0) for gpu in record.occupied))
     if record.held is None:
@@ -443,7 +447,7 @@ def _rest(record: JobRecord) -> Allocation | None:
     return None if record.in_flight is not None else record.held
 
 
-def _abandon_start(tables: Tables, record: JobRecord, *, failed: bool) -> None:
+def _abandon_start(tables: Tables, record: JobRecord, *, failed: bool, why: str = "") -> None:
     """A start that lost a worker cannot come together: those who are left must go."""
     wanted = record.in_flight.allocation if record.in_flight else None
     assert wanted is not None
@@ -451,34 +455,30 @@ def _abandon_start(tables: Tables, record: JobRecord, *, failed: bool) -> None:
     record.in_flight = None
     record.ready.clear()
     if record.held is None:
-        _back_to_queue(tables, record, failed=failed)
+        _back_to_queue(tables, record, failed=failed, why=why)
         return
     record.failures += failed
     tables.set_goal(record, None)
     tables.due[record.id] = None
-    _give_up_if_hopeless(tables, record)
+    _give_up_if_hopeless(tables, record, why)
 
 
-def _back_to_queue(tables: Tables, record: JobRecord, *, failed: bool) -> None:
+def _back_to_queue(tables: Tables, record: JobRecord, *, failed: bool, why: str = "") -> None:
     record.held, record.in_flight, record.reforming = None, None, False
     record.ready.clear()
     record.failures += failed
     # it will resume from its last checkpoint, taken at the end of an epoch
     record.epoch_samples = record.epoch_steps = 0
     tables.set_goal(record, None)
-    _give_up_if_hopeless(tables, record)
+    _give_up_if_hopeless(tables, record, why)
     tables.enqueue(record)
 
 
-def _give_up_if_hopeless(tables: Tables, record: JobRecord) -> None:
+def _give_up_if_hopeless(tables: Tables, record: JobRecord, why: str = "") -> None:
     if record.failures > record.job.retries and record.ending is None:
-        times = "time" if record.failures == 1 else "times"
-        _end_soon(
-            tables,
-            record,
-            EndReason.FAILED,
-            f"all its workers died {record.failures} {times}; retries: {record.job.retries}",
-        )
+        why = why or "all its workers died"
+        tries = f"{record.failures} of {record.job.retries + 1} tries"
+        _end_soon(tables, record, EndReason.FAILED, f"{why} ({tries})")
 
 
 _HANDLERS: dict[type[ev.Event], Callable[[Tables, Any], bool]] = {

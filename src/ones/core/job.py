@@ -60,7 +60,7 @@ class Job:
     requested_batch: int | None = None  # global; None: the script's own
     epochs: int | None = None  # declared
     stop: StopRule = StopRule()
-    retries: int = 0  # how often a failed job is tried again
+    retries: int = 0  # how often it is started again after all its workers died
 
     def __post_init__(self) -> None:
         if not self.id:

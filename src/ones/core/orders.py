@@ -80,9 +80,11 @@ def _stroke(
         job,
         record.held,
         goal,
-        is_free=lambda gpu: tables.is_free_for(job, gpu),
+        # one's own worker that is leaving is in the way, too
+        is_free=lambda gpu: gpu not in tables.occupants,
         is_claimed=is_claimed,
         base_batch=record.description.base_batch if record.description else None,
+        local_limit=record.local_limit(),
     )
 
 

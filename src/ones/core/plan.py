@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import inf
 
 from ones.core.cluster import Gpu
 from ones.core.job import EndReason, Forecast, JobId
@@ -127,6 +126,7 @@ def next_stroke(
     is_free: Callable[[Gpu], bool],
     is_claimed: Callable[[Gpu], bool],
     base_batch: int | None = None,
+    local_limit: int | None = None,
 ) -> Action | None:
     """The order that takes a settled job nearer to its goal, or None while it must wait.
 
@@ -148,8 +148,5 @@ def next_stroke(
     if newcomers_fit and not (goal_gpus - held_gpus and any(map(is_claimed, leavers))):
         return Rescale(job, goal, base_batch)
     if leavers:
-        return Rescale(job, held.survivors(survivors), base_batch)
+        return Rescale(job, held.survivors(survivors, local_limit), base_batch)
     return None
-
-
-NO_WAKE = inf

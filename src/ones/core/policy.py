@@ -100,7 +100,7 @@ def check(tables: Tables, changes: tuple[Change, ...]) -> None:
                 raise BrokenPolicyError(f"GPU {gpu} went to {job} and to {other}")
     for owner, more in growth.items():
         room = tables.waiting.room(owner)
-        if room is not None and more > room:
+        if room is not None and more > max(0, room):
             raise BrokenPolicyError(f"owner {owner!r} got {more} GPUs more, with room for {room}")
 
 

@@ -59,7 +59,7 @@ class Allocation:
         """With the script's own batch, which nobody knows before it has joined."""
         return cls(tuple(Worker(g, 0) for g in sorted(gpus)))
 
-    def survivors(self, gpus: frozenset[Gpu]) -> Allocation:
+    def survivors(self, gpus: frozenset[Gpu], limit: int | None = None) -> Allocation:
         """Those on these GPUs take over the whole global batch, in parts no larger than before.
 
         Between the two strokes of a move the batch stays what it was: only the speed pays.
@@ -67,7 +67,8 @@ class Allocation:
         left = [w for w in self.workers if w.gpu in gpus]
         if not self.batch:
             return Allocation(tuple(left))
-        return Allocation.even([w.gpu for w in left], self.batch, self.largest_part)
+        largest = self.largest_part if limit is None else min(self.largest_part, limit)
+        return Allocation.even([w.gpu for w in left], self.batch, largest)
 
     def without(self, gpus: Iterable[Gpu]) -> Allocation | None:
         """The others, each with its own batch as before; None when nobody is left."""

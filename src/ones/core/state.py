@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from ones.core import fold, orders
 from ones.core.cluster import Cluster, Gpu, Node
@@ -51,7 +52,7 @@ class State(Tables):
             dropped=dict(self.dropped),
             busy_gpu_seconds=self.busy_gpu_seconds,
             capacity_gpu_seconds=self.capacity_gpu_seconds,
-            ended=tuple(self.ended.values())[ended_before:],
+            ended=tuple(islice(self.ended.values(), ended_before, None)),
         )
 
     @classmethod

@@ -125,10 +125,6 @@ class Tables:
         if claimant is not None:
             self.due[claimant] = None
 
-    def is_free_for(self, job: JobId, gpu: Gpu) -> bool:
-        occupant = self.occupants.get(gpu)
-        return occupant is None or occupant.job == job
-
     def node(self, node: NodeId) -> Node:
         return self.cluster.nodes[node]
 

@@ -152,7 +152,7 @@ class View:
         return len(self._fresh().waiting)
 
     def room(self, owner: str) -> int | None:
-        """GPUs that this owner's jobs may take in addition; None: no limit."""
+        """GPUs that this owner's jobs may take in addition (below 0: have too many); None: any."""
         return self._fresh().waiting.room(owner)
 
 

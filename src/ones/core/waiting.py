@@ -42,9 +42,10 @@ class WaitingJobs:
         return len(self._jobs)
 
     def room(self, owner: str) -> int | None:
-        """GPUs that the owner's jobs may still take together; None: no limit."""
+        """GPUs that the owner's jobs may still take together, or, below 0, have too many;
+        None: no limit."""
         limit = self.limits.get(owner)
-        return None if limit is None else max(0, limit - self.use.get(owner, 0))
+        return None if limit is None else limit - self.use.get(owner, 0)
 
     def limit(self, owner: str, max_gpus: int | None) -> None:
         mine = [(job, key) for job, (who, key) in self._jobs.items() if who == owner]
@@ -63,7 +64,7 @@ class WaitingJobs:
         """Keys in order, without those of owners who have no room."""
         if not self._limited:
             return iter(self._common)
-        open_queues = [q for owner, q in self._limited.items() if self.room(owner)]
+        open_queues = [q for owner, q in self._limited.items() if (self.room(owner) or 0) > 0]
         return merge(self._common, *open_queues)
 
     def _index_of(self, owner: str) -> OrderedIndex:

@@ -28,7 +28,7 @@ from ones.runlog import (
     SnapshottingLog,
     forget_snapshots,
 )
-from ones.sim.lengths import expected_seconds, one_gpu_seconds
+from ones.sim.lengths import length_of, one_gpu_seconds
 from ones.sim.run import Simulation, Simulator
 from ones.workload import Trace, TraceJob, gap_for_load, generate, load_workload, stretched
 from ones.workload.summary import load_of
@@ -68,9 +68,11 @@ def trace_of(spec: RunSpec) -> Trace:
             scatter=spec.scatter,
             requests=spec.requests,
         )
+        if spec.load is not None and len(trace.jobs) > 1:
+            trace = at_load(trace, spec.load, spec.gpus)  # to the point, whatever was drawn
     else:
         path = Path(spec.workload)
-        trace = load_workload(path, expected_seconds, jobs=spec.jobs, seed=spec.seed).trace
+        trace = load_workload(path, length_of, jobs=spec.jobs, seed=spec.seed).trace
         if spec.load is not None:
             trace = at_load(trace, spec.load, spec.gpus)
     return without_kinds(trace) if spec.hide_kinds else trace

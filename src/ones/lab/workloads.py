@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from ones.report.workload import draw_workload
-from ones.sim.lengths import expected_seconds, one_gpu_seconds
+from ones.sim.lengths import length_of, one_gpu_seconds
 from ones.workload import load_workload
 from ones.workload.summary import summary_of
 
 
 def look_at(path: Path, gpus: int, picture: Path | None = None) -> dict[str, Any]:
-    loaded = load_workload(path, expected_seconds)
+    loaded = load_workload(path, length_of)
     trace = loaded.trace
     summary = {
         "format": loaded.format,

@@ -1,1 +1,1 @@
-"""What several policies share: packing workers onto nodes, later also speed models."""
+"""What several policies share: packing, sharing, speed, goodput, exact allocation."""

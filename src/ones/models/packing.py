@@ -6,10 +6,11 @@ takes whole nodes first and puts the rest where it fits best.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.free import FreeGpus
+from ones.core.job import JobId
 from ones.core.view import View
 
 
@@ -76,6 +77,25 @@ class Room:
         kept = [gpu for gpus in fullest for gpu in sorted(gpus)][:n_gpus]
         self.release(gpu for gpu in held if gpu not in set(kept))
         return tuple(sorted(kept))
+
+    def arrange(
+        self, staying: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
+    ) -> dict[JobId, tuple[Gpu, ...]]:
+        """Where everybody goes: first those who give, so that there is something to take.
+
+        Sizes must not exceed, together, what is free and what the staying ones hold.
+        """
+        kept = {}
+        for job, gpus in staying.items():
+            size = sizes.get(job, 0)
+            kept[job] = self.shrink(gpus, size) if size < len(gpus) else gpus
+        places = {}
+        for job, size in sizes.items():
+            if size:
+                grown = self.grow(kept[job], size) if size > len(kept[job]) else kept[job]
+                assert grown is not None, "more was handed out than there is"
+                places[job] = grown
+        return places
 
     def _on(self, node: NodeId) -> list[Gpu]:
         if node not in self._changed:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from ones.core.job import Configuration, StepTime
@@ -36,6 +37,20 @@ class SpeedModel:
             seconds += max(self.network_sync, NETWORK_FACTOR * self.node_sync)
         elif gpus > 1:
             seconds += self.node_sync
+        return seconds
+
+    def all_step_seconds(
+        self,
+        gpus: NDArray[np.int64],
+        nodes: NDArray[np.int64],
+        batches: NDArray[np.int64],
+        micro_steps: NDArray[np.int64],
+    ) -> NDArray[np.float64]:
+        """The same for many configurations at once."""
+        part = -(-batches // (gpus * micro_steps))
+        network = max(self.network_sync, NETWORK_FACTOR * self.node_sync)
+        sync = np.where(nodes > 1, network, np.where(gpus > 1, self.node_sync, 0.0))
+        seconds: NDArray[np.float64] = micro_steps * (self.fixed + self.per_sample * part) + sync
         return seconds
 
 

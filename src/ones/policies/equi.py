@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, ClassVar
 
 from ones.core.cluster import Gpu, NodeState
-from ones.core.events import PROGRESS_EVENTS, Event
+from ones.core.events import PROGRESS_EVENTS, EpochFinished, Event, JobEnded
 from ones.core.job import JobId
 from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
@@ -33,7 +33,7 @@ class Equi:
             default=120.0, metadata={"help": "seconds of a turn, when jobs outnumber GPUs"}
         )
         batch_growth: float = field(
-            default=2.0, metadata={"help": "most that a batch grows in one change"}
+            default=2.0, metadata={"help": "most that a batch grows from one epoch to the next"}
         )
         batch_gain: float = field(
             default=0.1, metadata={"help": "gain in speed that is worth changing only the batch"}
@@ -47,8 +47,16 @@ class Equi:
     def __init__(self, *, seed: int = 0, **settings: Any) -> None:
         self._settings = self.Settings(**settings)
 
+        # batch at the end of each job's last epoch: growth within an epoch counts together
+        self._epoch_batch: dict[JobId, int] = {}
+
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
-        pass
+        if isinstance(event, EpochFinished):
+            held = view.job(event.job).held
+            if held is not None:
+                self._epoch_batch[event.job] = held.batch
+        elif isinstance(event, JobEnded):
+            self._epoch_batch.pop(event.job, None)
 
     def decide(self, view: View) -> Decision:
         jobs = [job for job in view.jobs.values() if not job.pinned]
@@ -58,7 +66,7 @@ class Equi:
         gpus = len(view.free) + sum(map(len, staying.values()))
         turns = len(jobs) > gpus
         shares = self._shares(view, jobs, gpus)
-        places = _places(Room(view), staying, shares)
+        places = Room(view).arrange(staying, shares)
         edit = view.schedule.edit()
         notes: dict[JobId, str] = {}
         crowd = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} on {gpus} GPUs"
@@ -99,7 +107,8 @@ class Equi:
         goodput = Goodput(job)
         nodes = len({gpu.node for gpu in gpus})
         now = job.wanted.batch if job.wanted else 0
-        most = int(max(now, job.description.base_batch) * self._settings.batch_growth)
+        base = self._epoch_batch.get(job.id, 0) or job.description.base_batch
+        most = int(base * self._settings.batch_growth)
         best = goodput.best_batch(len(gpus), nodes, at_most=most)
         if job.wanted is not None and job.wanted.gpus == gpus:
             gain = goodput.at(len(gpus), nodes, best) / goodput.at(len(gpus), nodes, now)
@@ -108,10 +117,10 @@ class Equi:
         return Allocation.even(gpus, best, job.local_limit)
 
     def save(self) -> dict[str, Any]:
-        return {}
+        return {"epoch_batch": dict(self._epoch_batch)}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        pass
+        self._epoch_batch = {JobId(job): int(n) for job, n in saved["epoch_batch"].items()}
 
 
 def _on_healthy_nodes(view: View, job: JobView) -> tuple[Gpu, ...]:
@@ -125,19 +134,3 @@ def _most(job: JobView) -> int:
         return job.job.min_gpus
     largest = job.description.dataset_size
     return largest if job.max_gpus is None else min(largest, job.max_gpus)
-
-
-def _places(
-    room: Room, staying: Mapping[JobId, tuple[Gpu, ...]], shares: Mapping[JobId, int]
-) -> dict[JobId, tuple[Gpu, ...]]:
-    """Where everybody goes: first those who give, so that there is something to take."""
-    kept = {}
-    for job, gpus in staying.items():
-        size = shares.get(job, 0)
-        kept[job] = room.shrink(gpus, size) if size < len(gpus) else gpus
-    places = {}
-    for job, size in shares.items():
-        grown = room.grow(kept[job], size) if size > len(kept[job]) else kept[job]
-        assert grown is not None, "shares never exceed what there is"
-        places[job] = grown
-    return places

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, ClassVar
 
 from ones.core.events import CAPACITY_EVENTS, Event
@@ -17,6 +18,9 @@ from ones.core.policy import Decision
 from ones.core.schedule import Allocation, ScheduleEdit
 from ones.core.view import JobView, View
 from ones.models.packing import Room
+
+#: jobs of the queue that one decision looks at: what lies deeper waits for the next one
+DEPTH = 100
 
 
 class Fifo:
@@ -43,7 +47,7 @@ class Fifo:
         taken: dict[str, int] = {}  # by owner, in this decision
         notes: dict[JobId, str] = {}
         blocked = False
-        for waiting in view.waiting:
+        for waiting in islice(view.waiting, DEPTH):
             size = _size(waiting)
             owner_room = view.room(waiting.job.owner)
             if owner_room is not None and size > owner_room - taken.get(waiting.job.owner, 0):

@@ -29,7 +29,7 @@ from ones.workload.trace import Trace
 MEASURED_STEPS = 20
 #: a policy that asks to be woken so often in a row, with nothing else happening, is idling
 IDLE_WAKES = 10_000
-_ACCURACY, _SPEED, _NOISE = 1, 2, 3  # what a random number is for
+_ACCURACY, _SPEED, _NOISE, _STEP = 1, 2, 3, 4  # what a random number is for
 
 MECHANISMS = ("elastic", "checkpoint")
 
@@ -105,23 +105,28 @@ class SimEngine:
 
     # time
 
-    def _next_trace_time(self) -> float:
+    def _next_arrival_time(self) -> float:
         arrivals, i = self._arrivals, self._next_arrival
-        at = arrivals[i].job.submitted_at if i < len(arrivals) else inf
+        return arrivals[i].job.submitted_at if i < len(arrivals) else inf
+
+    def _next_trace_time(self) -> float:
+        at = self._next_arrival_time()
         return min(at, self._incidents[0].at) if self._incidents else at
 
     def _advance(self, at: float) -> None:
-        """Let happen what happens at this moment: the trace first, then what was planned."""
+        """Let happen what happens now: arrivals, incidents, then what was planned."""
         self.now = at
-        if self._incidents and self._incidents[0].at <= at:
-            self._incident(self._incidents.popleft())
-        elif self._next_trace_time() <= at:
+        if self._next_arrival_time() <= at:
             entry = self._arrivals[self._next_arrival]
             physics = self._physics(entry.training)
             job = Trainee(self._next_arrival, entry.job, entry.training, physics)
             self._next_arrival += 1
+            if entry.job.id in self._jobs:
+                raise BugError(f"{entry.job.id} arrived twice")
             self._jobs[entry.job.id] = job
             self._out.append(ev.JobSubmitted(at, entry.job))
+        elif self._incidents and self._incidents[0].at <= at:
+            self._incident(self._incidents.popleft())
         else:
             _, _, job, token, what = heappop(self._heap)
             if token in (job.run, -job.order):
@@ -155,6 +160,7 @@ class SimEngine:
         self._at(ready_at, job, -job.order, ready)
 
     def _rescale(self, job: Trainee, allocation: Allocation, number: int) -> None:
+        allocation = self._spelled_out(job, allocation)
         newcomers = [g for g in allocation.gpus if g not in job.present]
         leavers = [g for g in job.present if g not in set(allocation.gpus)]
         times = job.physics.switch
@@ -238,9 +244,22 @@ class SimEngine:
         return Allocation.even(allocation.gpus, batch, job.physics.max_local_batch)
 
     def _train(self, job: Trainee, allocation: Allocation) -> None:
+        allocation = self._within_memory(job, allocation)
         job.begin(self.now, allocation, self._network.enter(job, allocation))
         self._plan_ahead(job)
         self._repace(self._network.neighbours(job))
+
+    def _within_memory(self, job: Trainee, allocation: Allocation) -> Allocation:
+        """A script that runs out of memory says so, and goes on in smaller parts."""
+        limit = job.physics.max_local_batch
+        if limit is None or allocation.largest_part <= limit:
+            return allocation
+        self._say(
+            ev.MemoryLimitLearned(
+                at=self.now, job=job.job.id, generation=job.generation, max_local_batch=limit
+            )
+        )
+        return Allocation.even(allocation.gpus, allocation.batch, limit)
 
     def _halt(self, job: Trainee) -> None:
         """Stand still; those who shared its network go faster."""
@@ -263,14 +282,16 @@ class SimEngine:
             if self.now <= measured_at < epoch_end:
                 self._at(measured_at, job, job.run, self._measure)
         death = job.physics.death
-        if death is not None and (dies_at := job.time_of(death.progress)) < epoch_end:
+        if death is not None and (dies_at := job.time_of(death)) < epoch_end:
             self._at(max(self.now, dies_at), job, job.run, self._die)
         else:
             self._at(epoch_end, job, job.run, self._epoch)
 
     def _measure(self, job: Trainee) -> None:
+        job.settle(self.now)
         job.measured.add(job.configuration)
-        jitter = job.physics.report_noise.step_seconds / MEASURED_STEPS**0.5
+        steps = min(MEASURED_STEPS, max(1, job.stretch_steps))
+        jitter = job.physics.report_noise.step_seconds / steps**0.5
         factor = lognormal(jitter, self._seed, job.number, _SPEED, len(job.measured))
         self._say(
             ev.ThroughputMeasured(
@@ -279,7 +300,7 @@ class SimEngine:
                 generation=job.generation,
                 configuration=job.configuration,
                 step_seconds=job.step_seconds * factor,
-                steps=MEASURED_STEPS,
+                steps=steps,
             )
         )
 
@@ -300,7 +321,7 @@ class SimEngine:
                 loss=job.loss(),
                 accuracy=physics.accuracy(job.progress, normal(seed, number, _ACCURACY, epoch)),
                 first_loss=physics.loss(0.0) if epoch == 1 else None,
-                step_seconds=job.step_seconds,
+                step_seconds=job.step_seconds * self._step_noise(job, steps),
                 gradient_noise=noise,
             )
         )
@@ -310,6 +331,10 @@ class SimEngine:
             self._end(job, EndReason.FINISHED, "")
         else:
             self._plan_ahead(job)
+
+    def _step_noise(self, job: Trainee, steps: int) -> float:
+        sigma = job.physics.report_noise.step_seconds / max(1, steps) ** 0.5
+        return lognormal(sigma, self._seed, job.number, _STEP, job.epochs)
 
     def _die(self, job: Trainee) -> None:
         assert job.physics.death is not None
@@ -365,6 +390,7 @@ class SimEngine:
         survivors = held.without(g for g in held.gpus if g not in job.present) if held else None
         if survivors is None:
             self._halt(job)
+            job.held = None
             job.fall_back()
             return
         if pending is not None and kind == "rescale":
@@ -374,15 +400,19 @@ class SimEngine:
         if held is not None and any(gpu in held.gpus for gpu in gpus):
             self._halt(job)
             job.held = survivors
-            regrouped_at = self.now + job.physics.switch.regroup
-            self._at(regrouped_at, job, -job.order, self._regroup)
+            if not self._elastic:  # who re-scales by checkpoint recovers by checkpoint
+                job.fall_back()
+            self._at(self.now + self._regroup_seconds(job), job, -job.order, self._regroup)
         elif job.allocation is None:
             self._train(job, survivors)
+
+    def _regroup_seconds(self, job: Trainee) -> float:
+        return job.physics.switch.regroup if self._elastic else job.physics.switch.restart
 
     def _regroup(self, job: Trainee) -> None:
         assert job.held is not None
         plan, incarnation = job.generation
         job.generation = Generation(plan, incarnation + 1)
-        pause = job.physics.switch.regroup
+        pause = self._regroup_seconds(job)
         self._say(ev.Rescaled(self.now, job.job.id, job.generation, pause))
         self._train(job, job.held)

@@ -13,7 +13,6 @@ import math
 from ones.core.job import EndReason
 from ones.core.schedule import Allocation
 from ones.sim.physics import Death, Noise, Setback, SwitchTimes
-from ones.workload.generate import STOP_EPOCHS
 from ones.workload.kinds import Numbers, paper_numbers
 from ones.workload.trace import Training
 
@@ -95,7 +94,7 @@ class KindPhysics:
     def noise_scale(self, progress: float) -> float:
         """φ grows as training goes on: φ0 max(1, e)^k, up to a limit."""
         kind = self._kind
-        grown = max(1.0, progress / self._training.length)
+        grown = max(1.0, progress)
         return min(kind.noise_limit, kind.noise_start * float(grown**kind.noise_growth))
 
     def efficiency(self, batch: int, progress: float) -> float:
@@ -132,14 +131,12 @@ class KindPhysics:
         )
 
     def _death(self) -> Death | None:
-        """A job that fails or is killed ends at a part of the work that it would have needed."""
         training = self._training
         if training.dies_after is None:
             return None
         reason = EndReason.CANCELLED if training.killed else EndReason.FAILED
         word = "killed" if training.killed else "failed"
-        whole = self.epochs_to_target() + STOP_EPOCHS
-        return Death(training.dies_after * whole, reason, f"{word}, as the trace says")
+        return Death(reason, f"{word}, as the trace says", epochs=training.dies_after)
 
     def epochs_to_target(self) -> float:
         """Effective epochs until the mean accuracy reaches its target."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from math import ceil
 
 from ones.core.cluster import Cluster
@@ -23,7 +23,7 @@ def physics_of(training: Truth) -> JobPhysics:
     return KindPhysics(training)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def epochs_needed(training: Truth, batch: int) -> int:
     """Epochs to its end at a fixed batch, without noise."""
     if isinstance(training, RecordedTraining):
@@ -38,7 +38,7 @@ def epochs_needed(training: Truth, batch: int) -> int:
     return epochs + confirmation
 
 
-@cache
+@lru_cache(maxsize=4096)
 def expected_seconds(training: Truth, gpus: int, batch: int) -> float:
     """Training time on so many GPUs, packed, with this batch; start-up not included."""
     physics = physics_of(training)
@@ -48,6 +48,15 @@ def expected_seconds(training: Truth, gpus: int, batch: int) -> float:
     return epochs_needed(training, allocation.batch) * steps * physics.step_seconds(allocation)
 
 
+def length_of(training: Truth, gpus: int, batch: int) -> tuple[float, int]:
+    """Seconds and epochs: what mapping a production trace asks for."""
+    seconds = expected_seconds(training, gpus, batch)
+    return seconds, epochs_needed(training, max(batch, gpus))
+
+
 def one_gpu_seconds(training: Truth) -> float:
-    """The work of a job, in the unit in which loads are told."""
-    return expected_seconds(training, 1, training.base_batch)
+    """The work of a job, in the unit in which loads are told; of one that dies, until then."""
+    seconds = expected_seconds(training, 1, training.base_batch)
+    if isinstance(training, Training) and training.dies_after is not None:
+        seconds *= min(1.0, training.dies_after / epochs_needed(training, training.base_batch))
+    return seconds

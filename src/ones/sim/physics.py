@@ -1,8 +1,8 @@
 """How jobs really train: the hidden truth of the simulator. No policy can import this.
 
-`Physics.of(training)` gives the laws of one job, as the engine uses them. Where they
-come from differs: `kinds` has formulas with the numbers of the data file, `recorded`
-what was measured in a run that is simulated again.
+`JobPhysics` is the laws of one job, as the engine uses them. Where they come from
+differs: `kinds` has formulas with the numbers of the data file, `recorded` what was
+measured in a run that is simulated again; `lengths.physics_of` knows which.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A job that does not live to converge, or whose end is known: at so much progress."""
+    """An end that no stop rule brings: after so much progress, or after so many true epochs."""
 
-    progress: float
     reason: EndReason
     message: str
+    progress: float | None = None
+    epochs: float | None = None
 
 
 class JobPhysics(Protocol):

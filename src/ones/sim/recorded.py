@@ -35,10 +35,10 @@ class RecordedPhysics:
             newcomer=costs.worker_start_seconds,
             regroup=costs.regroup_seconds if pause is None else min(pause, costs.regroup_seconds),
             rescale=1.0 if pause is None else pause,
-            restart=RESTART_SECONDS,
+            restart=training.restart_seconds or RESTART_SECONDS,
         )
         self.report_noise = Noise(0.0, 0.0)  # the noise is in the recording
-        self.death = Death(training.total, training.end, training.end_message)
+        self.death = Death(training.end, training.end_message, progress=training.total)
         self._measured = dict(training.step_seconds)
         fitted = fit_speed({c: StepTime(t, 1) for c, t in training.step_seconds})
         assert fitted is not None, "a recorded job has measured its speed"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ones.core.cluster import Gpu
 from ones.core.job import Configuration, Generation, Job
 from ones.core.schedule import Allocation
-from ones.sim.physics import JobPhysics, Setback
+from ones.sim.physics import Death, JobPhysics, Setback
 from ones.workload.trace import RecordedTraining, Training
 
 _SLACK = 1e-9  # of a step: sums of floats are not exact
@@ -30,9 +30,10 @@ class Trainee:
 
     __slots__ = (
         "allocation", "batch", "configuration", "described", "epoch_samples", "epoch_steps",
-        "epochs", "generation", "held", "job", "measured", "number", "order", "pending",
-        "physics", "prepared", "present", "progress", "ran_before", "run", "saved",
-        "sharing", "since", "spike", "spiked_at", "step_seconds", "training", "worth",
+        "epochs", "generation", "held", "job", "low_batch", "measured", "number", "order",
+        "pending", "physics", "prepared", "present", "progress", "ran_before", "run", "saved",
+        "sharing", "since", "spike", "spiked_at", "step_seconds", "stretch_steps", "training",
+        "worth",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +60,8 @@ class Trainee:
         # how it goes
         self.allocation: Allocation | None = None  # None: it stands still
         self.batch = 0  # of the last stretch
+        self.low_batch = 0  # smallest since the last epoch ended
+        self.stretch_steps = 0  # since the configuration changed
         self.configuration = Configuration(0, 0, 0)
         self.since = 0.0
         self.step_seconds = math.inf
@@ -73,8 +76,12 @@ class Trainee:
         self.since = at
         self.sharing = sharing
         self.step_seconds = self.physics.step_seconds(allocation, sharing)
-        setback = self.physics.setback(self.batch, allocation.batch)
+        self.stretch_steps = 0
+        # against the smallest batch of this epoch: many small jumps are a large one
+        setback = self.physics.setback(self.low_batch, allocation.batch)
+        self.low_batch = min(self.low_batch or allocation.batch, allocation.batch)
         if setback.epochs:
+            self.low_batch = allocation.batch
             self.progress = max(0.0, self.progress - setback.epochs)
             self.saved = min(self.saved, self.progress)
             self.spike, self.spiked_at = setback, self.epochs
@@ -106,11 +113,8 @@ class Trainee:
         steps = math.floor((at - self.since) / self.step_seconds + _SLACK)
         left = self.training.dataset_size - self.epoch_samples
         samples = min(steps * self.batch, left)
-        self.epoch_steps += steps
-        self.epoch_samples += samples
-        self.progress += samples / self.training.dataset_size * self.worth
+        self._book(steps, samples)
         self.since += steps * self.step_seconds
-        self._appraise()
 
     def share_network(self, at: float, sharing: int) -> None:
         """Others have come to, or gone from, its network card: the step under way changes pace."""
@@ -122,10 +126,15 @@ class Trainee:
         self.step_seconds = self.physics.step_seconds(self.allocation, sharing)
         self.since = at - part_done * self.step_seconds
 
-    def time_of(self, progress: float) -> float:
-        """When it will have made so much progress, if nothing changes: at the end of a step."""
-        per_step = self.batch / self.training.dataset_size * self.worth
-        steps = max(0, math.ceil((progress - self.progress) / per_step - _SLACK))
+    def time_of(self, death: Death) -> float:
+        """When it will die, if nothing changes: at the end of a step."""
+        size = self.training.dataset_size
+        if death.epochs is not None:
+            samples = (death.epochs - self.epochs) * size - self.epoch_samples
+        else:
+            assert death.progress is not None
+            samples = (death.progress - self.progress) / self.worth * size
+        steps = max(0, math.ceil(samples / self.batch - _SLACK))
         return self.since + steps * self.step_seconds
 
     def loss(self) -> float | None:
@@ -143,17 +152,29 @@ class Trainee:
         self.allocation = None
 
     def finish_epoch(self, at: float) -> tuple[int, int]:
-        """(steps, samples) of the epoch that is done; its end is checkpointed."""
-        self.settle(at)
+        """(steps, samples) of the epoch that is done; its end is checkpointed.
+
+        What was left of it is booked as such: dividing a long time by a short step would not
+        be exact.
+        """
+        left = self.training.dataset_size - self.epoch_samples
+        self._book(-(-left // self.batch), left)
         self.since = at
         steps, samples = self.epoch_steps, self.epoch_samples
         self.epochs += 1
         self.epoch_steps = self.epoch_samples = 0
         self.saved = self.progress
+        self.low_batch = self.batch
         return steps, samples
 
+    def _book(self, steps: int, samples: int) -> None:
+        self.epoch_steps += steps
+        self.stretch_steps += steps
+        self.epoch_samples += samples
+        self.progress += samples / self.training.dataset_size * self.worth
+        self._appraise()
+
     def fall_back(self) -> None:
-        """Nobody survived: go on from the last checkpoint, when GPUs come again."""
-        self.held = None
+        """To the last checkpoint."""
         self.epoch_steps = self.epoch_samples = 0
         self.progress = self.saved

@@ -57,7 +57,6 @@ def _number(value: str) -> float:
     return number
 
 
-#: submit, cancel, node-down, node-drain, node-up
 SUBMIT = "submit"
 EVENTS = (SUBMIT, "cancel", "node-down", "node-drain", "node-up")
 
@@ -100,7 +99,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("patience", int, None, "stop after so many epochs without improvement", 1),
     Column("length", _number, 1.0, "factor on the epochs that the model needs"),
     Column("rate_follows", _yes_no, "yes", "no: the learning rate stays when the batch grows"),
-    Column("dies_after", _number, None, "the job fails at this part of its work, 0 to 1"),
+    Column("dies_after", _number, None, "epochs after which the job fails"),
     Column("killed", _yes_no, "no", "yes: it does not fail then, but is killed"),
     Column("node", _text, "", "for node events: its name"),
 )

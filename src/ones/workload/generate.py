@@ -82,6 +82,13 @@ def generate(
     return Trace.of(f"paper seed {seed}", entries)
 
 
+def stop_rule(kind: Kind) -> StopRule:
+    """Of the evaluation: its target, confirmed."""
+    return StopRule(
+        target_accuracy=kind.target_accuracy, target_epochs=STOP_EPOCHS, max_epochs=MOST_EPOCHS
+    )
+
+
 def _entry(name: str, at: float, kind: Kind, size: int, gpus: int, length: float) -> TraceJob:
     base = int(kind.base_batch)
     return TraceJob(
@@ -91,11 +98,7 @@ def _entry(name: str, at: float, kind: Kind, size: int, gpus: int, length: float
             kind=kind.name,
             requested_gpus=gpus,
             requested_batch=base * gpus,
-            stop=StopRule(
-                target_accuracy=kind.target_accuracy,
-                target_epochs=STOP_EPOCHS,
-                max_epochs=MOST_EPOCHS,
-            ),
+            stop=stop_rule(kind),
         ),
         Training(
             kind=kind.name,

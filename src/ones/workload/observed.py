@@ -16,8 +16,7 @@ from statistics import fmean
 
 from ones.core.job import Job, JobId
 from ones.errors import UserError
-from ones.stopping import StopRule
-from ones.workload.generate import MOST_EPOCHS, STOP_EPOCHS
+from ones.workload.generate import stop_rule
 from ones.workload.kinds import Kind, paper_numbers
 from ones.workload.trace import Trace, TraceJob, Training
 
@@ -28,8 +27,8 @@ MOST_GPUS = 16
 #: a job that failed or was killed is taken to have been half way (assumed: nobody knows)
 DEATH_AT = 0.5
 
-#: seconds that a training takes on so many GPUs with this batch; the simulator knows
-Lasts = Callable[[Training, int, int], float]
+#: (seconds, epochs) that a training takes on so many GPUs with this batch; the simulator knows
+Lasts = Callable[[Training, int, int], tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ def stretched(trace: Trace, factor: float) -> Trace:
         at = round(entry.job.submitted_at * factor, 3)
         return TraceJob(replace(entry.job, submitted_at=at), entry.training)
 
-    incidents = [replace(i, at=i.at * factor) for i in trace.incidents]
+    incidents = [replace(i, at=round(i.at * factor, 3)) for i in trace.incidents]
     return Trace.of(trace.name, map(moved, trace.jobs), incidents)
 
 
@@ -102,14 +101,15 @@ def _job(row: Observed, at: float, factor: float, lasts: Lasts) -> TraceJob:
         base_batch=base,
     )  # fmt: skip
     wanted = row.seconds * row.gpus / gpus / (DEATH_AT if row.died else 1.0)
-    times = wanted / lasts(sample, gpus, base * gpus)
+    seconds, epochs = lasts(sample, gpus, base * gpus)
+    times = wanted / seconds
     # more data of the same difficulty: as many epochs, each of them longer
     size = max(base, round(sample.dataset_size * times))
     training = replace(
         sample,
         dataset_size=size,
         length=math.sqrt(size / sample.dataset_size),
-        dies_after=DEATH_AT if row.died else None,
+        dies_after=round(DEATH_AT * epochs, 3) if row.died else None,
         killed=row.killed,
     )
     return TraceJob(
@@ -120,11 +120,7 @@ def _job(row: Observed, at: float, factor: float, lasts: Lasts) -> TraceJob:
             owner=row.owner,
             requested_gpus=gpus,
             requested_batch=base * gpus,
-            stop=StopRule(
-                target_accuracy=kind.target_accuracy,
-                target_epochs=STOP_EPOCHS,
-                max_epochs=MOST_EPOCHS,
-            ),
+            stop=stop_rule(kind),
         ),
         training,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 
 from ones.errors import InvalidFileError, UnknownNameError
@@ -32,7 +33,9 @@ class _Cells:
             number = float(text)
         except ValueError:
             raise self.wrong(field, f"{text!r} is not a number") from None
-        if not number >= least:
+        if not isfinite(number):
+            raise self.wrong(field, f"{text!r} is not a finite number")
+        if number < least:
             raise self.wrong(field, f"{text} is less than {least:g}")
         return number
 
@@ -129,12 +132,18 @@ def read_rows(path: Path, name: str) -> Iterator[Observed]:
     read = READERS[name][1]
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.DictReader(file)
+        names: set[str] = set()
         for number, row in enumerate(rows):
             if None in row or any(value is None for value in row.values()):
                 raise InvalidFileError(
                     path, f"not as many values as the {len(rows.fieldnames or [])} columns",
                     line=rows.line_num,
                 )  # fmt: skip
-            observed = read(_Cells(path, rows.line_num, row), number)
-            if observed is not None:
-                yield observed
+            cells = _Cells(path, rows.line_num, row)
+            observed = read(cells, number)
+            if observed is None:
+                continue
+            if observed.name in names:
+                raise cells.wrong("name", f"{observed.name!r} is there twice")
+            names.add(observed.name)
+            yield observed

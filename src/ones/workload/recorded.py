@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ones.core.events import EpochFinished, JobEnded, JobSubmitted
+from ones.core.events import EpochFinished, JobEnded, JobSubmitted, Rescaled
 from ones.core.job import Job, JobId
 from ones.core.plan import Plan
 from ones.core.record import JobRecord
@@ -25,6 +25,7 @@ from ones.workload.trace import Milestone, RecordedTraining, Trace, TraceJob
 @dataclass(slots=True)
 class _Gathered:
     job: Job
+    pauses: list[float] = field(default_factory=list)  # of changes that took any time
     milestones: list[Milestone] = field(default_factory=list)
 
 
@@ -32,7 +33,7 @@ def read_recording(log: RunLog) -> tuple[Trace, int]:
     """The trace, and how many jobs of the log were left out."""
     state = State(log.header.cluster, log.header.switch_cost)
     gathered: dict[JobId, _Gathered] = {}
-    done: list[TraceJob] = []
+    done: dict[JobId, TraceJob] = {}
     for entry in log:
         if isinstance(entry, Plan):
             state.adopt(entry)
@@ -44,13 +45,17 @@ def read_recording(log: RunLog) -> tuple[Trace, int]:
             gathered[entry.job.id] = _Gathered(entry.job)
         elif isinstance(entry, EpochFinished):
             _take_epoch(gathered[entry.job], state.records[entry.job], entry)
+        elif isinstance(entry, Rescaled) and entry.pause_seconds > 0:
+            gathered[entry.job].pauses.append(entry.pause_seconds)
         elif isinstance(entry, JobEnded) and record is not None:
-            training = _training(gathered[entry.job], record, state)
+            training = _training(gathered[entry.job], record, state, log.header.mechanism)
             if training is not None:
-                done.append(TraceJob(_asked(gathered[entry.job].job), training))
+                done[entry.job] = TraceJob(_asked(gathered[entry.job].job), training)
     if not done:
         raise UserError(f"{log.path}: no job of this log has ended: there is nothing to run again")
-    return Trace.of(log.path.name, done), len(gathered) - len(done)
+    # by submission, and not as they ended: that would tell a policy who is short
+    jobs = [done[job] for job in gathered if job in done]
+    return Trace.of(log.path.name, jobs), len(gathered) - len(done)
 
 
 def _take_epoch(job: _Gathered, record: JobRecord, event: EpochFinished) -> None:
@@ -64,12 +69,15 @@ def _take_epoch(job: _Gathered, record: JobRecord, event: EpochFinished) -> None
     job.milestones.append(Milestone(progress, event.accuracy, event.loss, event.gradient_noise))
 
 
-def _training(job: _Gathered, record: JobRecord, state: State) -> RecordedTraining | None:
+def _training(
+    job: _Gathered, record: JobRecord, state: State, mechanism: str
+) -> RecordedTraining | None:
     description = record.description
     if description is None or not job.milestones or not record.profile:
         return None
     outcome = state.ended[record.id]
-    pauses = record.rescales
+    pause = sum(job.pauses) / len(job.pauses) if job.pauses else None
+    by_checkpoint = mechanism == "checkpoint"
     return RecordedTraining(
         dataset_size=description.dataset_size,
         base_batch=description.base_batch,
@@ -81,7 +89,8 @@ def _training(job: _Gathered, record: JobRecord, state: State) -> RecordedTraini
         first_loss=record.first_loss,
         end=outcome.reason,
         end_message=outcome.message,
-        rescale_seconds=record.pause_seconds / pauses if pauses else None,
+        rescale_seconds=None if by_checkpoint else pause,
+        restart_seconds=pause if by_checkpoint else None,
     )
 
 

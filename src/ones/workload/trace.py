@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from ones.core.cluster import Cluster
 from ones.core.events import CancelRequested, NodeDown, NodeDraining, NodeUp
@@ -28,7 +29,7 @@ class Training:
     base_batch: int
     length: float = 1.0  # multiplies the epochs that its kind needs
     rate_follows: bool = True  # the learning rate follows the batch
-    dies_after: float | None = None  # fails, or is killed, at this part of its work
+    dies_after: float | None = None  # epochs after which it fails, or is killed
     killed: bool = False  # by its user; else it fails
 
     def __post_init__(self) -> None:
@@ -41,8 +42,8 @@ class Training:
             )
         if not self.length > 0:
             raise ValueError(f"length {self.length} is not above 0")
-        if self.dies_after is not None and not 0 <= self.dies_after <= 1:
-            raise ValueError(f"dies_after {self.dies_after} is not in 0..1")
+        if self.dies_after is not None and not self.dies_after >= 0:
+            raise ValueError(f"dies_after {self.dies_after} is negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class RecordedTraining:
     first_loss: float | None
     end: EndReason
     end_message: str
-    rescale_seconds: float | None  # mean of its pauses
+    rescale_seconds: float | None  # mean of its pauses; None: it had none
+    restart_seconds: float | None  # likewise, through a checkpoint
 
     @property
     def total(self) -> float:
@@ -102,14 +104,23 @@ class Trace:
 
 def check_fits(trace: Trace, cluster: Cluster) -> None:
     """Refuse a trace that this cluster can never serve, naming the job or the node."""
+    coming = sum(i.gpus for i in trace.incidents if isinstance(i, NodeUp))
+    names: set[JobId] = set()
     for entry in trace.jobs:
         job = entry.job
+        if job.id in names:
+            raise UserError(f"{trace.name}: job {job.id} is there twice")
+        names.add(job.id)
         for name in ("requested_gpus", "min_gpus"):
-            if getattr(job, name) > cluster.n_gpus:
+            if min(getattr(job, name), job.max_gpus or inf) > cluster.n_gpus + coming:
                 raise UserError(
                     f"{trace.name}: job {job.id}: {name} {getattr(job, name)}"
                     f" is more than the {cluster.n_gpus} GPUs of the cluster"
                 )
+    _check_incidents(trace, cluster)
+
+
+def _check_incidents(trace: Trace, cluster: Cluster) -> None:
     arrivals: dict[JobId, float] = {entry.job.id: entry.job.submitted_at for entry in trace.jobs}
     nodes = {node.id: node.gpus for node in cluster.nodes.values()}  # 0: down
     for incident in trace.incidents:
