@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 # One thread for linear algebra: runs are reproducible to the byte, and quicker at our sizes.
 # Set before numpy is imported anywhere.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+# Compiled kernels are kept where other caches are, and not beside the source.
+_caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+os.environ.setdefault("NUMBA_CACHE_DIR", str(_caches / "ones" / "numba"))
 
 INTERRUPTED = 130  # as shells count it: 128 + SIGINT
 

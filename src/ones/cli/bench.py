@@ -61,6 +61,35 @@ def sim(
     print_table(f"simulator under {policy}", heads, [[row[c] for c in columns] for row in rows])
 
 
+@bench.command()
+def search(
+    quick: Annotated[bool, typer.Option("--quick", help="Only 16, 64 and 256 GPUs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Speed and quality of the evolutionary search, against greedy, annealing and the optimum.
+
+    Example: ones bench search --quick
+    """
+    from ones.lab.bench import framed
+    from ones.lab.bench_search import CASES, bench_search
+
+    cases = tuple(case for case in CASES if not quick or case[0] <= QUICK_GPUS)
+    rows = bench_search(cases, progress=say)
+    if json:
+        print_json(framed("search", rows))
+        return
+    columns = ["case", "ms_per_generation", "reference_ms_per_generation", "gap_percent_0_1s",
+               "gap_percent_1s", "greedy_gap_percent", "annealing_gap_percent_1s",
+               "startup_seconds", "peak_mb"]  # fmt: skip
+    heads = ["case", "ms/generation", "plain Python ms", "gap % 0.1 s", "gap % 1 s", "greedy %",
+             "annealing %", "start-up s", "peak MB"]  # fmt: skip
+    print_table("evolutionary search", heads, [[row.get(c) for c in columns] for row in rows])
+
+
+#: largest cluster of a quick run
+QUICK_GPUS = 256
+
+
 def _numbers(name: str, text: str | None) -> list[int]:
     if text is None:
         return []

@@ -19,6 +19,8 @@ from ones.errors import InvalidSettingError, UnknownNameError
 OURS: dict[str, str] = {
     "equi": "ones.policies.equi:Equi",
     "fifo": "ones.policies.fifo:Fifo",
+    "ones": "ones.policies.ones.policy:Ones",
+    "ones-paper": "ones.policies.ones.policy:OnesPaper",
 }
 
 GROUP = "ones.policies"

@@ -1,0 +1,132 @@
+"""From numbers of GPUs to GPUs: who goes where, with which batch, and why.
+
+A job whose number and batch stay keeps its place. The paper's reorder packs all jobs
+in the order of their occurrence instead (`placement="occurrence"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ones.core.cluster import Gpu
+from ones.core.job import JobId
+from ones.core.schedule import Allocation, Schedule
+from ones.core.view import JobView, View
+from ones.models.packing import Room
+from ones.models.sharing import OwnerRoom
+from ones.policies.ones.question import Question
+
+#: a change of nothing but the batch must save so many times what it costs
+BATCH_CHANGE_WORTH = 2.0
+
+
+def deploy(
+    view: View,
+    question: Question,
+    counts: NDArray[np.int32],
+    *,
+    remaining: NDArray[np.float64],
+    packed: bool,
+    choosy: bool,
+) -> tuple[Schedule, dict[JobId, str]]:
+    """The schedule with these numbers of GPUs, and a note for each job that it changes.
+
+    `remaining` is the expected work of each job in samples; `choosy` leaves a batch alone
+    that is not worth a change of its own.
+    """
+    sizes = _within_owners_room(view, question, counts)
+    places = _pack(view, question, sizes) if packed else _keep(view, question, sizes)
+    edit = view.schedule.edit()
+    notes: dict[JobId, str] = {}
+    for i, job in enumerate(question.jobs):
+        if job.id not in places:
+            if job.wanted is not None:
+                edit.drop(job.id)
+                notes[job.id] = f"preempted: {_why(question, i, remaining)}"
+            continue
+        gpus = places[job.id]
+        allocation = _allocation(question, i, gpus, float(remaining[i]), choosy=choosy)
+        if allocation != job.wanted:
+            edit.put(job.id, allocation)
+            notes[job.id] = f"{_what(job, allocation)}: {_why(question, i, remaining)}"
+    return edit.done(), notes
+
+
+def _within_owners_room(
+    view: View, question: Question, counts: NDArray[np.int32]
+) -> dict[JobId, int]:
+    """The search knows each job's room, not what an owner's jobs take together."""
+    room = OwnerRoom(view, question.jobs)
+    sizes: dict[JobId, int] = {}
+    for job, count in zip(question.jobs, counts.tolist(), strict=True):
+        for size in (count, len(question.staying[job.id]), 0):
+            if size <= count and room.take(job.job.owner, size):
+                sizes[job.id] = size
+                break
+    return sizes
+
+
+def _keep(
+    view: View, question: Question, sizes: Mapping[JobId, int]
+) -> dict[JobId, tuple[Gpu, ...]]:
+    return Room(view).arrange(question.staying, sizes)
+
+
+def _pack(
+    view: View, question: Question, sizes: Mapping[JobId, int]
+) -> dict[JobId, tuple[Gpu, ...]]:
+    """Reorder: workers side by side, in the order in which the jobs occur on the GPUs."""
+    pool = sorted({*view.free, *(g for gpus in question.staying.values() for g in gpus)})
+    order = sorted(
+        (job for job, size in sizes.items() if size),
+        key=lambda job: (not question.staying[job], question.staying[job][:1]),
+    )
+    places, at = {}, 0
+    for job in order:
+        places[job] = tuple(pool[at : at + sizes[job]])
+        at += sizes[job]
+    return places
+
+
+def _allocation(
+    question: Question, i: int, gpus: tuple[Gpu, ...], remaining: float, *, choosy: bool
+) -> Allocation:
+    job = question.jobs[i]
+    size = len(gpus)
+    batch = int(question.batches[i][size - 1])
+    if not batch:
+        return Allocation.as_scripted(gpus)
+    if choosy and job.wanted is not None and job.wanted.gpus == gpus:
+        now = job.wanted.batch
+        speed = question.rates[i][size - 1]
+        slower = speed * min(1.0, now / batch) ** 0.5  # a smaller batch is slower, not by all
+        saved = remaining / slower - remaining / speed
+        if batch <= now or saved < BATCH_CHANGE_WORTH * job.switch_cost.rescale_seconds:
+            return job.wanted
+    return Allocation.even(gpus, batch, job.local_limit)
+
+
+def _what(job: JobView, allocation: Allocation) -> str:
+    gpus = f"{allocation.n_gpus} GPU" + ("s" if allocation.n_gpus > 1 else "")
+    batch = f", batch {allocation.batch}" if allocation.batch else ""
+    before = job.wanted.n_gpus if job.wanted else 0
+    if not before:
+        return f"starts on {gpus}{batch}"
+    if before == allocation.n_gpus:
+        return f"stays on {gpus}{batch}"
+    return f"{'grows' if allocation.n_gpus > before else 'shrinks'} from {before} to {gpus}{batch}"
+
+
+def _why(question: Question, i: int, remaining: NDArray[np.float64]) -> str:
+    """Its place by remaining work, and how many compete."""
+    seconds = remaining[i] / question.rates[i][0]
+    ahead = sum(
+        1 for k in range(len(question.jobs)) if remaining[k] / question.rates[k][0] < seconds
+    )
+    return (
+        f"about {seconds:,.0f} GPU-seconds left, {ahead} of {len(question.jobs) - 1} others"
+        f" have less, {question.problem.gpus} GPUs"
+    )

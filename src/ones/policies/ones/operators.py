@@ -1,0 +1,144 @@
+"""What the operators know of a problem, laid out for them: limits, order of admission, fills.
+
+Every candidate that an operator has changed is repaired in the same way:
+
+1. trim: nobody has more than it may; who has less than it needs is dropped;
+2. admit: new jobs get their least number of GPUs, taken from the jobs that have run
+   longest (those with more than they need first) when none are idle;
+3. fill: idle GPUs go to waiting jobs and to jobs that can grow;
+4. reorder: the workers of a job lie side by side, in the order of occurrence.
+
+The fill has two rules. The paper's (0): a waiting job would get its least, a running one
+would grow to its limit R_j, whoever adds least cost goes first (smallest Δφ_j Y_j);
+`waiting_first` puts all waiting jobs before all running ones. The slope rule (1) is
+ours: each job would go to the size from which further growth pays less, the least cost
+added *per GPU* goes first. Each fill draws its rule and the draw of Y it goes by.
+
+`kernels` and `reference` hold the same operators twice, the first for speed, the second
+to be read and to be compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ones.policies.ones.problem import Flags, Floats, Ints, Problem
+
+#: probability that a preempted job is left out of the fill that follows
+LEFT_OUT = 0.7
+#: mutation rate θ: so many jobs of a candidate on average, within bounds
+MUTATED_JOBS, LEAST_RATE, MOST_RATE = 1.5, 0.02, 0.2
+PAPER, SLOPE = 0, 1
+
+Seeds = NDArray[np.uint64]
+
+
+class Tables(NamedTuple):
+    """A problem as the kernels want it. Always the same types, so that they compile once."""
+
+    gpus: int
+    usable: int
+    idle_charge: float
+    waiting_first: bool
+    slope_share: float  # of the fills
+    left_out: float  # these four are here and not baked into compiled code
+    mutated_jobs: float
+    least_rate: float
+    most_rate: float
+    runnable: int  # jobs that may run: so many entries of every order
+    least: Ints
+    most: Ints
+    first_in: Ints  # new jobs that must run
+    must_run: Flags
+    by_age: Ints  # jobs, those that ran longest first
+    scores: NDArray[np.float64]  # [job, GPUs, 3]: ranking cost, cost and extra, less if it waits
+    draws: Floats  # [job, draw]: work of single draws, as far as selection looks at them
+    fill_work: Floats  # [fill, job]: work that a fill goes by
+    grown: NDArray[np.int32]  # [rule, job, GPUs]: the size that a job would go to
+    growth: NDArray[np.float64]  # [rule, job, GPUs, 2]: what that adds per work, and whatever it is
+    order: NDArray[np.int32]  # [rule, fill, place]: waiting jobs, the cheapest first
+    order_cost: Floats  # [rule, fill, place]: what each adds
+
+
+def tables(
+    problem: Problem,
+    *,
+    by_mean: bool,
+    waiting_first: bool,
+    slope_share: float,
+    fill_draws: int,
+    next_sizes: Callable[[Floats, Ints, Ints], Ints],
+) -> Tables:
+    ranked_by = ranking_work(problem, by_mean=by_mean)
+    ranking = problem.table(ranked_by)
+    first_in = problem.first_in()
+    must_run = np.zeros(len(problem.keys), np.bool_)
+    must_run[first_in] = True
+    several = by_mean and len(problem.work) > 1
+    fill_work = np.vstack([ranked_by, problem.work[: fill_draws if several else 0]])
+    grown = np.zeros((2, *problem.cost.shape), np.int32)
+    grown[PAPER] = problem.most[:, None]
+    grown[PAPER, :, 0] = np.minimum(problem.least, problem.most)
+    if slope_share > 0:
+        grown[SLOPE] = next_sizes(ranking, problem.least, problem.most)
+    growth = _growth(problem, grown)
+    order, order_cost = _orders(problem, fill_work, growth)
+    return Tables(
+        problem.gpus,
+        problem.usable,
+        problem.idle_charge(),
+        waiting_first,
+        slope_share,
+        LEFT_OUT,
+        MUTATED_JOBS,
+        LEAST_RATE,
+        MOST_RATE,
+        int((problem.most > 0).sum()),
+        problem.least,
+        problem.most,
+        first_in,
+        must_run,
+        np.argsort(-problem.processed, kind="stable").astype(np.int32),
+        np.stack([m - m[:, :1] for m in (ranking, problem.cost, problem.extra)], axis=2),
+        np.ascontiguousarray(problem.work.T if several else problem.work.T[:, :0]),
+        fill_work,
+        grown,
+        growth,
+        order,
+        order_cost,
+    )
+
+
+def ranking_work(problem: Problem, *, by_mean: bool) -> Floats:
+    """The cost is linear in the work, so the mean cost over draws is the cost at mean work."""
+    work: Floats = problem.work.mean(axis=0) if by_mean else problem.work[0]
+    return work
+
+
+def _growth(problem: Problem, grown: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Δφ_j of going to the next size; under the slope rule per GPU, with what a switch loses.
+
+    From no GPUs, the paper's rule takes the whole cost: waiting counts as nothing there.
+    """
+    jobs, sizes = np.ogrid[: problem.cost.shape[0], : problem.cost.shape[1]]
+    growth = np.zeros((*grown.shape, 2))
+    growth[PAPER, :, :, 0] = problem.cost[jobs, grown[PAPER]] - problem.cost
+    growth[PAPER, :, 0, 0] += problem.cost[:, 0]
+    gpus = np.maximum(grown[SLOPE] - sizes, 1)
+    growth[SLOPE, :, :, 0] = (problem.cost[jobs, grown[SLOPE]] - problem.cost) / gpus
+    growth[SLOPE, :, :, 1] = (problem.extra[jobs, grown[SLOPE]] - problem.extra) / gpus
+    return growth
+
+
+def _orders(
+    problem: Problem, fill_work: Floats, growth: NDArray[np.float64]
+) -> tuple[NDArray[np.int32], Floats]:
+    """Waiting jobs by what they would add, for every rule and draw; who may not run is last."""
+    added = fill_work * growth[:, None, :, 0, 0] + growth[:, None, :, 0, 1]
+    added[:, :, problem.most == 0] = np.inf
+    order = np.argsort(added, axis=2, kind="stable")
+    return order.astype(np.int32), np.take_along_axis(added, order, axis=2)

@@ -1,0 +1,343 @@
+"""ONES: learn from what happens, evolve schedules all the while, deploy the best one.
+
+`observe` feeds the progress model, the batch limits and the speeds, and lets the
+population evolve; `decide` picks the best schedule, if the update rule allows one, and
+turns it into GPUs. It learns nothing, so asking twice gives one answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ones.core import events as ev
+from ones.core.events import PROGRESS_EVENTS, Event
+from ones.core.job import Forecast, JobId
+from ones.core.plan import PlanAdopted, Prepare, Rescale, Start
+from ones.core.policy import Decision
+from ones.core.view import JobView, View
+from ones.policies.ones.deploy import deploy
+from ones.policies.ones.limits import ArrivalRate, BatchLimits
+from ones.policies.ones.progress import Features, ProgressModel, ProgressSettings, features_of
+from ones.policies.ones.question import UNKNOWN_DATASET, Question, Standing, ask, movable
+from ones.policies.ones.search import PAPER, Search, SearchOptions
+from ones.policies.ones.settings import OnesSettings, PaperSettings
+from ones.policies.ones.speeds import Speeds
+
+#: between two generations, when nothing else happens
+IDLE_SECONDS = 1.0
+#: a job must stay so many times what a change costs it
+STAY_FACTOR = 10.0
+_DRAWS = 1  # what a random number is for
+
+
+class Ones:
+    decides_on: ClassVar[frozenset[type[Event]]] = PROGRESS_EVENTS
+    native_mechanism: ClassVar[str] = "elastic"
+    Settings: ClassVar[type[OnesSettings]] = OnesSettings
+
+    def __init__(self, *, seed: int = 0, **settings: Any) -> None:
+        self._settings = chosen = self.Settings(**settings)
+        self._seed = seed
+        self._progress = ProgressModel(
+            ProgressSettings(
+                link=chosen.link,
+                kinds=chosen.kinds,
+                temper=chosen.temper,
+                cold_start_epochs=chosen.cold_start_epochs,
+            ),
+            seed=seed,
+        )
+        self._limits = BatchLimits(chosen)
+        self._speeds = Speeds(chosen.throughput)
+        self._arrivals = ArrivalRate()
+        self._search: Search | None = None
+        self._seen = 0  # events; draws depend on it
+        self._deployed_at = -inf
+        self._new: set[JobId] = set()  # never deployed
+        self._trained: set[JobId] = set()  # finished an epoch since the last update
+        self._changed_at: dict[JobId, float] = {}
+        self._last_batch: dict[JobId, int] = {}  # at the end of its last epoch, or its first
+        self._spoke: JobId | None = None  # whose epoch was the last event
+        self._asked: tuple[int, Question | None] = (-1, None)  # of that event; only a cache
+
+    # learning
+
+    def observe(self, event: Event | PlanAdopted, view: View) -> None:
+        self._seen += 1
+        self._spoke = None
+        match event:
+            case ev.JobSubmitted():
+                self._arrivals.saw(event.at)
+                self._new.add(event.job.id)
+            case ev.JobDescribed():
+                self._limits.joined(view.job(event.job))
+            case ev.ThroughputMeasured():
+                self._limits.stepped(view.job(event.job), event.steps)
+                self._speeds.learn(view.job(event.job))
+            case ev.EpochFinished():
+                self._learn_epoch(view.job(event.job), view)
+            case ev.JobEnded():
+                self._forget(event.job, completed=event.reason.completed)
+            case PlanAdopted():
+                self._learn_plan(event, view)
+                return
+            case _:
+                pass
+        if type(event) in self.decides_on and not isinstance(event, ev.Woke):
+            self._evolve(view, self._settings.generations)
+        elif isinstance(event, ev.Woke):
+            self._evolve(view, self._settings.idle_generations)
+
+    def _learn_epoch(self, job: JobView, view: View) -> None:
+        self._spoke = job.id
+        self._trained.add(job.id)
+        features = features_of(job)
+        if features is None:
+            return  # it reports without having joined
+        self._progress.saw_epoch(job.id, features)
+        if job.held is not None:
+            self._last_batch[job.id] = job.held.batch
+        rate = self._arrivals.at(view.now)
+        sigma = rate / max(1, view.cluster.n_gpus) if self._settings.sigma == "per-gpu" else rate
+        self._limits.finished_epoch(
+            job,
+            pressure=sigma * job.run_seconds_at(view.now),
+            gpus=view.cluster.n_gpus,
+            crowded=view.n_waiting > 0,
+        )
+
+    def _learn_plan(self, event: PlanAdopted, view: View) -> None:
+        """Only now is a job deployed, or left waiting by an update (Resume)."""
+        moved = False
+        for action in event.plan.actions:
+            if isinstance(action, Start | Rescale | Prepare):
+                moved = True
+                self._new.discard(action.job)
+                self._changed_at[action.job] = event.at
+                self._last_batch.setdefault(action.job, action.allocation.batch)
+        if not moved:
+            return
+        self._deployed_at = event.at
+        self._trained.clear()
+        for job in view.waiting:
+            if job.id not in self._new:
+                self._limits.rejected(job)
+
+    def _forget(self, job: JobId, *, completed: bool) -> None:
+        self._progress.finished(job, completed=completed)
+        self._limits.forget(job)
+        self._speeds.forget(job)
+        self._new.discard(job)
+        self._trained.discard(job)
+        self._changed_at.pop(job, None)
+        self._last_batch.pop(job, None)
+
+    def _evolve(self, view: View, generations: int) -> None:
+        question = self._question(view)
+        if question is None:
+            return
+        search = self._search_for(view)
+        search.refresh(question.problem)
+        search.evolve(question.problem, generations)
+
+    def _search_for(self, view: View) -> Search:
+        if self._search is None:
+            chosen = self._settings
+            size = chosen.population or view.cluster.n_gpus
+            self._search = Search(
+                max(2, min(size, max(2, view.cluster.n_gpus))),
+                self._seed,
+                options=self._options(),
+            )
+        return self._search
+
+    def _twin(self, search: Search) -> Search:
+        twin = Search(2, self._seed, options=self._options())
+        twin.load(search.save())
+        return twin
+
+    def _options(self) -> SearchOptions:
+        plain = SearchOptions() if self._settings.select_by_mean else PAPER
+        return replace(plain, fill_waiting_first=self._settings.fill_waiting_first)
+
+    # asking
+
+    def _question(self, view: View) -> Question | None:
+        """Made once for an event: to learn from it and to decide on it are one question."""
+        if self._asked[0] != self._seen:
+            self._asked = (self._seen, self._make_question(view))
+        return self._asked[1]
+
+    def _make_question(self, view: View) -> Question | None:
+        jobs = movable(view)
+        if not jobs:
+            return None
+        standings = {job.id: self._standing(job, view.now) for job in jobs}
+        work = self._work(jobs)
+        return ask(view, standings, work, self._limits, self._speeds, self._settings)
+
+    def _standing(self, job: JobView, now: float) -> Standing:
+        stay = 0.0
+        if self._settings.update == "events" and job.description is not None:
+            epoch = 0.0
+            if job.progress.step_seconds and job.wanted and job.wanted.batch:
+                steps = job.description.dataset_size / job.wanted.batch
+                epoch = steps * job.progress.step_seconds
+            least = max(epoch, STAY_FACTOR * job.switch_cost.rescale_seconds)
+            stay = min(self._settings.least_stay, least)
+        return Standing(
+            new=job.id in self._new,
+            may_shrink=now - self._changed_at.get(job.id, -inf) >= stay,
+            last_batch=self._last_batch.get(job.id, 0),
+        )
+
+    def _work(self, jobs: list[JobView]) -> NDArray[np.float64]:
+        """Remaining samples of each job, in each draw (Eq. 7): one bank for all candidates."""
+        features = self._features(jobs)
+        alpha, beta = self._progress.predict(features)
+        rng = np.random.default_rng([self._seed, self._seen, _DRAWS])
+        rho = self._progress.draws(alpha, beta, self._settings.draws, rng)
+        return self._progress.remaining(features, rho)
+
+    def _features(self, jobs: list[JobView]) -> list[Features]:
+        known = [job.description.dataset_size for job in jobs if job.description]
+        usual = sum(known) // len(known) if known else UNKNOWN_DATASET
+        return [
+            features_of(job)
+            or Features(
+                dataset_size=usual,
+                first_loss=None,
+                samples=0,
+                loss=None,
+                accuracy=None,
+                kind=job.job.kind,
+                declared_epochs=job.job.epochs,
+            )
+            for job in jobs
+        ]
+
+    # deciding
+
+    def decide(self, view: View) -> Decision:
+        question = self._question(view)
+        if question is None or self._search is None:
+            return Decision(schedule=view.schedule)
+        forecasts = self._forecasts(view)
+        may_update, wait_until = self._update_rule(view, question)
+        search = self._search
+        if not search.fits(question.problem):  # deciding must not change what was learned
+            search = self._twin(search)
+        counts = search.best(question.problem)
+        if not may_update:
+            counts = _only_starts(question)
+        schedule, notes = deploy(
+            view,
+            question,
+            counts,
+            remaining=question.problem.work.mean(axis=0),
+            packed=may_update and self._settings.placement == "occurrence",
+            choosy=self._settings.switching_cost,
+        )
+        return Decision(
+            schedule=schedule,
+            wake_at=self._wake_at(view, wait_until),
+            notes=notes,
+            forecasts=forecasts,
+        )
+
+    def _update_rule(self, view: View, question: Question) -> tuple[bool, float]:
+        """May the schedule be changed now; if not, when is it worth asking again?"""
+        if self._settings.update == "epochs":
+            running = [job.id for job in question.jobs if job.wanted is not None]
+            return all(job in self._trained for job in running), inf
+        ready_at = self._deployed_at + self._settings.spacing
+        return view.now >= ready_at, ready_at
+
+    def _wake_at(self, view: View, wait_until: float) -> float:
+        """Evolution goes on between events, until it has stopped finding anything better."""
+        assert self._search is not None
+        wake = inf
+        if self._settings.idle_generations and self._search.stalled < self._settings.patience:
+            wake = view.now + IDLE_SECONDS
+        if wait_until > view.now:
+            wake = min(wake, wait_until)
+        return wake
+
+    def _forecasts(self, view: View) -> dict[JobId, Forecast]:
+        """Of the job that has just finished an epoch: when it will end, and how sure that is."""
+        if self._spoke is None or self._spoke not in view.jobs:
+            return {}
+        job = view.job(self._spoke)
+        features = features_of(job)
+        step = job.progress.step_seconds
+        if features is None or not step or job.held is None or not job.held.batch:
+            return {}
+        alpha, beta = self._progress.predict([features])
+        middle, low, high = self._progress.forecast(features, float(alpha[0]), float(beta[0]))
+        second = job.held.batch / step  # samples
+        return {
+            job.id: Forecast(
+                *(round(view.now + samples / second, 3) for samples in (middle, low, high))
+            )
+        }
+
+    # memory
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "seen": self._seen,
+            "spoke": self._spoke,
+            "deployed_at": None if self._deployed_at == -inf else self._deployed_at,
+            "new": sorted(self._new),
+            "trained": sorted(self._trained),
+            "changed_at": dict(self._changed_at),
+            "last_batch": dict(self._last_batch),
+            "progress": self._progress.save(),
+            "limits": self._limits.save(),
+            "speeds": self._speeds.save(),
+            "arrivals": self._arrivals.save(),
+            "search": None if self._search is None else self._search.save(),
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._seen = int(saved["seen"])
+        self._spoke = saved["spoke"]
+        self._deployed_at = -inf if saved["deployed_at"] is None else float(saved["deployed_at"])
+        self._new = set(saved["new"])
+        self._trained = set(saved["trained"])
+        self._changed_at = {JobId(job): float(at) for job, at in saved["changed_at"].items()}
+        self._last_batch = {JobId(job): int(n) for job, n in saved["last_batch"].items()}
+        self._progress.load(saved["progress"])
+        self._limits.load(saved["limits"])
+        self._speeds.load(saved["speeds"])
+        self._arrivals.load(saved["arrivals"])
+        if saved["search"] is not None:
+            self._search = Search(2, self._seed, options=self._options())
+            self._search.load(saved["search"])
+        self._asked = (-1, None)
+
+
+class OnesPaper(Ones):
+    """The closest reading of the text that can run."""
+
+    Settings: ClassVar[type[OnesSettings]] = PaperSettings
+
+
+def _only_starts(question: Question) -> NDArray[np.int32]:
+    """Between two updates nobody is touched, but waiting jobs take GPUs that are free."""
+    problem = question.problem
+    kept: NDArray[np.int32] = problem.held.copy()
+    left = problem.gpus - int(kept.sum())
+    # new ones first, then as they came
+    order = sorted(range(len(kept)), key=lambda i: (not problem.new[i], i))
+    for i in order:
+        if kept[i] == 0 and problem.most[i] and problem.least[i] <= left:
+            kept[i] = problem.least[i]
+            left -= int(problem.least[i])
+    return kept

@@ -1,0 +1,111 @@
+"""What a search is asked: which of these jobs get how many of these GPUs.
+
+A value of arrays, one entry for each job, in the order of submission. Where the numbers
+come from (predictions, throughput, batch limits) is not its business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Keys = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+#: a GPU that is idle though some job could use it is worse than any cost (Eq. 4)
+IDLE = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Problem:
+    """Minimise the sum over jobs of work x cost + extra, at the number of GPUs each one gets.
+
+    A job gets none, or between `least` and `most`; with `most` 0 it may not run now.
+    Arrays are brought to one type and layout, so that kernels are compiled once.
+    """
+
+    gpus: int
+    keys: Keys  # who a job is, from one search to the next
+    least: Ints
+    most: Ints
+    held: Ints  # GPUs it has now
+    new: Flags  # never deployed: it goes before anybody grows
+    processed: Floats  # T_processed: seconds that it has run
+    cost: Floats  # [job, GPUs]: GPU-seconds per unit of work, c_j/X_j; [job, 0]: while it waits
+    extra: Floats  # [job, GPUs]: added whatever the work, such as what a switch loses
+    work: Floats  # [draw, job]: Y_j (Eq. 7), the same draws for all candidates
+
+    def __post_init__(self) -> None:
+        kinds = {
+            "keys": np.int64, "least": np.int32, "most": np.int32, "held": np.int32,
+            "new": np.bool_, "processed": np.float64, "cost": np.float64, "extra": np.float64,
+            "work": np.float64,
+        }  # fmt: skip
+        for name, kind in kinds.items():
+            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), kind))
+        self._check_shapes()
+        self._check_values()
+
+    def _check_shapes(self) -> None:
+        jobs = len(self.keys)
+        for name in ("keys", "least", "most", "held", "new", "processed"):
+            shape = getattr(self, name).shape
+            if shape != (jobs,):
+                raise ValueError(f"{name} has shape {shape}, not {(jobs,)}")
+        if self.cost.ndim != 2 or len(self.cost) != jobs or self.cost.shape != self.extra.shape:
+            raise ValueError(f"cost {self.cost.shape} and extra {self.extra.shape} of {jobs} jobs")
+        if self.work.ndim != 2 or len(self.work) < 1 or self.work.shape[1] != jobs:
+            raise ValueError(f"work has shape {self.work.shape}, not (draws, {jobs})")
+
+    def _check_values(self) -> None:
+        if self.gpus < 1 or not len(self.keys):
+            raise ValueError(f"{len(self.keys)} jobs on {self.gpus} GPUs: nothing to search")
+        if len(np.unique(self.keys)) != len(self.keys):
+            raise ValueError("two jobs have the same key")
+        if (self.least < 1).any() or (self.held < 0).any():
+            raise ValueError("a job with less than one GPU at least, or less than none held")
+        if ((self.most != 0) & (self.most < self.least)).any():
+            raise ValueError("a job with most GPUs below least")
+        if self.most.max() >= self.cost.shape[1]:
+            raise ValueError(f"no cost for {self.most.max()} GPUs")
+        for name in ("cost", "extra", "work"):
+            if not np.isfinite(getattr(self, name)).all():
+                raise ValueError(f"{name} is not finite")
+
+    @property
+    def usable(self) -> int:
+        """GPUs that these jobs could fill, at most."""
+        return min(self.gpus, int(self.most.sum()))
+
+    def table(self, work: Floats) -> Floats:
+        """What each job costs with 0, 1, 2, ... GPUs, if this is the work that it has left."""
+        table: Floats = work[:, None] * self.cost + self.extra
+        return table
+
+    def idle_charge(self) -> float:
+        """For each idle GPU: more than any two schedules can differ in cost, under any draw."""
+        largest = np.abs(self.work).max(axis=0)[:, None] * np.abs(self.cost) + np.abs(self.extra)
+        return max(IDLE, 2.0 * float(largest.max(axis=1).sum()))
+
+    def first_in(self) -> Ints:
+        """The new jobs that must run: as many as the GPUs can hold, those that came first."""
+        left = self.gpus
+        chosen = []
+        for job in np.flatnonzero(self.new & (self.most > 0)):
+            if self.least[job] <= left:
+                left -= int(self.least[job])
+                chosen.append(job)
+        return np.array(chosen, np.int32)
+
+    @property
+    def frame(self) -> str:
+        """A fingerprint of jobs and limits: alike, a population for one is one for the other."""
+        digest = blake2b(str(self.gpus).encode(), digest_size=16)
+        for values in (self.keys, self.least, self.most, self.held, self.new):
+            digest.update(values.tobytes())
+        return digest.hexdigest()

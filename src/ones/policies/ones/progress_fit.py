@@ -1,0 +1,155 @@
+"""The Beta regression: how many epochs a job has left, learned from those that are done.
+
+    ρ ~ Be(α, β)        α = epochs done, given        β = link(A z + b), fitted
+
+z are the five features of the paper, standardised over the points at hand. Maximum a
+posteriori with an exact gradient; each fit starts from the one before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ones.policies.ones.history import Floats, Lesson
+
+LINKS = ("softplus", "max")
+START = 10.0  # epochs left, before anything is known
+PENALTY = 1e-3  # on |A|²
+FARTHEST = 4.0  # standard deviations: beyond, a job is only "unlike any other"
+COLD_STEPS, WARM_STEPS = 200, 30  # of the optimiser: a warm start needs few, and they are bounded
+MOST_KINDS = 24  # with a coefficient of their own
+YOUNG = 2.0  # epochs: what such points look like is assumed of a job that has reported none
+
+
+class Data(NamedTuple):
+    x: Floats  # (n, p) standardised features, then kinds
+    alpha: Floats
+    rho: Floats
+
+
+def link_of(name: str, u: Floats) -> tuple[Floats, Floats]:
+    """β and dβ/du."""
+    from scipy.special import expit
+
+    if name == "max":  # as printed: Eq. of β, flat below 1
+        return np.maximum(u, 1.0), (u > 1.0).astype(float)
+    return 1.0 + np.logaddexp(0.0, u), expit(u)
+
+
+def loss_and_gradient(theta: Floats, data: Data, link: str) -> tuple[float, Floats]:
+    """-mean log likelihood + penalty, of θ = (A, b)."""
+    from scipy.special import betaln, psi
+
+    a = theta[:-1]
+    beta, slope = link_of(link, data.x @ a + theta[-1])
+    rest = np.log1p(-data.rho)
+    likelihood = (data.alpha - 1) * np.log(data.rho) + (beta - 1) * rest - betaln(data.alpha, beta)
+    down = -slope * (rest - psi(beta) + psi(data.alpha + beta)) / len(beta)
+    gradient = np.append(down @ data.x + 2 * PENALTY * a, down.sum())
+    return float(PENALTY * (a @ a) - likelihood.mean()), gradient
+
+
+class BetaRegression:
+    def __init__(self, *, link: str = "softplus", kinds: bool = False) -> None:
+        if link not in LINKS:
+            raise ValueError(f"link {link} is not one of {', '.join(LINKS)}")
+        self._link, self._with_kinds = link, kinds
+        self._kinds: list[str] = []
+        self._mean, self._sd, self._young = np.zeros(5), np.ones(5), np.zeros(5)
+        self._a, self._b = np.zeros(5), START  # A, b
+        self._fitted = False
+
+    def fit(self, lessons: Sequence[Lesson]) -> None:
+        """Anew, for these points. A warm start is cut short: the next fit goes on from there."""
+        from scipy.optimize import minimize
+
+        if not lessons:
+            return
+        data = self._take(lessons)
+        start = np.append(self._a, self._b)
+        found = minimize(
+            loss_and_gradient,
+            start,
+            args=(data, self._link),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": WARM_STEPS if self._fitted else COLD_STEPS},
+        ).x
+        self._a, self._b, self._fitted = found[:-1], float(found[-1]), True
+
+    def beta(self, rows: Floats, alpha: Floats, kinds: Sequence[str]) -> Floats:
+        """Epochs left, at least 1."""
+        z = self._standardise(rows)
+        unknown = np.isnan(z)
+        z[unknown] = np.where(alpha[:, None] < YOUNG, self._young, 0.0)[unknown]
+        return link_of(self._link, self._design(z, kinds) @ self._a + self._b)[0]
+
+    def _take(self, lessons: Sequence[Lesson]) -> Data:
+        """The points as arrays, with the scale and kinds of the fit to come; A and b follow."""
+        rows = np.concatenate([lesson.rows for lesson in lessons])
+        alpha = np.concatenate([lesson.alpha for lesson in lessons])
+        rho = np.concatenate([lesson.rho for lesson in lessons])
+        mean = _known_mean(rows)
+        sd = np.sqrt(_known_mean((rows - mean) ** 2))
+        sd[sd < 1e-9] = 1.0
+        # the same function of the rows as before, on the new scale
+        self._b += float(self._a[:5] @ ((mean - self._mean) / self._sd))
+        self._a[:5] *= sd / self._sd
+        self._mean, self._sd = mean, sd
+        self._meet(lessons)
+        z = self._standardise(rows)
+        self._young = _known_mean(z[alpha < YOUNG])
+        z[np.isnan(z)] = 0.0  # the mean
+        kinds = [lesson.kind for lesson in lessons for _ in range(len(lesson))]
+        return Data(self._design(z, kinds), alpha, rho)
+
+    def _meet(self, lessons: Sequence[Lesson]) -> None:
+        """The kinds that most jobs are of; those known before keep their coefficients."""
+        if not self._with_kinds:
+            return
+        before = dict(zip(self._kinds, self._a[5:], strict=True))
+        jobs = Counter(lesson.kind for lesson in lessons)
+        often = sorted(jobs, key=lambda kind: (-jobs[kind], kind))[:MOST_KINDS]
+        self._kinds = sorted(often)
+        own = [before.get(kind, 0.0) for kind in self._kinds]
+        self._a = np.append(self._a[:5], own)
+
+    def _standardise(self, rows: Floats) -> Floats:
+        return np.clip((rows - self._mean) / self._sd, -FARTHEST, FARTHEST)
+
+    def _design(self, z: Floats, kinds: Sequence[str]) -> Floats:
+        if not self._kinds:
+            return z
+        place = {kind: i for i, kind in enumerate(self._kinds)}
+        number: NDArray[np.intp] = np.array([place.get(kind, -1) for kind in kinds], np.intp)
+        return np.hstack([z, (number[:, None] == np.arange(len(place))).astype(float)])
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "kinds": list(self._kinds),
+            "mean": self._mean.tolist(),
+            "sd": self._sd.tolist(),
+            "young": self._young.tolist(),
+            "a": self._a.tolist(),
+            "b": self._b,
+            "fitted": self._fitted,
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._kinds = list(saved["kinds"])
+        self._mean, self._sd, self._young, self._a = (
+            np.array(saved[name]) for name in ("mean", "sd", "young", "a")
+        )
+        self._b, self._fitted = saved["b"], saved["fitted"]
+
+
+def _known_mean(columns: Floats) -> Floats:
+    """Of each column, over what is known; 0 when nothing is."""
+    known = ~np.isnan(columns)
+    mean: Floats = np.where(known, columns, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    return mean

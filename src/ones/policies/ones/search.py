@@ -1,0 +1,323 @@
+"""The evolutionary search of §3.2: a population that follows the cluster and gets better.
+
+    refresh, when something has happened: the population is brought in line with the jobs;
+    evolve: crossover, mutation and reorder make 3K candidates of K, the best K stay.
+
+Whoever calls it counts in generations, so that a run is the same on every machine.
+The compiled operators are loaded at the first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ones.models.allocation import next_sizes, total
+from ones.policies.ones import genome, operators
+from ones.policies.ones.genome import Rows
+from ones.policies.ones.operators import Seeds, Tables
+from ones.policies.ones.problem import Flags, Floats, Ints, Problem
+
+#: how much of a candidate a restart may preempt
+RESTART_RATES = (0.1, 1.0)
+THETA = -1.0  # the kernels know the rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """The defaults are those of `ones`; PAPER has the closest reading of the text."""
+
+    #: rank and deploy by the mean over draws, and keep half of the population for being
+    #: best in single draws; else one draw ranks all (Algorithm 1)
+    by_mean: bool = True
+    #: under the paper's rule waiting jobs are filled in before others grow
+    fill_waiting_first: bool = True
+    #: share of the fills that go by cost per GPU instead
+    slope_share: float = 0.5
+    #: draws that fills may go by, beside the ranking one
+    fill_draws: int = 4
+    #: share of the first population that starts from an empty cluster, by the fill alone;
+    #: the others start from a random job on every GPU
+    empty_starts: float = 0.25
+    #: no two members alike
+    distinct: bool = True
+    #: generations without improvement after which half of the members are restarted; 0: never
+    restart_after: int = 4
+
+
+PAPER = SearchOptions(
+    by_mean=False, slope_share=0.0, empty_starts=0.0, distinct=False, restart_after=0
+)
+
+
+class Operators(Protocol):
+    """What `kernels` and `reference` have in common."""
+
+    def scatter(self, t: Tables, seeds: Seeds, rows: Rows) -> None: ...
+    def refresh(self, t: Tables, seeds: Seeds, rows: Rows) -> None: ...
+    def crossover(
+        self,
+        t: Tables,
+        pairs: NDArray[np.int64],
+        seeds: Seeds,
+        rows: Rows,
+        into: int,
+        repair: bool,
+    ) -> None: ...
+    def mutate(
+        self,
+        t: Tables,
+        parents: NDArray[np.int64],
+        rates: Floats,
+        seeds: Seeds,
+        rows: Rows,
+        into: int,
+    ) -> None: ...
+    def score(self, t: Tables, rows: Rows, ranks: Floats, single: Floats, marks: Seeds) -> None: ...
+    def winners(self, single: Floats, free: Flags, wanted: int) -> NDArray[np.int64]: ...
+
+
+class Search:
+    """K candidate schedules. Same seed, same calls: same result.
+
+    The best member and the incumbent (what the jobs hold now, refreshed) are never
+    dropped, so at fixed draws the best never gets worse between two refreshes.
+    """
+
+    def __init__(
+        self,
+        population: int,
+        seed: int,
+        *,
+        options: SearchOptions | None = None,
+        operators: Operators | None = None,
+    ) -> None:
+        if population < 2:
+            raise ValueError(f"a population of {population}: the best and the incumbent need two")
+        self.stalled = 0  # generations without improvement
+        self._size = population
+        self._options = options or SearchOptions()
+        self._operators = operators
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._rows: Rows | None = None  # the first K are the population; children come behind
+        self._incumbent = 0
+        self._frame = ""  # of the problem that the rows are in line with
+        self._keys = np.zeros(0, np.int64)
+        self._best = np.inf
+        self._prepared: tuple[Problem, Tables] | None = None
+
+    def refresh(self, problem: Problem) -> None:
+        """Bring the population in line with the jobs; the first time, make one."""
+        t = self._tables(problem)
+        runs = min(len(problem.keys), problem.gpus)
+        if self._rows is None:
+            self._rows = self._first_population(t, runs)
+        elif self._rows.jobs.shape[1] == runs and np.array_equal(self._keys, problem.keys):
+            self._ops.refresh(t, self._seeds(self._size), self._rows)
+        else:
+            population = Rows(*(field[: self._size] for field in self._rows))
+            before = genome.renamed(population, self._keys, problem.keys)
+            self._ops.refresh(t, self._seeds(self._size), before)
+            self._rows = genome.room_for(4 * self._size, runs)
+            genome.move(before, np.arange(self._size), self._rows)
+        if problem.frame != self._frame:
+            self.stalled = 0
+        self._frame, self._keys = problem.frame, problem.keys
+        self._incumbent = self._size - 1
+        self._put(problem, problem.held, self._incumbent)
+
+    def evolve(self, problem: Problem, generations: int) -> None:
+        """So many generations, after a refresh if the problem has other jobs or limits."""
+        rows = self._ready(problem)
+        t = self._tables(problem)
+        self._best = float(self._ranks(t).min())
+        for _ in range(generations):
+            self._offspring(t, rows)
+            self._select(t, rows)
+
+    def fits(self, problem: Problem) -> bool:
+        """Is the population in line with this problem, so that asking changes nothing?"""
+        return self._rows is not None and problem.frame == self._frame
+
+    def best(self, problem: Problem) -> Ints:
+        """GPUs of each job in the best member."""
+        rows = self._ready(problem)
+        # without the tables of the operators, which cost more than this for fresh draws
+        jobs, counts, length = (field[: self._size] for field in rows)
+        table = problem.table(operators.ranking_work(problem, by_mean=self._options.by_mean))
+        counts = np.where(np.arange(counts.shape[1]) < length[:, None], counts, 0)
+        ranks = (table - table[:, :1])[jobs, counts].sum(axis=1)
+        idle = problem.usable - counts.sum(axis=1)
+        if idle.any():
+            ranks += problem.idle_charge() * idle
+        return genome.counts_of(rows, int(np.argmin(ranks)), len(problem.keys))
+
+    def add(self, counts: Ints, problem: Problem) -> None:
+        """Put a member in, repaired, in the place of the worst."""
+        self._ready(problem)
+        ranks = self._ranks(self._tables(problem))
+        ranks[self._incumbent] = -np.inf
+        self._put(problem, counts, int(np.argmax(ranks)))
+
+    def cost(self, problem: Problem, counts: Ints) -> float:
+        """By which candidates are ranked; idle GPUs that could be used are in it."""
+        work = operators.ranking_work(problem, by_mean=self._options.by_mean)
+        idle = max(0, problem.usable - int(counts.sum()))
+        charge = problem.idle_charge() * idle if idle else 0.0
+        return total(problem.table(work), counts) + charge
+
+    def save(self) -> dict[str, Any]:
+        """Everything that the future depends on, as plain JSON values."""
+        members: list[list[list[int]]] = []
+        if self._rows is not None:
+            for jobs, counts, n in zip(*(field[: self._size] for field in self._rows), strict=True):
+                members.append([jobs[:n].tolist(), counts[:n].tolist()])
+        return {
+            "size": self._size,
+            "runs": 0 if self._rows is None else self._rows.jobs.shape[1],
+            "members": members,
+            "keys": self._keys.tolist(),
+            "incumbent": self._incumbent,
+            "stalled": self.stalled,
+            "frame": self._frame,
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Go on from there. The size of the population is that of the saved one."""
+        self._size = int(saved["size"])
+        self._keys = np.array(saved["keys"], np.int64)
+        self._incumbent = int(saved["incumbent"])
+        self.stalled = int(saved["stalled"])
+        self._frame = str(saved["frame"])
+        self._rng.bit_generator.state = saved["rng"]
+        self._rows = None
+        if saved["members"]:
+            self._rows = genome.room_for(4 * self._size, int(saved["runs"]))
+            for row, (jobs, counts) in enumerate(saved["members"]):
+                self._rows.length[row] = len(jobs)
+                self._rows.jobs[row, : len(jobs)] = jobs
+                self._rows.counts[row, : len(jobs)] = counts
+
+    # one generation
+
+    def _offspring(self, t: Tables, rows: Rows) -> None:
+        """Behind the K members: the children of K pairs, and K mutants."""
+        size = self._size
+        pairs = self._rng.integers(0, size, (size, 2))
+        self._ops.crossover(t, pairs, self._seeds(size), rows, size, True)
+        parents = self._rng.integers(0, size, size)
+        rates = np.full(size, THETA)
+        self._ops.mutate(t, parents, rates, self._seeds(size), rows, 3 * size)
+
+    def _select(self, t: Tables, rows: Rows) -> None:
+        ranks, single, marks = self._scores(t, 4 * self._size)
+        kept = self._kept(ranks, single, marks)
+        best = float(ranks[kept[0]])
+        self.stalled = 0 if best < self._best - 1e-12 * abs(self._best) else self.stalled + 1
+        self._best = best
+        genome.move(rows, kept, rows)
+        self._restart(t, rows, len(kept))
+
+    def _kept(self, ranks: Floats, single: Floats, marks: Seeds) -> NDArray[np.int64]:
+        """Candidates that form the next population, the best one first."""
+        order = np.argsort(ranks, kind="stable")
+        incumbent = self._incumbent
+        if self._options.distinct:
+            _, first, which = np.unique(marks, return_index=True, return_inverse=True)
+            new = np.zeros(len(ranks), np.bool_)
+            new[first] = True
+            order = order[new[order]]
+            incumbent = int(first[which[incumbent]])
+        by_draw = self._size // 2 if single.shape[1] else 0
+        kept = order[: self._size - by_draw]
+        rest = order[len(kept) :]
+        if by_draw and len(rest):
+            free = np.zeros(len(ranks), np.bool_)
+            free[rest] = True
+            kept = np.concatenate([kept, self._ops.winners(single, free, by_draw)])
+        self._incumbent = 0
+        if kept[0] != incumbent:
+            others = kept[kept != incumbent]
+            kept = np.concatenate([others[:1], [incumbent], others[1:]])[: self._size]
+            self._incumbent = 1
+        return kept
+
+    def _restart(self, t: Tables, rows: Rows, kept: int) -> None:
+        """Fill the population up; when it has stalled, half of it is made anew.
+
+        A restarted member is another one of which much has been preempted.
+        """
+        after = self._options.restart_after
+        if after and self.stalled and self.stalled % after == 0:
+            kept = min(kept, self._size - self._size // 2)
+        start = max(kept, min(2, self._size))
+        missing = self._size - start
+        if missing > 0:
+            parents = self._rng.integers(0, kept, missing)
+            rates = self._rng.uniform(*RESTART_RATES, missing)
+            self._ops.mutate(t, parents, rates, self._seeds(missing), rows, start)
+
+    # inside
+
+    def _first_population(self, t: Tables, runs: int) -> Rows:
+        rows = genome.room_for(4 * self._size, runs)
+        empty = int(self._options.empty_starts * self._size)
+        self._ops.refresh(t, self._seeds(empty), rows)
+        others = Rows(*(field[empty:] for field in rows))
+        self._ops.scatter(t, self._seeds(self._size - empty), others)
+        return rows
+
+    @property
+    def _ops(self) -> Operators:
+        if self._operators is None:
+            from ones.policies.ones import kernels
+
+            self._operators = kernels
+        return self._operators
+
+    def _seeds(self, n: int) -> Seeds:
+        return self._rng.integers(0, 2**64, n, np.uint64)
+
+    def _ready(self, problem: Problem) -> Rows:
+        if self._rows is None or problem.frame != self._frame:
+            self.refresh(problem)
+        assert self._rows is not None
+        return self._rows
+
+    def _tables(self, problem: Problem) -> Tables:
+        """Made once for a problem: refresh, evolve and best are mostly asked about the same."""
+        if self._prepared is None or self._prepared[0] is not problem:
+            options = self._options
+            prepared = operators.tables(
+                problem,
+                by_mean=options.by_mean,
+                waiting_first=options.fill_waiting_first,
+                slope_share=options.slope_share,
+                fill_draws=options.fill_draws,
+                next_sizes=next_sizes,
+            )
+            self._prepared = (problem, prepared)
+        return self._prepared[1]
+
+    def _scores(self, t: Tables, n: int) -> tuple[Floats, Floats, Seeds]:
+        assert self._rows is not None
+        ranks, single = np.empty(n), np.empty((n, t.draws.shape[1]))
+        marks = np.empty(n, np.uint64)
+        self._ops.score(t, self._rows, ranks, single, marks)
+        return ranks, single, marks
+
+    def _ranks(self, t: Tables) -> Floats:
+        return self._scores(t, self._size)[0]
+
+    def _put(self, problem: Problem, counts: Ints, at: int) -> None:
+        """Repair these counts and make them a member."""
+        assert self._rows is not None
+        row = genome.room_for(1, len(problem.keys))
+        genome.write(row, 0, counts)
+        self._ops.refresh(self._tables(problem), self._seeds(1), row)
+        genome.move(row, np.zeros(1, np.int64), self._rows, at)

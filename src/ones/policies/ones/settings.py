@@ -1,0 +1,138 @@
+"""Every gap of the paper is one setting: two profiles, and everything between them.
+
+The numbers are those of the critical reading in docs/paper.md: 1 to 11 score and
+throughput, 12 to 19 prediction, 20 to 27 operators, 28 and 29 update, 30 to 37 limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+def _choice(default: str, options: tuple[str, ...], help_: str) -> str:
+    choice: str = field(default=default, metadata={"help": help_, "options": options})
+    return choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnesSettings:
+    """The first version of `ones`; `PaperSettings` has the closest reading of the text."""
+
+    # score
+    waiting_charge: float = field(
+        default=2.0,
+        metadata={"help": "3: GPU-seconds that a waiting job costs, in those it would take"},
+    )
+    draws: int = field(default=16, metadata={"help": "4: draws of every job's progress"})
+    select_by_mean: bool = field(
+        default=True,
+        metadata={"help": "4: keep and deploy by the mean over draws; else by one draw"},
+    )
+    switching_cost: bool = field(
+        default=True, metadata={"help": "5: what a change costs is part of the score"}
+    )
+    throughput: str = _choice(
+        "fitted", ("fitted", "per-gpu"), "8: a fitted step-time model, or the measured rate per GPU"
+    )
+    batch: str = _choice(
+        "limit",
+        ("goodput", "limit"),
+        "20: the batch with the best goodput under the limit, or the limit itself",
+    )
+    # prediction
+    link: str = _choice("softplus", ("softplus", "max"), "14: threshold of the Beta regression")
+    kinds: bool = field(default=True, metadata={"help": "15: the kind of a job is a feature"})
+    temper: bool = field(
+        default=True, metadata={"help": "16: widen predictions to 90 % coverage of 90 % intervals"}
+    )
+    cold_start_epochs: int = field(
+        default=30, metadata={"help": "17: expected epochs when nothing is known and declared"}
+    )
+    # search
+    population: int = field(
+        default=64, metadata={"help": "26: schedules, at most as many as GPUs; 0: just as many"}
+    )
+    generations: int = field(default=5, metadata={"help": "26: generations after an event"})
+    idle_generations: int = field(
+        default=1, metadata={"help": "26: generations a second between events"}
+    )
+    patience: int = field(
+        default=20, metadata={"help": "generations without improvement that end the search"}
+    )
+    fill_waiting_first: bool = field(
+        default=True, metadata={"help": "23: waiting jobs fill idle GPUs before others grow"}
+    )
+    placement: str = _choice(
+        "stay", ("stay", "occurrence"), "27: unchanged jobs stay, or all are packed in order"
+    )
+    # update
+    update: str = _choice(
+        "events", ("events", "epochs"), "28: on events, or when all running jobs did an epoch"
+    )
+    spacing: float = field(default=5.0, metadata={"help": "28: seconds between two updates"})
+    least_stay: float = field(
+        default=60.0, metadata={"help": "28: most seconds before a job may lose GPUs again"}
+    )
+    # limits
+    scale_down: str = _choice(
+        "repaired", ("repaired", "printed", "never"), "30: how long jobs lose batch"
+    )
+    sigma: str = _choice(
+        "per-gpu", ("per-gpu", "arrivals"), "31: arrival rate by GPU, or as printed"
+    )
+    shrink_only_when_waiting: bool = field(
+        default=True, metadata={"help": "31: long jobs lose batch only while somebody waits"}
+    )
+    warmup_steps: int = field(
+        default=20, metadata={"help": "34: steps on one GPU before a job may grow"}
+    )
+    growth: float = field(default=2.0, metadata={"help": "36: factor on the limit after an epoch"})
+    most_base_batches: int = field(
+        default=32, metadata={"help": "35: no batch beyond so many base batches"}
+    )
+    least_steps: int = field(
+        default=10, metadata={"help": "35: no batch with fewer steps to an epoch than these"}
+    )
+    most_gpus: int = field(default=64, metadata={"help": "no job gets more GPUs than these"})
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            options = self.__dataclass_fields__[name].metadata.get("options")
+            if options is not None and value not in options:
+                raise ValueError(f"{name} {value!r} is not one of {', '.join(options)}")
+        for name, least in _LEAST.items():
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} {getattr(self, name)} is not at least {least}")
+
+
+_LEAST = {
+    "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
+    "idle_generations": 0, "patience": 1, "spacing": 0, "least_stay": 0, "warmup_steps": 0,
+    "growth": 1, "most_base_batches": 1, "least_steps": 1, "most_gpus": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperSettings(OnesSettings):
+    """`ones-paper`: the closest reading of the text that can run."""
+
+    waiting_charge: float = field(default=0.0, metadata={"help": "3: Eq. 3 sums over running jobs"})
+    draws: int = field(default=1, metadata={"help": "4: Algorithm 1 draws once for all candidates"})
+    select_by_mean: bool = field(default=False, metadata={"help": "4: the best of that one draw"})
+    switching_cost: bool = field(default=False, metadata={"help": "5: none in Eq. 8"})
+    throughput: str = _choice(
+        "per-gpu", ("fitted", "per-gpu"), "8: the mean of what was measured on each GPU"
+    )
+    link: str = _choice("max", ("softplus", "max"), "14: max(Ax + b, 1)")
+    kinds: bool = field(default=False, metadata={"help": "15: the five features of the footnote"})
+    temper: bool = field(default=False, metadata={"help": "16: alpha is the epochs done"})
+    population: int = field(default=0, metadata={"help": "26: as many as GPUs"})
+    generations: int = field(default=1, metadata={"help": "26: not published"})
+    placement: str = _choice(
+        "occurrence", ("stay", "occurrence"), "27: packed in the order of occurrence"
+    )
+    update: str = _choice(
+        "epochs", ("events", "epochs"), "28: after all running jobs finished an epoch"
+    )
+    shrink_only_when_waiting: bool = field(default=False, metadata={"help": "31: always"})

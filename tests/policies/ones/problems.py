@@ -1,0 +1,94 @@
+"""Problems and populations for the tests of the search."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ones.models.allocation import next_sizes
+from ones.policies.ones.genome import Rows, counts_of, room_for
+from ones.policies.ones.operators import Tables, tables
+from ones.policies.ones.problem import Ints, Problem
+
+
+@st.composite
+def problems(draw: st.DrawFn, most_jobs: int = 12, most_gpus: int = 80) -> Problem:
+    """Any mix: jobs that may not run, that need several GPUs, that are new or hold too many."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    jobs = draw(st.integers(1, most_jobs))
+    gpus = draw(st.integers(1, most_gpus))
+    largest = draw(st.integers(1, 9))
+    least = rng.integers(1, draw(st.integers(1, largest)) + 1, jobs, np.int32)
+    most = np.maximum(least, rng.integers(1, largest + 1, jobs, np.int32))
+    most[rng.random(jobs) < draw(st.sampled_from([0.0, 0.0, 0.3]))] = 0
+    new = rng.random(jobs) < draw(st.sampled_from([0.0, 0.3, 1.0]))
+    # few distinct numbers, so that ties are met
+    steps = draw(st.sampled_from([3, 1000]))
+    cost = rng.integers(0, steps, (jobs, largest + 1)) / 7
+    cost[:, 0] *= draw(st.sampled_from([0, 1]))
+    return Problem(
+        gpus=gpus,
+        keys=rng.permutation(1000)[:jobs],
+        least=least,
+        most=most,
+        held=np.where(rng.random(jobs) < 0.5, 0, rng.integers(0, largest + 1, jobs)),
+        new=new,
+        processed=np.where(new, 0.0, rng.integers(0, 5, jobs)),
+        cost=cost,
+        extra=rng.integers(0, steps, (jobs, largest + 1)) / 3 * draw(st.sampled_from([0, 1])),
+        work=rng.integers(1, steps, (draw(st.sampled_from([1, 3])), jobs)) / 11,
+    )
+
+
+def simple(gpus: int, most: list[int], **changes: object) -> Problem:
+    """Jobs of one unit of work each, that cost a GPU-second whatever they get."""
+    jobs = len(most)
+    width = max(most) + 1
+    cost = np.ones((jobs, width))
+    cost[:, 0] = 0
+    values: dict[str, object] = {
+        "keys": np.arange(jobs), "least": np.ones(jobs), "most": np.array(most),
+        "held": np.zeros(jobs), "new": np.zeros(jobs, bool), "processed": np.zeros(jobs),
+        "cost": cost, "extra": np.zeros((jobs, width)), "work": np.ones((1, jobs)),
+    }  # fmt: skip
+    return Problem(gpus=gpus, **(values | changes))  # type: ignore[arg-type]
+
+
+def tables_of(problem: Problem, *, waiting_first: bool = True, slope_share: float = 0.5) -> Tables:
+    return tables(
+        problem,
+        by_mean=True,
+        waiting_first=waiting_first,
+        slope_share=slope_share,
+        fill_draws=4,
+        next_sizes=next_sizes,
+    )
+
+
+def seeds(rng: np.random.Generator, n: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return rng.integers(0, 2**64, n, np.uint64)
+
+
+def empty_rows(problem: Problem, rows: int) -> Rows:
+    return room_for(rows, min(len(problem.keys), problem.gpus))
+
+
+def all_counts(rows: Rows, problem: Problem, n: int) -> list[Ints]:
+    return [counts_of(rows, row, len(problem.keys)) for row in range(n)]
+
+
+def check(counts: Ints, problem: Problem) -> None:
+    """Within least and most, or none; every GPU one worker; who must run does."""
+    assert counts.sum() <= problem.gpus
+    assert ((counts == 0) | (counts >= problem.least)).all()
+    assert (counts <= problem.most).all()
+    assert (counts[problem.first_in()] > 0).all()
+
+
+def check_rows(rows: Rows, problem: Problem, n: int) -> None:
+    for row in range(n):
+        runs = rows.length[row]
+        jobs = rows.jobs[row, :runs]
+        assert len(set(jobs.tolist())) == runs  # each job is packed: in one run
+        assert (rows.counts[row, :runs] > 0).all()
+        check(counts_of(rows, row, len(problem.keys)), problem)

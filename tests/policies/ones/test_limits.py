@@ -1,0 +1,127 @@
+"""R_j: the paper's four rules, with numbers from its formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ones.core import Brain, Cluster, Generation, Gpu, Job, JobId, JobView, NodeId
+from ones.core import events as ev
+from ones.policies import create
+from ones.policies.ones.limits import (
+    ArrivalRate,
+    BatchLimits,
+    after_epoch,
+    after_rejection,
+    cap,
+    start_limit,
+)
+from ones.policies.ones.settings import OnesSettings, PaperSettings
+
+A = JobId("a")
+
+
+def a_job(*, base: int = 64, size: int = 10_000, limit: int | None = 256) -> JobView:
+    """A job that has joined, on one GPU."""
+    brain = Brain(Cluster.of(4), create("fifo"))
+    brain.handle(ev.JobSubmitted(0.0, Job(id=A, submitted_at=0.0)))
+    generation = Generation(1)
+    brain.handle(ev.WorkerReady(1.0, A, generation, Gpu(NodeId("n0"), 0)))
+    brain.handle(
+        ev.JobDescribed(
+            at=1.0,
+            job=A,
+            generation=generation,
+            dataset_size=size,
+            base_batch=base,
+            max_local_batch=limit,
+        )
+    )
+    return brain.state.view().job(A)
+
+
+def limits(**settings: Any) -> BatchLimits:
+    return BatchLimits(OnesSettings(**settings))
+
+
+def test_start_a_job_is_held_to_one_gpu_until_its_warm_up_is_done() -> None:
+    assert start_limit(64, 256) == 64
+    assert start_limit(512, 256) == 256
+    job, mine = a_job(), limits(warmup_steps=20)
+    mine.joined(job)
+    assert mine.of(job) == 64
+    mine.stepped(job, 5)
+    assert not mine.is_warm(job)
+    mine.stepped(job, 20)
+    assert mine.is_warm(job)
+    assert mine.of(job) == 128
+
+
+def test_resume_a_rejected_job_asks_for_half_but_not_for_less_than_its_own_batch() -> None:
+    assert [after_rejection(r, 64) for r in (512, 129, 100, 64)] == [256, 64, 64, 64]
+
+
+def test_scale_up_the_limit_doubles_with_every_epoch() -> None:
+    job, mine = a_job(), limits()
+    mine.joined(job)
+    seen = []
+    for _ in range(6):
+        mine.finished_epoch(job, pressure=0.0, gpus=64, crowded=True)
+        seen.append(mine.of(job))
+    assert seen[:3] == [128, 256, 512]
+    assert seen[-1] == cap(job, 64, OnesSettings()) == 1000  # ten steps to an epoch, at the least
+
+
+def test_scale_down_a_job_that_runs_long_loses_batch_by_the_formula() -> None:
+    """R' = ceil(2R / ceil(sigma T + 1)): 2 * 512 / 4 for sigma T = 2.5."""
+    assert after_epoch(512, growth=2.0, pressure=2.5, rule="repaired", floor=1) == 256
+    assert after_epoch(512, growth=2.0, pressure=6.2, rule="printed", floor=1) == 128
+    assert after_epoch(100, growth=2.0, pressure=50.0, rule="repaired", floor=64) == 64
+
+
+def test_the_printed_formula_never_lets_a_limit_grow() -> None:
+    for pressure in (0.001, 0.5, 1.0, 3.0):
+        assert after_epoch(512, growth=2.0, pressure=pressure, rule="printed", floor=1) <= 512
+    assert after_epoch(512, growth=2.0, pressure=0.5, rule="repaired", floor=1) == 1024
+
+
+def test_nobody_loses_batch_while_nobody_waits_unless_the_paper_is_read_literally() -> None:
+    job = a_job()
+    for settings, expected in ((OnesSettings(), 128), (PaperSettings(), 64)):
+        mine = BatchLimits(settings)
+        mine.joined(job)
+        mine.finished_epoch(job, pressure=9.0, gpus=64, crowded=False)
+        assert mine.of(job) == expected
+
+
+@given(
+    st.integers(1, 1000), st.integers(1, 4000), st.integers(100, 100_000), st.lists(st.floats(0, 9))
+)
+def test_a_limit_keeps_within_memory_data_and_base_batch(
+    base: int, local: int, size: int, pressures: list[float]
+) -> None:
+    job, mine = a_job(base=base, size=size, limit=local), limits()
+    mine.joined(job)
+    for pressure in pressures:
+        mine.finished_epoch(job, pressure=pressure, gpus=8, crowded=True)
+        assert 1 <= mine.of(job) <= max(min(base, local), min(8 * local, size // 10, 32 * base))
+
+
+def test_limits_are_saved_and_loaded() -> None:
+    job, mine, other = a_job(), limits(), limits()
+    mine.joined(job)
+    mine.finished_epoch(job, pressure=0.0, gpus=64, crowded=True)
+    other.load(mine.save())
+    assert other.of(job) == mine.of(job)
+    assert other.is_warm(job)
+
+
+def test_the_arrival_rate_is_that_of_the_last_ten_minutes() -> None:
+    rate = ArrivalRate()
+    assert rate.at(0.0) == 0.0
+    for i in range(100):
+        rate.saw(10.0 * i)
+    assert rate.at(990.0) == pytest.approx(0.1, rel=0.05)

@@ -1,0 +1,208 @@
+"""Every operator, from any population and any mix of jobs, keeps the laws of a schedule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ones.policies.ones import kernels, reference
+from ones.policies.ones.genome import Rows, counts_of, renamed, room_for, write
+from ones.policies.ones.operators import Tables
+from ones.policies.ones.problem import Problem
+from ones.policies.ones.search import Operators
+from tests.policies.ones.problems import (
+    all_counts,
+    check_rows,
+    empty_rows,
+    problems,
+    seeds,
+    simple,
+    tables_of,
+)
+
+BOTH = (kernels, reference)
+K = 4
+
+any_seed = st.integers(0, 2**32)
+rules = st.sampled_from([(True, 0.0), (True, 0.5), (False, 0.0), (False, 1.0)])
+
+
+def population(problem: Problem, t: Tables, seed: int, ops: Operators = reference) -> Rows:
+    rows = empty_rows(problem, 4 * K)
+    ops.scatter(t, seeds(np.random.default_rng(seed), K), rows)
+    return rows
+
+
+def offspring(t: Tables, rows: Rows, seed: int, ops: Operators) -> None:
+    rng = np.random.default_rng(seed)
+    ops.crossover(t, rng.integers(0, K, (K, 2)), seeds(rng, K), rows, K, True)
+    rates = rng.choice([-1.0, 0.5, 1.0], K)
+    ops.mutate(t, rng.integers(0, K, K), rates, seeds(rng, K), rows, 3 * K)
+
+
+@settings(max_examples=200)
+@given(problems(), rules, any_seed)
+def test_every_candidate_is_a_schedule(
+    problem: Problem, rule: tuple[bool, float], seed: int
+) -> None:
+    t = tables_of(problem, waiting_first=rule[0], slope_share=rule[1])
+    rows = population(problem, t, seed, kernels)
+    check_rows(rows, problem, K)
+    offspring(t, rows, seed, kernels)
+    check_rows(rows, problem, 4 * K)
+
+
+@settings(max_examples=200)
+@given(problems(), rules, any_seed)
+def test_kernels_equal_the_reference(problem: Problem, rule: tuple[bool, float], seed: int) -> None:
+    t = tables_of(problem, waiting_first=rule[0], slope_share=rule[1])
+    results = []
+    for ops in BOTH:
+        rows = population(problem, t, seed, ops)
+        offspring(t, rows, seed, ops)
+        ranks, single = np.empty(4 * K), np.empty((4 * K, t.draws.shape[1]))
+        marks = np.empty(4 * K, np.uint64)
+        ops.score(t, rows, ranks, single, marks)
+        runs = [
+            list(zip(rows.jobs[i, :n].tolist(), rows.counts[i, :n].tolist(), strict=True))
+            for i, n in enumerate(rows.length)
+        ]
+        results.append((runs, ranks.tolist(), single.tolist(), marks.tolist()))
+    assert results[0] == results[1]
+
+
+@settings(max_examples=100)
+@given(problems(), problems(), any_seed)
+def test_refresh_fits_any_population_to_any_other_jobs(
+    before: Problem, now: Problem, seed: int
+) -> None:
+    t = tables_of(now)
+    results = []
+    for ops in BOTH:
+        rows = renamed(population(before, tables_of(before), seed), before.keys, now.keys)
+        ops.refresh(t, seeds(np.random.default_rng(seed), K), rows)
+        check_rows(rows, now, K)
+        results.append([c.tolist() for c in all_counts(rows, now, K)])
+    assert results[0] == results[1]
+
+
+@given(problems(), any_seed)
+def test_crossover_neither_makes_nor_loses_a_worker(problem: Problem, seed: int) -> None:
+    t = tables_of(problem)
+    rng = np.random.default_rng(seed)
+    pairs = rng.integers(0, K, (K, 2))
+    drawn = seeds(rng, K)
+    children = []
+    for ops in BOTH:
+        rows = population(problem, t, seed)
+        ops.crossover(t, pairs, drawn, rows, K, False)
+        counts = all_counts(rows, problem, 3 * K)
+        for p, (a, b) in enumerate(pairs):
+            one, other = counts[K + 2 * p], counts[K + 2 * p + 1]
+            assert (one + other == counts[a] + counts[b]).all()
+            assert max(one.sum(), other.sum()) <= problem.gpus
+        children.append([rows.jobs[i, :n].tolist() for i, n in enumerate(rows.length[: 3 * K])])
+    assert children[0] == children[1]  # the order of occurrence too
+
+
+def test_figure_crossover_each_gpu_goes_to_one_child_and_its_rival_to_the_other() -> None:
+    a, b = {0: 2, 1: 2}, {2: 1, 3: 3}
+    children = reference.cross(a, b, [1, 0, 0, 1], gpus=4)
+    assert children == [{0: 1, 3: 2, 1: 1}, {2: 1, 0: 1, 1: 1, 3: 1}]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40), any_seed)
+def test_reorder_packs_by_occurrence_and_changes_no_counts(
+    gpus: list[tuple[int, int]], seed: int
+) -> None:
+    """Seen from single GPUs: a child's jobs come in the order of their first worker."""
+    rng = np.random.default_rng(seed)
+    a, b = (
+        {j: sum(g[i] == j for g in gpus) for j in dict.fromkeys(g[i] for g in gpus)} for i in (0, 1)
+    )
+    tossed = rng.integers(0, 2, len(gpus)).tolist()
+    spread = [[j for j, n in c.items() for _ in range(n)] for c in (a, b)]
+    child = [spread[0][g] if tossed[g] else spread[1][g] for g in range(len(gpus))]
+    packed = reference.cross(a, b, tossed, len(gpus))[0]
+    assert list(packed) == list(dict.fromkeys(child))
+    assert packed == {job: child.count(job) for job in packed}
+
+
+@settings(max_examples=200)
+@given(problems(), any_seed)
+def test_new_jobs_are_admitted_before_anybody_grows(problem: Problem, seed: int) -> None:
+    rows = population(problem, tables_of(problem), seed, kernels)
+    left = problem.gpus
+    for job in np.flatnonzero(problem.new & (problem.most > 0)):
+        if problem.least[job] <= left:
+            left -= problem.least[job]
+            assert all(counts[job] > 0 for counts in all_counts(rows, problem, K))
+
+
+@pytest.mark.parametrize("ops", BOTH)
+def test_of_200_new_jobs_on_16_gpus_the_first_16_are_admitted(ops: Operators) -> None:
+    problem = simple(16, [4] * 200, new=np.ones(200, bool))
+    rows = population(problem, tables_of(problem), 1, ops)
+    for counts in all_counts(rows, problem, K):
+        assert counts.tolist() == [1] * 16 + [0] * 184
+
+
+@pytest.mark.parametrize("ops", BOTH)
+def test_gpus_for_a_new_job_come_from_the_job_that_ran_longest_and_can_spare_some(
+    ops: Operators,
+) -> None:
+    def refreshed(before: list[int], processed: list[float], gpus: int) -> list[int]:
+        problem = simple(
+            gpus,
+            [4] * len(before),
+            new=np.array(before) == 0,
+            processed=np.array(processed),
+        )
+        rows = room_for(1, len(before))
+        write(rows, 0, np.array(before, np.int32))
+        ops.refresh(tables_of(problem), np.ones(1, np.uint64), rows)
+        counts: list[int] = counts_of(rows, 0, len(before)).tolist()
+        return counts
+
+    assert refreshed([3, 3, 0], [5.0, 9.0, 0.0], gpus=6) == [3, 2, 1]
+    assert refreshed([3, 3, 0, 0, 0], [5.0, 9.0, 0.0, 0.0, 0.0], gpus=6) == [2, 1, 1, 1, 1]
+    # nobody can spare any: the one that ran longest makes room
+    assert refreshed([1, 1, 0], [5.0, 9.0, 0.0], gpus=2) == [1, 0, 1]
+
+
+@pytest.mark.parametrize("ops", BOTH)
+def test_figure_refresh_idle_gpus_are_filled_until_none_is_left(ops: Operators) -> None:
+    """Waiting jobs first, the cheapest ones; then the one grows that loses least by it."""
+    cost = np.tile([0.0, 1.0, 1.5, 2.5, 4.0], (3, 1))
+    problem = simple(4, [4, 4, 1], cost=cost, work=np.array([[3.0, 1.0, 2.0]]))
+    rows = room_for(1, 3)
+    ops.refresh(tables_of(problem, slope_share=0.0), np.ones(1, np.uint64), rows)
+    assert counts_of(rows, 0, 3).tolist() == [1, 2, 1]
+    assert rows.jobs[0].tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize("ops", BOTH)
+def test_figure_mutation_the_gpus_of_preempted_jobs_go_to_others(ops: Operators) -> None:
+    problem = simple(4, [2, 2, 2, 2])
+    t = tables_of(problem)
+    rows = room_for(65, 4)
+    write(rows, 0, np.array([2, 2, 0, 0], np.int32))
+    rng = np.random.default_rng(1)
+    ops.mutate(t, np.zeros(64, np.int64), np.full(64, 1.0), seeds(rng, 64), rows, 1)
+    found = {tuple(counts.tolist()) for counts in all_counts(rows, problem, 65)}
+    assert all(sum(counts) == 4 for counts in found)
+    assert any(counts[0] == counts[1] == 0 for counts in found)
+    assert len(found) > 3
+
+
+@given(st.integers(1, 30), st.integers(1, 5), st.integers(0, 20), any_seed)
+def test_each_draw_keeps_its_best(rows: int, draws: int, wanted: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    single = rng.integers(0, 6, (rows, draws)).astype(float)
+    free = rng.random(rows) < 0.7
+    chosen = [ops.winners(single, free.copy(), wanted).tolist() for ops in BOTH]
+    assert chosen[0] == chosen[1]
+    assert len(set(chosen[0])) == len(chosen[0]) <= wanted
+    assert all(free[row] for row in chosen[0])

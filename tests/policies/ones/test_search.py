@@ -1,0 +1,218 @@
+"""The search as a whole: it follows the jobs, gets better, never worse, and can be continued."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ones.models.allocation import exact
+from ones.policies.ones import reference
+from ones.policies.ones.problem import IDLE, Problem
+from ones.policies.ones.search import PAPER, Search, SearchOptions
+from tests.policies.ones.problems import check, problems, simple
+
+options = st.sampled_from(
+    [
+        SearchOptions(),
+        PAPER,
+        SearchOptions(fill_waiting_first=False, distinct=False),
+        SearchOptions(restart_after=1, slope_share=1.0, empty_starts=1.0),
+    ]
+)
+sizes = st.integers(2, 9)
+
+
+def a_problem(gpus: int, jobs: int, *, seed: int = 1, draws: int = 4) -> Problem:
+    """Jobs that gain less from each further GPU, as real ones do."""
+    rng = np.random.default_rng(seed)
+    most = rng.integers(1, 9, jobs, np.int32)
+    c = np.arange(1, 9)
+    cost = np.zeros((jobs, 9))
+    cost[:, 1:] = rng.lognormal(0, 0.5, (jobs, 1)) * (1 + rng.uniform(0.02, 0.2, (jobs, 1)) * c)
+    return Problem(
+        gpus=gpus,
+        keys=np.arange(jobs),
+        least=np.ones(jobs, np.int32),
+        most=most,
+        held=np.zeros(jobs, np.int32),
+        new=np.zeros(jobs, bool),
+        processed=rng.random(jobs),
+        cost=cost,
+        extra=np.zeros((jobs, 9)),
+        work=rng.lognormal(3, 1, (draws, jobs)),
+    )
+
+
+@settings(max_examples=60)
+@given(problems(), sizes, options, st.integers(0, 99))
+def test_the_best_is_a_schedule_and_never_gets_worse(
+    problem: Problem, size: int, chosen: SearchOptions, seed: int
+) -> None:
+    search = Search(size, seed, options=chosen)
+    search.refresh(problem)
+    before = search.cost(problem, search.best(problem))
+    for _ in range(6):
+        search.evolve(problem, 1)
+        found = search.best(problem)
+        check(found, problem)
+        after = search.cost(problem, found)
+        assert after <= before + 1e-9 * abs(before)
+        before = after
+
+
+@settings(max_examples=60)
+@given(st.lists(problems(), min_size=2, max_size=3), sizes, options)
+def test_it_follows_jobs_that_come_and_go(
+    asked: list[Problem], size: int, chosen: SearchOptions
+) -> None:
+    search = Search(size, 1, options=chosen)
+    for problem in asked:
+        search.refresh(problem)
+        search.evolve(problem, 2)
+        check(search.best(problem), problem)
+
+
+@settings(max_examples=30)
+@given(problems(), sizes, options)
+def test_it_finds_the_same_with_the_reference(
+    problem: Problem, size: int, chosen: SearchOptions
+) -> None:
+    found = []
+    for operators in (None, reference):
+        search = Search(size, 3, options=chosen, operators=operators)
+        search.refresh(problem)
+        search.evolve(problem, 5)
+        found.append((search.best(problem).tolist(), search.save()))
+    assert found[0] == found[1]
+
+
+@settings(max_examples=30)
+@given(problems(), problems(), sizes, options)
+def test_a_saved_search_continues_identically(
+    problem: Problem, later: Problem, size: int, chosen: SearchOptions
+) -> None:
+    search = Search(size, 5, options=chosen)
+    search.refresh(problem)
+    search.evolve(problem, 3)
+    saved = json.loads(json.dumps(search.save()))
+    other = Search(2, 0, options=chosen)
+    other.load(saved)
+    for one in (search, other):
+        one.evolve(problem, 3)
+        one.refresh(later)
+        one.evolve(later, 3)
+    assert search.best(later).tolist() == other.best(later).tolist()
+    assert search.save() == other.save()
+    assert search.stalled == other.stalled
+
+
+def test_a_search_that_was_never_asked_can_be_saved_too() -> None:
+    other = Search(2, 0)
+    other.load(json.loads(json.dumps(Search(7, 1).save())))
+    assert other.save() == Search(7, 1).save()
+
+
+def test_the_plain_search_comes_close_to_the_optimum() -> None:
+    problem = a_problem(64, 64)
+    search = Search(64, 1)
+    search.refresh(problem)
+    search.evolve(problem, 100)
+    table = problem.table(problem.work.mean(axis=0))
+    least = search.cost(problem, exact(table, problem.least, problem.most, problem.gpus))
+    assert search.cost(problem, search.best(problem)) <= 1.01 * least
+
+
+def test_what_the_jobs_hold_now_stays_in_the_population() -> None:
+    problem = a_problem(12, 12)
+    table = problem.table(problem.work.mean(axis=0))
+    wanted = exact(table, problem.least, problem.most, 12)
+    problem = replace(problem, held=wanted)
+    search = Search(4, 1)
+    search.refresh(problem)
+    assert search.best(problem).tolist() == wanted.tolist()
+    # other draws make it a bad one: it stays all the same, and comes back with the old ones
+    strange = replace(problem, work=1 / problem.work)
+    search.evolve(strange, 30)
+    assert search.best(strange).tolist() != wanted.tolist()
+    assert search.best(problem).tolist() == wanted.tolist()
+
+
+def test_a_member_that_is_added_can_be_the_best() -> None:
+    problem = a_problem(64, 64)
+    wanted = exact(problem.table(problem.work.mean(axis=0)), problem.least, problem.most, 64)
+    search = Search(8, 1)
+    search.refresh(problem)
+    search.add(wanted, problem)
+    assert search.best(problem).tolist() == wanted.tolist()
+
+
+def test_an_idle_gpu_that_a_job_could_use_is_worse_than_any_cost() -> None:
+    problem = simple(4, [2, 2], cost=np.array([[0.0, 1.0, 1e8], [0.0, 1.0, 1e8]]))
+    search = Search(4, 1)
+    full = search.cost(problem, np.array([2, 2], np.int32))
+    assert full == 2e8
+    assert search.cost(problem, np.array([2, 1], np.int32)) > IDLE
+    # GPUs beyond what all jobs may have are nobody's loss
+    assert search.cost(replace(problem, gpus=9), np.array([2, 2], np.int32)) == 2e8
+    search.refresh(problem)
+    assert search.best(problem).tolist() == [2, 2]
+
+
+def test_it_says_how_long_it_has_found_nothing_better() -> None:
+    problem = simple(2, [1, 1])
+    search = Search(4, 1)
+    search.refresh(problem)
+    search.evolve(problem, 7)
+    assert search.stalled == 7
+    search.refresh(replace(problem, work=2 * problem.work))
+    assert search.stalled == 7  # the same jobs and limits: nothing to hope for
+    search.refresh(replace(problem, most=np.array([2, 1]), cost=np.ones((2, 3)),
+                           extra=np.zeros((2, 3))))  # fmt: skip
+    assert search.stalled == 0
+
+
+def test_one_draw_ranks_all_in_the_paper_and_the_mean_of_all_in_ours() -> None:
+    """Job 0 is cheap in the first draw and dear on average."""
+    problem = simple(1, [1, 1], work=np.array([[1.0, 2.0], [9.0, 2.0]]))
+    for chosen, winner in ((PAPER, 0), (SearchOptions(), 1)):
+        search = Search(8, 1, options=chosen)
+        search.refresh(problem)
+        search.evolve(problem, 10)
+        assert search.best(problem)[winner] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"gpus": 0}, "nothing to search"),
+        ({"keys": np.zeros(2)}, "same key"),
+        ({"least": np.zeros(2)}, "at least"),
+        ({"least": np.full(2, 2)}, "below least"),
+        ({"most": np.full(2, 5)}, "no cost for 5"),
+        ({"held": np.zeros(3)}, "held has shape"),
+        ({"work": np.zeros((0, 2))}, "work has shape"),
+        ({"extra": np.zeros((2, 5))}, "extra"),
+        ({"work": np.full((1, 2), np.nan)}, "not finite"),
+    ],
+)
+def test_a_problem_that_makes_no_sense_is_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        replace(simple(2, [1, 1]), **changes)  # type: ignore[arg-type]
+
+
+def test_a_population_of_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="population of 1"):
+        Search(1, 0)
+
+
+def test_asked_about_other_jobs_it_refreshes_by_itself() -> None:
+    search = Search(4, 1)
+    search.refresh(simple(2, [1, 1]))
+    other = simple(3, [2, 2, 2])
+    check(search.best(other), other)
+    search.evolve(simple(2, [1, 1]), 1)
