@@ -191,6 +191,12 @@ class ChaosEngine:
                 at=self._now, job=job, generation=gen, dataset_size=100, base_batch=16,
                 max_local_batch=self._dice.choice((None, 16, 64)),
             )  # fmt: skip
+        if self._dice.random() < 0.05:
+            return ev.PriorityChanged(self._now, job, float(self._dice.randint(-1, 3)))
+        if self._dice.random() < 0.05:
+            return ev.MemoryLimitLearned(
+                at=self._now, job=job, generation=gen, max_local_batch=self._dice.choice((4, 16))
+            )
         if self._dice.random() < 0.1:
             old = Generation(max(0, gen.plan - self._dice.randint(0, 5)), 0)
             return ev.EpochFinished(

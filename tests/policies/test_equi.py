@@ -7,7 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ones.core import Cluster, Event, Job, JobId, Plan, State
+from ones.core import Brain, Cluster, Event, Generation, Gpu, Job, JobId, NodeId, Plan, State
+from ones.core import events as ev
 from ones.core.plan import Start
 from ones.models.sharing import Claim, OwnerRoom, equal_shares
 from ones.policies import create
@@ -72,3 +73,24 @@ def test_with_more_jobs_than_gpus_they_take_turns() -> None:
     assert len(started) == 6
     assert max(started.values()) < 60.0 * 6  # everybody has run before anybody's third turn
     assert all(o.preemptions > 0 for o in result.state.ended.values())
+
+
+def test_an_owner_whose_limit_is_lowered_gives_gpus_back() -> None:
+    brain = Brain(Cluster.of(8), create("equi"))
+    brain.handle(ev.JobSubmitted(0.0, Job(id=JobId("a"), submitted_at=0.0, owner="her")))
+    generation = Generation(1)
+    brain.handle(ev.WorkerReady(1.0, JobId("a"), generation, Gpu(NodeId("n0"), 0)))
+    plan = brain.handle(
+        ev.JobDescribed(
+            at=1.0,
+            job=JobId("a"),
+            generation=generation,
+            dataset_size=1000,
+            base_batch=32,
+            max_local_batch=64,
+        )
+    )
+    assert brain.state.schedule[JobId("a")].n_gpus == 8
+    brain.handle(ev.Rescaled(2.0, JobId("a"), Generation(plan.number), 0.5))
+    brain.handle(ev.OwnerLimitSet(3.0, "her", 2))
+    assert brain.state.schedule[JobId("a")].n_gpus == 2

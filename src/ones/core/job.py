@@ -22,7 +22,6 @@ class Phase(StrEnum):
     RUNNING = "running"
     CHANGING = "changing"  # training, while another configuration is on its way
     STOPPING = "stopping"  # on its way out: preempted, cancelled or done
-    ENDED = "ended"
 
 
 class EndReason(StrEnum):
