@@ -8,15 +8,16 @@ Handlers mark jobs as due; the orders that follow are made in `orders`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from ones.core import events as ev
+from ones.core import losses
 from ones.core.cluster import Gpu, Node, NodeState
-from ones.core.job import Description, EndReason, Generation, JobId, StepTime
-from ones.core.record import Ending, JobRecord, OrderKind, outcome_of
-from ones.core.schedule import Allocation, Worker
+from ones.core.job import Description, EndReason, JobId, StepTime
+from ones.core.record import JobRecord, OrderKind, outcome_of
+from ones.core.schedule import Allocation
 from ones.core.tables import Tables
 from ones.errors import BrokenEngineError
 from ones.stopping import StopReason, after_epoch
@@ -54,7 +55,9 @@ def _cancel_requested(tables: Tables, event: ev.CancelRequested) -> bool:
         return False
     if record.ending is not None:
         return tables.drop("duplicate")
-    _end_soon(tables, record, EndReason.CANCELLED, f"cancelled by {event.by}" if event.by else "")
+    losses.end_soon(
+        tables, record, EndReason.CANCELLED, f"cancelled by {event.by}" if event.by else ""
+    )
     return True
 
 
@@ -144,7 +147,7 @@ def _epoch_finished(tables: Tables, event: ev.EpochFinished) -> bool:
     )
     if reason is not None and record.ending is None:
         done = EndReason.FINISHED if reason is StopReason.EPOCHS else EndReason.CONVERGED
-        _end_soon(tables, record, done, reason.value)
+        losses.end_soon(tables, record, done, reason.value)
     return True
 
 
@@ -212,7 +215,7 @@ def _rescale_failed(tables: Tables, event: ev.RescaleFailed) -> bool:
     if order is None or order.plan != event.generation.plan or order.kind is OrderKind.STOP:
         return tables.drop("duplicate")
     if order.kind is OrderKind.START:
-        _abandon_start(tables, record, failed=True, why=f"its start failed: {event.reason}")
+        losses.abandon_start(tables, record, failed=True, why=f"its start failed: {event.reason}")
         return True
     record.in_flight = None
     if record.goal != order.allocation:  # a second stroke was prepared
@@ -221,9 +224,9 @@ def _rescale_failed(tables: Tables, event: ev.RescaleFailed) -> bool:
     assert record.held is not None
     record.held = record.held.without(g for g in record.held.gpus if g not in record.occupied)
     if record.held is None:
-        _back_to_queue(tables, record, failed=True)
+        losses.back_to_queue(tables, record, failed=True)
     else:
-        _stay(tables, record)
+        losses.stay(tables, record)
     return True
 
 
@@ -236,9 +239,9 @@ def _worker_left(tables: Tables, event: ev.WorkerLeft) -> bool:
         return True
     if record.in_flight is not None and record.in_flight.kind is OrderKind.STOP:
         if not record.occupied:
-            _stopped(tables, record)
+            losses.stopped(tables, record)
     elif record.in_flight is None and record.held is not None and event.gpu in record.held.gpus:
-        _lose(tables, record, [event.gpu], failed=False)
+        losses.lose(tables, record, [event.gpu], failed=False)
     return True
 
 
@@ -248,7 +251,7 @@ def _worker_lost(tables: Tables, event: ev.WorkerLost) -> bool:
     tables.vacate(event.gpu)
     record = tables.records.get(event.job)
     if record is not None:
-        _lose(tables, record, [event.gpu], failed=True)
+        losses.lose(tables, record, [event.gpu], failed=True)
     return True
 
 
@@ -302,7 +305,7 @@ def _node_down(tables: Tables, event: ev.NodeDown) -> bool:
                 hit.setdefault(job, (tables.touch(job), []))[1].append(gpu)
     tables.set_node(replace(node, state=NodeState.DOWN))
     for _, (record, gpus) in sorted(hit.items()):
-        _lose(tables, record, gpus, failed=False)
+        losses.lose(tables, record, gpus, failed=False)
     return True
 
 
@@ -345,140 +348,6 @@ def _prove(record: JobRecord) -> None:
     """It has made steps as it is: so much fits."""
     if record.held is not None:
         record.proven_part = max(record.proven_part, record.held.largest_part)
-
-
-def _end_soon(tables: Tables, record: JobRecord, reason: EndReason, message: str) -> None:
-    record.ending = Ending(reason, message)
-    tables.set_goal(record, None)
-    tables.waiting.discard(record.id)
-    tables.due[record.id] = None
-
-
-def _stopped(tables: Tables, record: JobRecord) -> None:
-    """All workers have left as told: into the queue, or on to where the job moves."""
-    assert record.in_flight is not None
-    record.generation = Generation(record.in_flight.plan)  # whatever is older is stale now
-    record.in_flight, record.held, record.reforming = None, None, False
-    if record.goal is None and record.ending is None:
-        record.preemptions += 1
-    tables.due[record.id] = None
-    tables.enqueue(record)
-
-
-def _lose(tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: bool) -> None:
-    """GPUs that the job was on, or was to have, are gone."""
-    gone = set(gpus)
-    was_on = record.held.gpus if record.held else ()
-    record.losses += len(gone.intersection(was_on))
-    order = record.in_flight
-    if order is not None and order.kind is OrderKind.STOP:
-        if record.goal is not None and gone & set(record.goal.gpus):
-            tables.set_goal(record, None)
-            record.withdrawn = True
-        if not record.occupied:
-            record.epoch_samples = record.epoch_steps = 0  # nobody was left to save them
-            _stopped(tables, record)
-        return
-    if order is not None and order.kind is OrderKind.START:
-        _abandon_start(tables, record, failed=failed)
-        return
-    if record.held is None:  # nothing but a goal: it goes back into the queue
-        tables.set_goal(record, None)
-        record.withdrawn = True
-        tables.due[record.id] = None
-        tables.enqueue(record)
-        return
-    record.held = record.held.without(g for g in was_on if g not in record.occupied)
-    if record.held is None or record.held.n_gpus < record.job.min_gpus:
-        # too few go by way of the queue: what is left of them can still save the work
-        _nobody_left(tables, record, failed=failed and record.held is None)
-        return
-    if gone.intersection(was_on):
-        record.reforming = True
-    if order is not None and order.allocation is not None:
-        target = order.allocation.without(gone)
-        if target is None:
-            _nobody_left(tables, record, failed=failed)
-            return
-        # whether the order can still come true is the engine's to say
-        record.in_flight = replace(order, allocation=target)
-        tables.set_goal(record, record.goal.without(gone) if record.goal else None)
-    else:
-        if record.goal is not None and record.goal != record.held:
-            record.withdrawn = record.goal.without(gone) != record.held
-        tables.set_goal(record, record.held)
-    tables.due[record.id] = None
-
-
-def _nobody_left(tables: Tables, record: JobRecord, *, failed: bool) -> None:
-    """Not enough are left to carry the job on. Other processes of it must go first."""
-    if record.held is None:
-        record.epoch_samples = record.epoch_steps = 0
-    if record.occupied:
-        record.held = Allocation(tuple(Worker(gpu, 0) for gpu in record.occupied))
-    if record.held is None:
-        _back_to_queue(tables, record, failed=failed)
-        return
-    record.in_flight, record.reforming = None, False
-    record.failures += failed
-    tables.set_goal(record, None)  # `Stop` follows; then the queue
-    tables.due[record.id] = None
-    _give_up_if_hopeless(tables, record)
-
-
-def _stay(tables: Tables, record: JobRecord) -> None:
-    """The job keeps what it holds. Whoever was promised a part of that must do without."""
-    assert record.held is not None
-    for gpu in record.held.gpus:
-        claimant = tables.assigned.get(gpu)
-        if claimant is not None and claimant != record.id:
-            other = tables.touch(claimant)
-            order = other.in_flight
-            moving = order is not None and order.kind is OrderKind.RESCALE
-            tables.set_goal(other, order.allocation if order and moving else _rest(other))
-            other.withdrawn = True
-            tables.due[claimant] = None
-            tables.enqueue(other)
-    tables.set_goal(record, record.held)
-
-
-def _rest(record: JobRecord) -> Allocation | None:
-    """Where a job is without the move it was promised."""
-    return None if record.in_flight is not None else record.held
-
-
-def _abandon_start(tables: Tables, record: JobRecord, *, failed: bool, why: str = "") -> None:
-    """A start that lost a worker cannot come together: those who are left must go."""
-    wanted = record.in_flight.allocation if record.in_flight else None
-    assert wanted is not None
-    record.held = wanted.without(g for g in wanted.gpus if g not in record.occupied)
-    record.in_flight = None
-    record.ready.clear()
-    if record.held is None:
-        _back_to_queue(tables, record, failed=failed, why=why)
-        return
-    record.failures += failed
-    tables.set_goal(record, None)
-    tables.due[record.id] = None
-    _give_up_if_hopeless(tables, record, why)
-
-
-def _back_to_queue(tables: Tables, record: JobRecord, *, failed: bool, why: str = "") -> None:
-    record.held, record.in_flight, record.reforming = None, None, False
-    record.ready.clear()
-    record.failures += failed
-    # it will resume from its last checkpoint, taken at the end of an epoch
-    record.epoch_samples = record.epoch_steps = 0
-    tables.set_goal(record, None)
-    _give_up_if_hopeless(tables, record, why)
-    tables.enqueue(record)
-
-
-def _give_up_if_hopeless(tables: Tables, record: JobRecord, why: str = "") -> None:
-    if record.failures > record.job.retries and record.ending is None:
-        why = why or "all its workers died"
-        tries = f"{record.failures} of {record.job.retries + 1} tries"
-        _end_soon(tables, record, EndReason.FAILED, f"{why} ({tries})")
 
 
 _HANDLERS: dict[type[ev.Event], Callable[[Tables, Any], bool]] = {
