@@ -37,7 +37,8 @@ _DRAWS = 1  # what a random number is for
 
 
 class Ones:
-    decides_on: ClassVar[frozenset[type[Event]]] = PROGRESS_EVENTS
+    # the workers of a start come one by one: what they bring is known with the job's first report
+    decides_on: ClassVar[frozenset[type[Event]]] = PROGRESS_EVENTS - {ev.WorkerReady}
     native_mechanism: ClassVar[str] = "elastic"
     Settings: ClassVar[type[OnesSettings]] = OnesSettings
 
