@@ -26,14 +26,20 @@ def sim(
         str | None, typer.Option(help="Cluster sizes, as 64,1024; the first is the rival.")
     ] = None,
     jobs: Annotated[str | None, typer.Option(help="Jobs for each size, as 5000,20000.")] = None,
+    load: Annotated[
+        float | None, typer.Option(help="Single-GPU seconds that arrive per GPU-second.")
+    ] = None,
     log: Annotated[
         bool, typer.Option("--log", help="Encode every entry for the run log as well.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
-    """Cost of an event in the simulator, by kind of event and size of cluster."""
+    """Cost of an event in the simulator, by kind of event and size of cluster.
+
+    Example: ones bench sim --gpus 64,1024 --jobs 640,10000 --load 0.8
+    """
     from ones.lab.bench import framed
-    from ones.lab.bench_sim import CASES, bench_sim
+    from ones.lab.bench_sim import CASES, LOAD, bench_sim
     from ones.policies import create
 
     create(policy)  # refuses what nobody knows
@@ -41,7 +47,8 @@ def sim(
     counts = _numbers("jobs", jobs) or [dict(CASES).get(size, 10 * size) for size in sizes]
     if len(counts) != len(sizes):
         raise InvalidSettingError(f"--jobs: {len(counts)} numbers for {len(sizes)} sizes")
-    rows = bench_sim(policy, tuple(zip(sizes, counts, strict=True)), log=log, progress=say)
+    cases = tuple(zip(sizes, counts, strict=True))
+    rows = bench_sim(policy, cases, load=LOAD if load is None else load, log=log, progress=say)
     if json:
         print_json(framed("sim", rows))
         return

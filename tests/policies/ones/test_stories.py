@@ -75,7 +75,8 @@ def test_a_cluster_that_shrinks_under_load_loses_nobody(policy: str) -> None:
         ev.NodeDown(60.0, NodeId("n0")),
         ev.NodeDraining(90.0, NodeId("n1")),
     ]
-    play(policy, [job(f"j{i}", 5.0 * i) for i in range(12)], 16, incidents)
+    simulator, _ = play(policy, [job(f"j{i}", 5.0 * i) for i in range(12)], 16, incidents)
+    assert all(o.reason.completed for o in simulator.brain.state.ended.values())
 
 
 def test_jobs_without_accuracy_and_without_a_kind_are_served() -> None:
