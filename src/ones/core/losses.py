@@ -61,26 +61,26 @@ def lose(tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: bool
     record.held = record.held.without(g for g in was_on if g not in record.occupied)
     if record.held is None or record.held.n_gpus < record.job.min_gpus:
         # too few go by way of the queue: what is left of them can still save the work
-        _nobody_left(tables, record, failed=failed and record.held is None)
+        _too_few_left(tables, record, failed=failed and record.held is None)
         return
     if gone.intersection(was_on):
         record.reforming = True
     if order is not None and order.allocation is not None:
         target = order.allocation.without(gone)
         if target is None:
-            _nobody_left(tables, record, failed=failed)
+            _too_few_left(tables, record, failed=failed)
             return
         # whether the order can still come true is the engine's to say
         record.in_flight = replace(order, allocation=target)
         tables.set_goal(record, record.goal.without(gone) if record.goal else None)
     else:
         if record.goal is not None and record.goal != record.held:
-            record.withdrawn = record.goal.without(gone) != record.held
+            record.withdrawn |= record.goal.without(gone) != record.held
         tables.set_goal(record, record.held)
     tables.due[record.id] = None
 
 
-def _nobody_left(tables: Tables, record: JobRecord, *, failed: bool) -> None:
+def _too_few_left(tables: Tables, record: JobRecord, *, failed: bool) -> None:
     """Not enough are left to carry the job on. Other processes of it must go first."""
     if record.held is None:
         record.epoch_samples = record.epoch_steps = 0
