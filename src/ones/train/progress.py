@@ -1,0 +1,49 @@
+"""How far a job has come: what every replica must know besides model and optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ones.stopping import Track
+
+
+@dataclass(slots=True)
+class Sums:
+    """What one epoch has brought so far."""
+
+    steps: int = 0
+    samples: int = 0
+    loss: float = 0.0  # sum of the steps' mean losses, each times its weight
+    weight: float = 0.0  # samples, or valid targets where the script counts them
+
+    @property
+    def mean_loss(self) -> float | None:
+        return self.loss / self.weight if self.weight else None
+
+
+@dataclass(slots=True)
+class Progress:
+    seed: int = 0
+    epoch: int = 0  # the one under way, from 0
+    offset: int = 0  # samples of it that were trained on
+    step: int = 0  # optimizer steps since the very beginning
+    sums: Sums = field(default_factory=Sums)
+    last: Sums = field(default_factory=Sums)  # of the epoch before
+    first_loss: float | None = None  # of the very first step
+    schedule_credit: float = 0.0  # base-batch steps that the LR schedule has not made yet
+    epochs: int | None = None  # as many as the script asked for
+    track: Track = field(default_factory=Track)
+
+    def end_epoch(self) -> None:
+        self.last, self.sums = self.sums, Sums()
+        self.epoch, self.offset = self.epoch + 1, 0
+
+    def state(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def load(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.sums, self.last = Sums(**state["sums"]), Sums(**state["last"])
+        self.track = Track(**state["track"])

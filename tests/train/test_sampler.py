@@ -1,0 +1,88 @@
+"""Every sample of an epoch exactly once, however the workers change."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ones.train.sampler import Division, micro_sizes, permutation, split, take
+
+shares = st.lists(st.integers(1, 40), min_size=1, max_size=8).map(tuple)
+
+
+@given(st.integers(1, 400), shares, st.integers(1, 3))
+def test_a_split_loses_nothing_and_gives_nobody_too_few(
+    total: int, parts: tuple[int, ...], minimum: int
+) -> None:
+    counts = split(total, parts, minimum)
+    assert sum(counts) == total
+    assert len(counts) == len(parts)
+    if total >= minimum and all(p >= minimum for p in parts):
+        assert all(c == 0 or c >= minimum for c in counts)
+
+
+@given(st.integers(1, 200), st.integers(1, 6), st.none() | st.integers(1, 50), st.integers(1, 3))
+def test_micro_batches_keep_to_the_limit(
+    count: int, steps: int, limit: int | None, minimum: int
+) -> None:
+    sizes = micro_sizes(count, steps, limit, minimum)
+    assert sum(sizes) == count
+    assert max(sizes) - min(sizes) <= 1
+    if minimum == 1 and limit is not None:
+        assert max(sizes) <= limit
+    assert all(size >= min(minimum, count) for size in sizes)
+
+
+def test_the_order_depends_on_seed_and_epoch_only() -> None:
+    one = permutation(50, seed=3, epoch=2).tolist()
+    assert one == permutation(50, seed=3, epoch=2).tolist()
+    assert one != permutation(50, seed=3, epoch=1).tolist()
+    assert one != permutation(50, seed=2, epoch=2).tolist()
+    assert permutation(5, seed=0, epoch=9, shuffle=False).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_rest_that_batch_norm_cannot_take_goes_with_the_step_before() -> None:
+    assert take(65, 64, minimum=2) == 65
+    assert take(66, 64, minimum=2) == 64
+    assert take(3, 64, minimum=2) == 3
+
+
+@given(
+    size=st.integers(1, 300),
+    changes=st.lists(shares, min_size=1, max_size=12),
+    every=st.integers(1, 4),
+    limit=st.none() | st.integers(1, 16),
+    minimum=st.integers(1, 2),
+    lost=st.lists(st.booleans(), min_size=30, max_size=30),
+)
+def test_every_sample_exactly_once_under_any_change(
+    size: int,
+    changes: list[tuple[int, ...]],
+    every: int,
+    limit: int | None,
+    minimum: int,
+    lost: list[bool],
+) -> None:
+    """`lost`: the step failed and is taken again, perhaps by others."""
+    order = permutation(size, seed=1, epoch=0)
+    seen: list[int] = []
+    offset = tried = 0
+    while offset < size:
+        now = changes[(tried // every) % len(changes)]
+        step: list[int] = []
+        for rank in range(len(now)):
+            division = Division(
+                shares=now, micro_steps=(1,) * len(now), rank=rank, limit=limit, minimum=minimum
+            )
+            portion = division.portion(offset, size)
+            assert portion is not None
+            step += order[portion.first : portion.first + portion.count].tolist()
+        tried += 1
+        assert portion is not None
+        if tried <= len(lost) and lost[tried - 1]:
+            continue
+        assert len(step) == portion.total
+        seen += step
+        offset = portion.end
+    assert sorted(seen) == list(range(size))
+    assert division.portion(offset, size) is None
