@@ -1,0 +1,65 @@
+"""`python -m ones.exec RUN_DIR`: leave the starter behind, take the lock, and serve.
+
+Says `ready` once it can be reached, or `busy` if another one is there already.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from ones.exec.lines import listen
+from ones.exec.processes import PR_SET_CHILD_SUBREAPER, PR_SET_NAME, prctl
+from ones.exec.records import LOCK, LOG
+from ones.exec.remains import clear_up, take
+from ones.exec.supervisor import IDLE_SECONDS, Supervisor, complain
+
+USAGE = "usage: python -m ones.exec RUN_DIR [IDLE_SECONDS]"
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) not in (2, 3):
+        print(USAGE, file=sys.stderr)
+        return 2
+    run_dir = Path(argv[1]).absolute()
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # twice, so that nobody who started us is our parent and no terminal is ours
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_NAME, b"ones-exec")
+    lock = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if not take(lock):
+        print("busy", flush=True)
+        return 0
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    clear_up(run_dir)
+    listener = listen(run_dir)
+    print("ready", flush=True)
+    _leave_the_terminal(run_dir)
+    try:
+        Supervisor(run_dir, listener, float(argv[2]) if len(argv) > 2 else IDLE_SECONDS).run()
+    except BaseException as problem:
+        complain(f"ones-exec fails: {problem!r}")
+        raise
+    return 0
+
+
+def _leave_the_terminal(run_dir: Path) -> None:
+    os.chdir("/")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(run_dir / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    sys.stdout.flush()
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(log)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

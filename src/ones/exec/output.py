@@ -1,0 +1,116 @@
+"""A worker's output: kept in segments whose names are offsets, read by offset.
+
+The newest segments are kept and older ones dropped, so that a script that prints
+without end cannot fill the disk; an offset stays what it was, whatever was dropped.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "out."
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    data: bytes
+    offset: int  # of the first byte: later than asked for if older output was dropped
+    end: int  # of all that was written so far
+
+    @property
+    def next(self) -> int:
+        return self.offset + len(self.data)
+
+
+class OutputWriter:
+    """Appends, and drops the oldest segment when there are too many."""
+
+    def __init__(self, directory: Path, segment_bytes: int, segments: int) -> None:
+        self._directory = directory
+        self._segment_bytes, self._segments = max(1, segment_bytes), max(1, segments)
+        self._offset = 0
+        self._lost = 0  # bytes that a full disk did not take
+        self._file: int | None = None
+        self._room = 0
+
+    def write(self, data: bytes) -> None:
+        if self._lost:
+            data = f"\n[ones: {self._lost} bytes of output lost: disk full]\n".encode() + data
+        while data:
+            try:
+                taken = self._append(data)
+            except OSError:
+                # the worker must not stand still because its words find no room
+                self._lost += len(data)
+                return
+            data = data[taken:]
+        self._lost = 0
+
+    def _append(self, data: bytes) -> int:
+        if self._file is None or not self._room:
+            self.close()
+            path = self._directory / f"{PREFIX}{self._offset:015d}"
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._room = self._segment_bytes
+            for old in _segments(self._directory)[: -self._segments]:
+                old.unlink(missing_ok=True)
+        taken = os.write(self._file, data[: self._room])
+        self._offset += taken
+        self._room -= taken
+        return taken
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def read_output(directory: Path, offset: int, limit: int) -> Chunk:
+    """Up to `limit` bytes from `offset` on; from the oldest kept byte if that one is gone.
+
+    A negative offset counts from the end.
+    """
+    segments = _segments(directory)
+    end = _end(segments)
+    if offset < 0:
+        offset = max(0, end + offset)
+    if not segments or offset >= end:
+        return Chunk(b"", min(offset, end), end)
+    offset = max(offset, _start(segments[0]))
+    data = b""
+    for path, following in zip(segments, [*segments[1:], None], strict=True):
+        if following is not None and _start(following) <= offset:
+            continue
+        position = offset + len(data)
+        try:
+            with path.open("rb") as file:
+                file.seek(position - _start(path))
+                data += file.read(limit - len(data))
+        except FileNotFoundError:  # dropped in this moment: go on with what is kept
+            return read_output(directory, position, limit)
+        if len(data) >= limit:
+            break
+    return Chunk(data, offset, max(end, offset + len(data)))
+
+
+def _segments(directory: Path) -> list[Path]:
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return [directory / n for n in sorted(names) if n.startswith(PREFIX) and n[4:].isdecimal()]
+
+
+def _start(path: Path) -> int:
+    return int(path.name.removeprefix(PREFIX))
+
+
+def _end(segments: list[Path]) -> int:
+    if not segments:
+        return 0
+    try:
+        return _start(segments[-1]) + segments[-1].stat().st_size
+    except FileNotFoundError:
+        return _end(segments[:-1])

@@ -1,0 +1,30 @@
+"""Put a process on a slot, stop it, watch it, read its output. Nothing else: what a training
+process does and when is between it and the controller."""
+
+from __future__ import annotations
+
+from ones.launchers.api import (
+    Exited,
+    Launch,
+    Launcher,
+    LauncherEvent,
+    Process,
+    Slot,
+    SlotLost,
+    SlotSuspect,
+    SlotUp,
+    Started,
+)
+
+__all__ = [
+    "Exited",
+    "Launch",
+    "Launcher",
+    "LauncherEvent",
+    "Process",
+    "Slot",
+    "SlotLost",
+    "SlotSuspect",
+    "SlotUp",
+    "Started",
+]

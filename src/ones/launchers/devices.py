@@ -1,0 +1,71 @@
+"""The GPUs of this machine, and who uses them, as NVML tells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ones.errors import WorldError
+from ones.launchers.api import Slot
+
+
+def gpu_slots(node: str, is_ours: Callable[[int], bool], nvml: Any = None) -> list[Slot]:  # noqa: ANN401
+    """One slot for each GPU; `used_by` names processes on it that are not ours.
+
+    No NVIDIA driver: no slots. `nvml` is the module pynvml or one like it.
+    """
+    if nvml is None:
+        import pynvml
+
+        nvml = pynvml
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return []
+    try:
+        return [_slot(node, index, is_ours, nvml) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError as problem:
+        raise WorldError(f"the NVIDIA driver does not tell its GPUs: {problem}") from problem
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _slot(node: str, index: int, is_ours: Callable[[int], bool], nvml: Any) -> Slot:  # noqa: ANN401
+    device = nvml.nvmlDeviceGetHandleByIndex(index)
+    strangers = [
+        process.pid
+        for process in nvml.nvmlDeviceGetComputeRunningProcesses(device)
+        if not is_ours(process.pid)
+    ]
+    return Slot(
+        node=node,
+        index=index,
+        kind="gpu",
+        name=_text(nvml.nvmlDeviceGetName(device)),
+        memory_mb=nvml.nvmlDeviceGetMemoryInfo(device).total >> 20,
+        device=_text(nvml.nvmlDeviceGetUUID(device)),
+        used_by=tuple(_who(pid) for pid in sorted(set(strangers))),
+    )
+
+
+def _who(pid: int) -> str:
+    name = ""
+    with suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        name = file.read().strip()
+    return f"{name} (pid {pid})" if name else f"pid {pid}"
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value  # old drivers give bytes
+
+
+def cpu_slots(node: str, count: int) -> list[Slot]:
+    """Shares of this machine's processors, for jobs without a GPU."""
+    return [Slot(node=node, index=i, kind="cpu", name="CPU") for i in range(count)]
+
+
+def threads_per_slot(slots: int) -> int:
+    """How many threads a worker may use for arithmetic, so that all together fit the machine."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, slots))

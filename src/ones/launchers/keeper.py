@@ -1,0 +1,241 @@
+"""One ones-exec as the launcher sees it: started when needed, reached again when it was there
+before, and cleared up after when it was killed. Lives in the launcher's thread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ones.exec import Exit, Spec, clear_up, known_launches, read_exit, read_spec, read_status
+from ones.exec.lines import Connection, connect
+from ones.exec.remains import locked
+
+RETRY_SECONDS = 0.05
+MOST_STARTS = 3
+#: what ones-exec itself may see of the controller's environment: none of its secrets
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "LOGNAME", "ONES_BOOT_ID")
+
+
+class Phase(Enum):
+    ABSENT = "absent"
+    STARTING = "starting"
+    CONNECTED = "connected"
+    ADRIFT = "adrift"  # the line is cut: is it dead?
+
+
+class Keeper:
+    """`news(id, pid, exit)` is told what happens to launches."""
+
+    def __init__(
+        self, run_dir: Path, news: Callable[[str, int | None, Exit | None], None], idle: float
+    ) -> None:
+        self.run_dir = run_dir
+        self.phase = Phase.ABSENT
+        self.closing = False  # the job is over
+        self.retry_at: float | None = None
+        self.open: set[str] = set()  # launches without an exit
+        self._news = news
+        self._idle = idle
+        self._unanswered: dict[int, dict[str, Any]] = {}
+        self._number = 0
+        self._starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    # what the selector needs
+
+    def fileno(self) -> int:
+        if self._connection is not None:
+            return self._connection.fileno()
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    @property
+    def listens(self) -> bool:
+        return self._connection is not None or self._process is not None
+
+    @property
+    def wants_to_write(self) -> bool:
+        return self._connection is not None and self._connection.wants_to_write
+
+    # orders
+
+    def find(self) -> None:
+        """What is there from an earlier time? Tells the news of every launch that is known."""
+        self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in known_launches(self.run_dir):
+            if read_exit(path) is None:
+                self.open.add(path.name)
+        self._reach()
+
+    def launch(self, spec: Spec) -> None:
+        self.open.add(spec.id)
+        self._request({"do": "launch", "spec": asdict(spec)})
+
+    def stop(self, id: str, grace: float) -> None:
+        if id in self.open:
+            self._request({"do": "stop", "id": id, "grace": grace})
+
+    def close(self, grace: float) -> None:
+        self.closing = True
+        if self.phase is not Phase.ABSENT:
+            self._request({"do": "close", "grace": grace})
+
+    def let_go(self) -> None:
+        """Leave it alone: it goes on without us."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+            self._process.wait()
+            self._process = None
+
+    def _request(self, request: dict[str, Any]) -> None:
+        self._number += 1
+        self._unanswered[self._number] = request
+        if self.phase is Phase.CONNECTED:
+            assert self._connection is not None
+            self._connection.send({"n": self._number, **request})
+        elif self.phase is Phase.ABSENT:
+            self._start()
+
+    # its life
+
+    def _start(self) -> None:
+        self._starts += 1
+        self.phase = Phase.STARTING
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ones.exec", str(self.run_dir), str(self._idle)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
+            start_new_session=True,
+        )
+
+    def serve(self) -> None:
+        """Something has come."""
+        if self._process is not None:
+            assert self._process.stdout is not None
+            said = os.read(self._process.stdout.fileno(), 64)
+            self._process.stdout.close()
+            self._process.wait()
+            self._process = None
+            if said.startswith((b"ready", b"busy")):
+                self._reach()
+            else:
+                self._failed("ones-exec did not start")
+            return
+        if self._connection is None:
+            return
+        for message in self._connection.receive():
+            self._take(message)
+        if self._connection.closed:
+            self._connection.close()
+            self._connection = None
+            self._reach()
+
+    def flush(self) -> None:
+        if self._connection is not None:
+            self._connection.flush()
+
+    def retry(self) -> None:
+        self.retry_at = None
+        self._reach()
+
+    def _reach(self) -> None:
+        """Connect; or, if nobody holds the lock, clear up and begin again where that is asked."""
+        self.phase = Phase.ADRIFT
+        try:
+            self._connection = connect(self.run_dir)
+        except OSError:
+            self._bury()
+            return
+        self.phase = Phase.CONNECTED
+        self._starts = 0
+        self._connection.send({"n": 0, "do": "watch"})
+        for number, request in self._unanswered.items():
+            self._connection.send({"n": number, **request})
+
+    def _bury(self) -> None:
+        with locked(self.run_dir) as mine:
+            if not mine:
+                self.retry_at = time.monotonic() + RETRY_SECONDS
+                return
+            try:
+                clear_up(self.run_dir)
+            except (TimeoutError, OSError):
+                self.retry_at = time.monotonic() + 20 * RETRY_SECONDS
+                return
+        self.phase = Phase.ABSENT
+        for path in known_launches(self.run_dir):
+            record = read_exit(path)
+            if path.name in self.open and record is not None:
+                self._exited(path.name, record)
+        # launches that never arrived are asked for again; the rest has nobody to answer it
+        self._unanswered = {
+            n: r
+            for n, r in self._unanswered.items()
+            if r["do"] == "launch" and r["spec"]["id"] in self.open
+        }
+        if self._unanswered and self._starts < MOST_STARTS:
+            self._start()
+        elif self._unanswered:
+            self._failed("ones-exec died again and again")
+
+    def _failed(self, why: str) -> None:
+        self.phase = Phase.ABSENT
+        self._starts = 0
+        unanswered, self._unanswered = self._unanswered, {}
+        for request in unanswered.values():
+            if request["do"] == "launch":
+                self._not_started(request["spec"]["id"], why)
+
+    def _not_started(self, id: str, why: str) -> None:
+        record = Exit(code=None, at=time.time(), cause="not-started", message=why)
+        self._exited(id, record)
+
+    # what it says
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "event" in message:
+            self._hear(message)
+            return
+        request = self._unanswered.pop(message["n"], None)
+        for launch in message.get("launches", ()):
+            self._hear(launch)
+        if "error" in message and request is not None and request["do"] == "launch":
+            self._not_started(request["spec"]["id"], message["error"])
+
+    def _hear(self, news: dict[str, Any]) -> None:
+        id = news["id"]
+        if news["exit"] is not None:
+            self._exited(id, Exit(**news["exit"]))
+        elif news["status"] is not None:
+            self.open.add(id)
+            self._news(id, news["status"]["pid"], None)
+
+    def _exited(self, id: str, record: Exit) -> None:
+        if id in self.open:
+            self.open.discard(id)
+            self._news(id, None, record)
+
+
+def on_disk(run_dir: Path) -> list[tuple[Spec, int | None, float, Exit | None]]:
+    """(spec, pid, started, exit) of every launch, in the order of their start."""
+    found = []
+    for path in known_launches(run_dir):
+        spec, status = read_spec(path), read_status(path)
+        if spec is not None:
+            began = status.started_at if status else path.stat().st_mtime
+            found.append((spec, status.pid if status else None, began, read_exit(path)))
+    return sorted(found, key=lambda entry: entry[2])

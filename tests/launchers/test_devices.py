@@ -1,0 +1,77 @@
+"""GPUs as NVML tells them. There is none here, so a stand-in speaks NVML's own calls."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from ones.errors import WorldError
+from ones.launchers.devices import cpu_slots, gpu_slots, threads_per_slot
+
+
+class Driver:
+    """Two GPUs; on the second one somebody is at work."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, present: bool = True, broken: bool = False) -> None:
+        self.present, self.broken = present, broken
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if not self.present:
+            raise self.NVMLError("driver not loaded")
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        if self.broken:
+            raise self.NVMLError("unknown error")
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> list[object]:  # noqa: N802
+        return [SimpleNamespace(pid=os.getpid())] if device == 1 else []
+
+    def nvmlDeviceGetName(self, device: int) -> bytes:  # noqa: N802
+        return b"V100"
+
+    def nvmlDeviceGetUUID(self, device: int) -> str:  # noqa: N802
+        return f"GPU-{device}"
+
+    def nvmlDeviceGetMemoryInfo(self, device: int) -> object:  # noqa: N802
+        return SimpleNamespace(total=16 << 30)
+
+
+def test_a_gpu_that_somebody_else_uses_is_shown_with_who_it_is() -> None:
+    free, used = gpu_slots("n0", lambda pid: False, Driver())
+    assert (free.id, free.name, free.memory_mb, free.device) == ("n0/0", "V100", 16384, "GPU-0")
+    assert free.used_by == ()
+    (who,) = used.used_by
+    assert f"pid {os.getpid()}" in who
+
+
+def test_our_own_processes_are_no_strangers() -> None:
+    assert not gpu_slots("n0", lambda pid: pid == os.getpid(), Driver())[1].used_by
+
+
+def test_no_driver_means_no_gpus_and_a_broken_one_is_said() -> None:
+    assert gpu_slots("n0", lambda pid: False, Driver(present=False)) == []
+    with pytest.raises(WorldError, match="NVIDIA driver does not tell its GPUs: unknown error"):
+        gpu_slots("n0", lambda pid: False, Driver(broken=True))
+
+
+def test_the_real_library_finds_none_here_or_some() -> None:
+    assert all(slot.kind == "gpu" for slot in gpu_slots("n0", lambda pid: False))
+
+
+def test_all_workers_together_use_no_more_threads_than_there_are() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert threads_per_slot(1) == cores
+    assert threads_per_slot(10 * cores) == 1
+    assert [s.id for s in cpu_slots("n0", 2)] == ["n0/0", "n0/1"]
