@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ones.exec.lines import Connection
-from ones.exec.processes import descendants, send
+from ones.exec.processes import descendants, look, send
 from ones.exec.records import (
     Exit,
     Spec,
@@ -26,7 +26,7 @@ from ones.exec.records import (
     write,
 )
 from ones.exec.worker import Worker
-from ones.exec.zygote import Zygote, fits
+from ones.exec.zygote import Birth, Zygote, fits
 
 IDLE_SECONDS = 60.0
 TICK_SECONDS = 0.02  # while somebody is on the way out
@@ -47,6 +47,7 @@ class Supervisor:
         self._idle_since = time.monotonic()
         self._closing = False
         self._zygote: Zygote | None = None
+        self._births: list[Birth] = []
         self._connections: dict[Connection, bool] = {}  # does it watch?
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
@@ -65,6 +66,7 @@ class Supervisor:
             for key, _ in self._selector.select(self._patience()):
                 key.data()
             self._reap()
+            self._attend_births()
             self._see_off()
             self._retry()
             self._flush()
@@ -72,7 +74,8 @@ class Supervisor:
             connection.flush()
             connection.close()
         if self._zygote is not None:
-            self._zygote.close()
+            self._zygote.kill()
+            self._zygote = None
         self._clear_leftovers()
 
     def _is_done(self) -> bool:
@@ -82,7 +85,9 @@ class Supervisor:
         return self._closing or idle >= self._idle_seconds
 
     def _patience(self) -> float:
-        if any(w.is_ending for w in self._workers.values()):
+        if any(w.is_ending for w in self._workers.values()) or (
+            self._zygote is not None and self._zygote.waiting
+        ):
             return TICK_SECONDS
         if any(w.unwritten for w in self._workers.values()):
             return RETRY_SECONDS
@@ -122,7 +127,7 @@ class Supervisor:
             case "stop":
                 worker = self._workers.get(request["id"])
                 if worker is not None:
-                    worker.stop(float(request["grace"]))
+                    self._stop(worker, float(request["grace"]))
             case "watch":
                 self._connections[connection] = True
                 return {"launches": self._all_launches()}
@@ -173,27 +178,63 @@ class Supervisor:
         self._has_started(worker)
 
     def _start_from_zygote(self, worker: Worker) -> None:
-        if self._zygote is None or self._zygote.interpreter != worker.spec.argv[0]:
+        zygote = self._zygote
+        if zygote is None or zygote.interpreter != worker.spec.argv[0]:
+            if zygote is not None and any(b.pid for b in self._births):
+                self._start(worker)  # the other one has children; its end would be theirs
+                return
+            try:
+                zygote = Zygote(self._run_dir, worker.spec)
+            except OSError:
+                self._start(worker)
+                return
             if self._zygote is not None:
-                self._zygote.close()
-            self._zygote = Zygote(self._run_dir, worker.spec)
-            self._selector.register(
-                self._zygote, selectors.EVENT_READ, lambda z=self._zygote: self._hear_zygote(z)
-            )
-        self._zygote.ask(worker)
+                self._zygote.kill()
+            self._zygote = zygote
+        zygote.waiting.append(worker)
 
-    def _hear_zygote(self, zygote: Zygote) -> None:
-        started, refused = zygote.hear()
-        for worker, pid in started:
-            worker.started(pid)
-            self._has_started(worker)
-        for worker in refused:  # whatever is wrong with it: a plain start may still go well
+    def _attend_births(self) -> None:
+        if self._zygote is not None and self._zygote.waiting:
+            for birth in self._zygote.births():
+                self._births.append(birth)
+                self._selector.register(
+                    birth, selectors.EVENT_READ, lambda b=birth: self._hear_birth(b)
+                )
+                if birth.refused:
+                    self._end_birth(birth)
+
+    def _hear_birth(self, birth: Birth) -> None:
+        worker = birth.worker
+        for news in birth.hear():
+            if "pid" in news:
+                birth.pid = news["pid"]
+                worker.started(news["pid"])
+                self._has_started(worker)
+            elif "error" in news:
+                birth.refused = birth.over = True
+            elif worker.ended is None:
+                worker.reaped(news["exit"] << 8 if "exit" in news else news["signal"])
+                birth.over = True
+        if birth.over:
+            self._end_birth(birth)
+
+    def _end_birth(self, birth: Birth) -> None:
+        self._selector.unregister(birth)
+        birth.line.close()
+        self._births.remove(birth)
+        if birth.pid is None:  # refused, for whatever reason: a plain start may still go well
+            self._start(birth.worker)
+
+    def _zygote_died(self) -> None:
+        """Its children are ours now, and reaped as such."""
+        assert self._zygote is not None
+        for birth in self._births:
+            if birth.pid is not None and look(birth.pid) is None and birth.worker.ended is None:
+                birth.worker.reaped(signal.SIGKILL)  # it took the true status to the grave
+        self._zygote.alive = False
+        waiting, self._zygote = self._zygote.waiting, None
+        for worker in waiting:
             self._start(worker)
-        if zygote.closed:
-            with suppress(KeyError, ValueError):
-                self._selector.unregister(zygote.number)
-            if self._zygote is zygote:
-                self._zygote = None
 
     def _has_started(self, worker: Worker) -> None:
         assert worker.status is not None
@@ -211,10 +252,18 @@ class Supervisor:
 
     def _close(self, grace: float | None) -> None:
         self._closing = True
-        for worker in self._workers.values():
-            worker.stop(worker.spec.grace_seconds if grace is None else grace)
+        for worker in list(self._workers.values()):
+            self._stop(worker, worker.spec.grace_seconds if grace is None else grace)
 
     # ends
+
+    def _stop(self, worker: Worker, grace: float) -> None:
+        if self._zygote is not None and worker in self._zygote.waiting:
+            self._zygote.waiting.remove(worker)
+            worker.not_started("stopped before it was started")
+            self._conclude(worker)
+        else:
+            worker.stop(grace)
 
     def _reap(self) -> None:
         by_pid = {w.pid: w for w in self._workers.values() if w.pid is not None}
@@ -226,7 +275,7 @@ class Supervisor:
                 if pid in by_pid:
                     by_pid[pid].reaped(status)
                 elif self._zygote is not None and pid == self._zygote.pid:
-                    self._zygote.died()
+                    self._zygote_died()
 
     def _see_off(self) -> None:
         ending = [w for w in self._workers.values() if w.is_ending and w.pid is not None]

@@ -1,0 +1,133 @@
+"""Workers that are forked from a preloaded process are workers like any other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ones.exec import Exit
+from ones.launchers import Exited, Launch, LauncherEvent, Started
+from ones.launchers.devices import cpu_slots
+from ones.launchers.local import LocalLauncher
+from tests.processes import alive_below, is_alive, wait_for
+
+ENV = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+SLOW = 90.0  # torch is imported on a machine that may be busy
+
+SCRIPT = """
+import os, subprocess, sys, time
+print("torch" in sys.modules, os.environ["ONES_RUN_DIR"].endswith(sys.argv[1]), flush=True)
+subprocess.Popen(["setsid", "sleep", "1000"])
+if sys.argv[2] == "wait":
+    time.sleep(1000)
+sys.exit(int(sys.argv[2]))
+"""
+
+
+class World:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.events: list[LauncherEvent] = []
+        self.launcher = LocalLauncher(root, cpu_slots("n0", 2), idle_seconds=30.0)
+        self.launcher.open(self.events.append)
+        self.script = root / "train.py"
+        self.script.write_text(SCRIPT)
+
+    def run(self, id: str, *args: str, python: str = sys.executable) -> None:
+        self.launcher.launch(
+            Launch(
+                id=id,
+                job="job",
+                slots=("n0/0",),
+                argv=(python, str(self.script), id, *args),
+                cwd=str(self.root),
+                env=ENV,
+                zygote=True,
+            )  # fmt: skip
+        )
+
+    def exit(self, id: str) -> Exit:
+        found = wait_for(
+            lambda: [e.exit for e in self.events if isinstance(e, Exited) and e.id == id],
+            f"no exit of {id}: {self.events}",
+            SLOW,
+        )
+        return found[0]
+
+    def pid(self, id: str) -> int:
+        return wait_for(
+            lambda: [e.pid for e in self.events if isinstance(e, Started) and e.id == id],
+            f"no start of {id}: {self.events}",
+            SLOW,
+        )[0]
+
+    def output(self, id: str) -> bytes:
+        return self.launcher.logs("job", id, 0, 10_000).data
+
+    def zygote(self) -> int:
+        found = [
+            pid
+            for pid in alive_below(self.root)
+            if b"ones.train.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            and b"ONES_RUN_DIR" not in Path(f"/proc/{pid}/environ").read_bytes()
+            and os.getsid(pid) == pid
+            and os.getpid() != pid
+        ]
+        parents = [p for p in found if Path(f"/proc/{p}/stat").read_text().split()[3] not in found]
+        return min(parents or found)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = World(tmp_path_factory.mktemp("zygotes"))
+    yield world
+    world.launcher.close(kill=True)
+    wait_for(lambda: not alive_below(world.root), f"left behind: {alive_below(world.root)}")
+
+
+def test_it_has_torch_already_and_its_exit_code_is_its_own(world: World) -> None:
+    world.run("1-a", "7")
+    exit = world.exit("1-a")
+    assert (exit.code, exit.cause) == (7, "exited"), world.output("1-a")
+    assert world.output("1-a") == b"True True\n"
+
+
+def test_stop_takes_its_children_with_it_and_leaves_the_zygote(world: World) -> None:
+    world.run("1-b", "wait")
+    pid = world.pid("1-b")
+    wait_for(lambda: world.output("1-b"))
+    world.launcher.stop("1-b", 5.0)
+    exit = world.exit("1-b")
+    assert (exit.signal, exit.cause) == (signal.SIGTERM, "stopped")
+    assert not is_alive(pid)
+    assert is_alive(world.zygote())
+    sleepers = [
+        p for p in alive_below(world.root) if b"sleep" in Path(f"/proc/{p}/cmdline").read_bytes()
+    ]
+    assert not sleepers
+
+
+def test_an_interpreter_without_ones_starts_workers_plainly(world: World) -> None:
+    world.run("1-c", "3", python="/usr/bin/python3")
+    exit = world.exit("1-c")
+    if exit.cause == "not-started":
+        pytest.skip("no other python here")
+    assert exit.code == 3
+    assert world.output("1-c").startswith(b"False True")
+
+
+def test_a_zygote_that_is_killed_costs_no_worker(world: World) -> None:
+    world.run("1-d", "wait")
+    pid = world.pid("1-d")
+    wait_for(lambda: world.output("1-d"))
+    os.kill(world.zygote(), signal.SIGKILL)
+    world.run("1-e", "0")
+    assert world.exit("1-e").code == 0
+    assert is_alive(pid)
+    world.launcher.stop("1-d", 5.0)
+    assert world.exit("1-d").signal == signal.SIGTERM
