@@ -46,8 +46,17 @@ reports: st.SearchStrategy[m.Report] = st.one_of(
         steps=counts,
     ),
     st.builds(m.MemoryLimit, counts),
-    st.builds(m.Switched, st.floats(allow_nan=False)),
-    st.builds(m.SwitchFailed, words),
+    st.builds(m.Memory, counts, counts),
+    st.builds(
+        m.Switched,
+        st.floats(allow_nan=False),
+        st.lists(words, max_size=3).map(tuple),
+        st.dictionaries(words, st.floats(allow_nan=False), max_size=3),
+        counts,
+    ),
+    st.builds(m.SwitchFailed, words, counts),
+    st.builds(m.StoreStarted, words),
+    st.builds(m.Hung, words),
     st.builds(m.Leaving, st.booleans()),
 )
 orders: st.SearchStrategy[m.Order] = st.one_of(
@@ -60,8 +69,9 @@ orders: st.SearchStrategy[m.Order] = st.one_of(
         batch=counts,
         base_batch=counts,
     ),
+    st.builds(m.Withdraw, counts, counts),
     st.builds(m.CheckpointAndLeave, counts),
-    st.builds(m.End, words),
+    st.builds(m.End, words, counts),
 )
 messages: st.SearchStrategy[Reports | Orders] = st.one_of(
     st.builds(
@@ -72,8 +82,9 @@ messages: st.SearchStrategy[Reports | Orders] = st.one_of(
         incarnation=counts,
         first=counts,
         reports=st.lists(reports, max_size=5).map(tuple),
+        seen=counts,
     ),
-    st.builds(Orders, acknowledged=counts, order=st.none() | orders),
+    st.builds(Orders, acknowledged=counts, order=st.none() | orders, store=words),
 )
 
 
@@ -128,7 +139,7 @@ def test_another_protocol_is_refused_before_anything_else(spoken: object) -> Non
         (
             {"reports": [{"type": "End", "reason": "x"}]},
             "reports.type: 'End' is not one of Joined, Ready, Steps, Epoch, Speed, MemoryLimit,"
-            " Switched, SwitchFailed, Leaving",
+            " Memory, Switched, SwitchFailed, StoreStarted, Hung, Leaving",
         ),
     ],
 )
