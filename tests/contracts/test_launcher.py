@@ -212,6 +212,26 @@ def test_children_that_a_worker_leaves_behind_go_before_its_slot_is_free(world: 
     assert not left
 
 
+def test_a_process_of_the_job_stays_until_its_last_worker_has_left(world: World) -> None:
+    """As the job's rendezvous store, which the first worker starts and all need."""
+    world.run("ONES_OF_JOB=1 setsid sleep 1003 & echo up; trap '' TERM; sleep 1004", "1-a")
+    world.run("sleep 1005", "1-b", slot=1)
+    world.wait_output(b"up")
+    world.wait_started("1-b")
+
+    def store() -> list[int]:
+        commands = {p: Path(f"/proc/{p}/cmdline").read_bytes() for p in alive_below(world.root)}
+        return [p for p, command in commands.items() if b"1003" in command.split(b"\0")]
+
+    wait_for(store)
+    world.launcher.stop("1-a", 0.1)
+    world.wait_exit("1-a")
+    assert store()
+    world.launcher.stop("1-b", 5.0)
+    world.wait_exit("1-b")
+    wait_for(lambda: not store())
+
+
 def test_stop_of_what_is_not_there_is_no_error(world: World) -> None:
     world.launcher.stop("9-z", 1.0)
     world.run("exit 0")

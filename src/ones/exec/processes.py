@@ -18,6 +18,10 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
+#: in the environment of a process that belongs to the job and not to the worker that started it,
+#: such as the job's rendezvous store: it stays until the last worker has left
+OF_JOB = b"ONES_OF_JOB=1"
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 

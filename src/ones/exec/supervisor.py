@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ones.exec.lines import Connection
-from ones.exec.processes import descendants, look, send
+from ones.exec.processes import OF_JOB, carries, descendants, look, send
 from ones.exec.records import (
     Exit,
     Spec,
@@ -294,6 +294,7 @@ class Supervisor:
             its += descendants([worker.pid]) if its else []
             mine = [p for p in orphans if worker.belongs(p)]
             its += [*mine, *descendants([p.pid for p in mine])] if mine else []
+            its = [p for p in its if p.pid == worker.pid or not carries(p.pid, (OF_JOB,))]
             if worker.see_off(its, now):
                 self._conclude(worker)
 

@@ -1,0 +1,92 @@
+"""The tables. A change needs a migration beside it (`migrations/versions`) and a new HEAD."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+#: the newest migration: a database at this revision is opened without asking Alembic
+HEAD = "0001"
+
+metadata = sa.MetaData()
+
+meta = sa.Table(
+    "meta",
+    metadata,
+    sa.Column("key", sa.String, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+
+#: the run log: every event and every plan, in the encoding of `runlog`
+log = sa.Table(
+    "log",
+    metadata,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("kind", sa.String, nullable=False),
+    sa.Column("entry", sa.Text, nullable=False),
+    sa.Index("log_by_kind", "kind", "number"),
+)
+
+#: which entries speak of which job, but for the steps between two epochs
+mentions = sa.Table(
+    "mentions",
+    metadata,
+    sa.Column("job", sa.String, primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+)
+
+#: state and policy up to an entry of the log; the newest two are kept
+snapshots = sa.Table(
+    "snapshots",
+    metadata,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+#: jobs that had ended when a snapshot was taken, each written once, in order
+outcomes = sa.Table(
+    "outcomes",
+    metadata,
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("job", sa.String, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+#: what a user asked for, beyond what the scheduler needs to know
+submissions = sa.Table(
+    "submissions",
+    metadata,
+    sa.Column("job", sa.String, primary_key=True),
+    sa.Column("owner", sa.String, nullable=False),
+    sa.Column("submitted_at", sa.Float, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+#: how far each worker process has been heard: its reports up to `number` are in the log
+heard = sa.Table(
+    "heard",
+    metadata,
+    sa.Column("launch", sa.String, primary_key=True),
+    sa.Column("job", sa.String, nullable=False, index=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("joined", sa.Boolean, nullable=False),
+)
+
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("role", sa.String, nullable=False),
+    sa.Column("token_hash", sa.String, nullable=False, unique=True),
+    sa.Column("max_gpus", sa.Integer),
+    sa.Column("created_at", sa.Float, nullable=False),
+)
+
+#: browsers that are logged in
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("hash", sa.String, primary_key=True),
+    sa.Column("user", sa.String, nullable=False),
+    sa.Column("expires_at", sa.Float, nullable=False),
+)
