@@ -334,3 +334,17 @@ def test_a_job_larger_than_the_cluster_is_refused(tmp_path: Path) -> None:
 def test_every_column_says_what_it_is() -> None:
     assert all(column.help for column in COLUMNS)
     assert len({column.name for column in COLUMNS}) == len(COLUMNS)
+
+
+def test_a_job_for_which_no_gpu_is_left_is_refused_with_its_line(tmp_path: Path) -> None:
+    """Before the loss of a node it would fit; so it does if the node comes back."""
+    text = (
+        "event,at,id,model,gpus,node\n"
+        "submit,0,a,vgg16-imagenet,8,\n"
+        "node-down,5,,,,n1\n"
+        "submit,9,b,vgg16-imagenet,8,\n"
+    )
+    trace = read(tmp_path / "t.csv", text)
+    with pytest.raises(InvalidFileError, match=r":4: gpus: job b: requested_gpus 8 is more than"):
+        check_fits(trace, Cluster.of(8, 4))
+    check_fits(read(tmp_path / "t.csv", text + "node-up,20,,,4,n1\n"), Cluster.of(8, 4))

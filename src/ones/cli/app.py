@@ -8,6 +8,7 @@ import typer
 
 from ones import __version__
 from ones.cli.bench import bench
+from ones.cli.compare import compare
 from ones.cli.config import config
 from ones.cli.demo import demo
 from ones.cli.replay import replay
@@ -41,6 +42,7 @@ def _root(
 app.command()(demo)
 app.command()(sim)
 app.command()(replay)
+app.command()(compare)
 app.add_typer(trace, name="trace")
 app.add_typer(bench, name="bench")
 app.command()(config)

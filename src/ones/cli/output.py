@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -128,3 +129,44 @@ def progress_of_jobs(what: str, jobs: int) -> Iterator[Callable[[State], None] |
     with Progress(*columns, TimeRemainingColumn(), console=err(), transient=True) as bar:
         task = bar.add_task(what, total=jobs)
         yield lambda state: bar.update(task, completed=len(state.ended))
+
+
+#: where nobody watches, a line so often
+SECONDS_BETWEEN_LINES = 60.0
+
+
+@contextmanager
+def progress_of_runs(what: str, runs: int) -> Iterator[Callable[[Any], None]]:
+    """A bar on standard error with the time left, as runs of very different length tell it."""
+    if not runs or not sys.stderr.isatty():
+        yield _Lines(what)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, TextColumn("{task.fields[left]}"), console=err(), transient=True
+    ) as bar:
+        task = bar.add_task(what, total=runs, left="")
+
+        def watch(progress: Any) -> None:  # noqa: ANN401
+            left = f"about {_duration(progress.seconds_left)} left; {progress.latest} done"
+            bar.update(task, completed=progress.done, left=left)
+
+        yield watch
+
+
+class _Lines:
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._said = time.monotonic()
+
+    def __call__(self, progress: Any) -> None:  # noqa: ANN401
+        now = time.monotonic()
+        if now - self._said >= SECONDS_BETWEEN_LINES:
+            self._said = now
+            left = _duration(progress.seconds_left)
+            say(f"{self._what}: {progress.done} of {progress.total} runs, about {left} left")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -30,7 +30,7 @@ from ones.runlog import (
 )
 from ones.sim.lengths import length_of, one_gpu_seconds
 from ones.sim.run import Simulation, Simulator
-from ones.workload import Trace, TraceJob, gap_for_load, generate, load_workload, stretched
+from ones.workload import Trace, gap_for_load, generate, load_workload, stretched
 from ones.workload.summary import load_of
 
 LOG_NAME = "run.jsonl"
@@ -90,7 +90,7 @@ def at_load(trace: Trace, load: float, gpus: int) -> Trace:
 
 def without_kinds(trace: Trace) -> Trace:
     """Every job is a kind of its own: nothing can be learned from the others."""
-    jobs = [TraceJob(replace(e.job, kind=e.job.id), e.training) for e in trace.jobs]
+    jobs = [replace(e, job=replace(e.job, kind=e.job.id)) for e in trace.jobs]
     return Trace.of(trace.name, jobs, trace.incidents)
 
 
@@ -127,7 +127,15 @@ class Run:
         progress: Callable[[State], None] | None = None,
     ) -> dict[str, Any]:
         """Run it, and give its row."""
-        return self.row(self._simulator.run(record, progress))
+        return self.row(self.simulate(record, progress))
+
+    def simulate(
+        self,
+        record: Callable[[Entry], None] = lambda entry: None,
+        progress: Callable[[State], None] | None = None,
+    ) -> Simulation:
+        """Run it, and give all that it leaves."""
+        return self._simulator.run(record, progress)
 
     def carry_out_into(
         self,

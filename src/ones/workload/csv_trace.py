@@ -268,7 +268,7 @@ def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
         )
     except (InvalidJobError, ValueError) as problem:
         raise InvalidFileError(path, str(problem), line=line) from problem
-    return TraceJob(job, training)
+    return TraceJob(job, training, line)
 
 
 def write_trace(trace: Trace, file: TextIO) -> None:

@@ -75,7 +75,7 @@ def stretched(trace: Trace, factor: float) -> Trace:
 
     def moved(entry: TraceJob) -> TraceJob:
         at = round(entry.job.submitted_at * factor, 3)
-        return TraceJob(replace(entry.job, submitted_at=at), entry.training)
+        return replace(entry, job=replace(entry.job, submitted_at=at))
 
     incidents = [replace(i, at=round(i.at * factor, 3)) for i in trace.incidents]
     return Trace.of(trace.name, map(moved, trace.jobs), incidents)

@@ -7,14 +7,16 @@ every policy meets the same ones.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from math import inf
 
-from ones.core.cluster import Cluster
+from ones.core.cluster import Cluster, NodeState
 from ones.core.events import CancelRequested, NodeDown, NodeDraining, NodeUp
 from ones.core.job import Configuration, EndReason, Job, JobId
-from ones.errors import UserError
+from ones.errors import InvalidFileError, UserError
 
 Incident = CancelRequested | NodeUp | NodeDown | NodeDraining
 
@@ -83,6 +85,7 @@ class RecordedTraining:
 class TraceJob:
     job: Job
     training: Training | RecordedTraining
+    line: int | None = field(default=None, compare=False)  # of the file it was read from
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +107,36 @@ class Trace:
 
 def check_fits(trace: Trace, cluster: Cluster) -> None:
     """Refuse a trace that this cluster can never serve, naming the job or the node."""
-    coming = sum(i.gpus for i in trace.incidents if isinstance(i, NodeUp))
     names: set[JobId] = set()
     for entry in trace.jobs:
-        job = entry.job
-        if job.id in names:
-            raise UserError(f"{trace.name}: job {job.id} is there twice")
-        names.add(job.id)
-        for name in ("requested_gpus", "min_gpus"):
-            if min(getattr(job, name), job.max_gpus or inf) > cluster.n_gpus + coming:
-                raise UserError(
-                    f"{trace.name}: job {job.id}: {name} {getattr(job, name)}"
-                    f" is more than the {cluster.n_gpus} GPUs of the cluster"
-                )
+        if entry.job.id in names:
+            raise UserError(f"{trace.name}: job {entry.job.id} is there twice")
+        names.add(entry.job.id)
     _check_incidents(trace, cluster)
+    times, most = _most_gpus_from(trace, cluster)
+    for entry in trace.jobs:
+        job = entry.job
+        there = most[bisect_left(times, job.submitted_at)]
+        for name in ("requested_gpus", "min_gpus"):
+            if min(getattr(job, name), job.max_gpus or inf) > there:
+                problem = f"job {job.id}: {name} {getattr(job, name)} is more than the {there} GPUs"
+                whole = there == cluster.n_gpus
+                problem += " of the cluster" if whole else " that are there once it has come"
+                column = name.removeprefix("requested_") if entry.line else None
+                raise InvalidFileError(trace.name, problem, line=entry.line, field=column)
+
+
+def _most_gpus_from(trace: Trace, cluster: Cluster) -> tuple[list[float], list[int]]:
+    """Times of incidents, and the most GPUs that there are at once from before each one on."""
+    nodes = {n.id: n.gpus for n in cluster.nodes.values() if n.state is NodeState.UP}
+    times, there = [], [sum(nodes.values())]
+    for incident in trace.incidents:
+        if isinstance(incident, CancelRequested):
+            continue
+        nodes[incident.node] = incident.gpus if isinstance(incident, NodeUp) else 0
+        times.append(incident.at)
+        there.append(sum(nodes.values()))
+    return times, list(accumulate(reversed(there), max))[::-1]
 
 
 def _check_incidents(trace: Trace, cluster: Cluster) -> None:

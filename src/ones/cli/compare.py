@@ -1,0 +1,163 @@
+"""`ones compare`: many runs, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from ones.cli.output import (
+    JSON_HELP,
+    InterruptedRunError,
+    print_json,
+    print_table,
+    progress_of_runs,
+    say,
+)
+from ones.cli.settings import effective
+from ones.errors import InvalidSettingError
+
+Number = TypeVar("Number", int, float)
+
+#: the columns of the printed table
+COLUMNS = {
+    "label": "policy", "gpus": "GPUs", "mechanism": "re-scaling", "load": "load", "n": "seeds",
+    "mean_jct": "mean completion s", "mean_jct_low": "95 % from", "mean_jct_high": "to",
+    "p99_jct": "99 % within s", "mean_exec": "running s", "mean_queue": "queueing s",
+    "within_200s": "within 200 s", "finished": "jobs finished",
+}  # fmt: skip
+
+
+def compare(
+    policies: Annotated[
+        str, typer.Option(help="Names, as `ones,fifo`; `NAME:VARIANT` for a variant.")
+    ],
+    seeds: Annotated[int, typer.Option(help="How many.")] = 10,
+    first_seed: Annotated[
+        int, typer.Option(help="The first of them. 1 to 99 were used to choose settings.")
+    ] = 1000,
+    gpus: Annotated[str, typer.Option(help="Cluster sizes, as 16,64.")] = "64",
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of each node.")] = None,
+    mechanism: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How changes are paid for: native, elastic, checkpoint; several as a list.",
+            show_default="native",
+        ),
+    ] = None,
+    workload: Annotated[
+        str, typer.Option(help="`paper`, or a file: a trace in CSV or a run log.")
+    ] = "paper",
+    jobs: Annotated[
+        int | None, typer.Option(help="Jobs to generate, or to take from a production trace.")
+    ] = None,
+    gap: Annotated[float | None, typer.Option(help="Mean seconds between arrivals.")] = None,
+    load: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of a gap: single-GPU seconds that arrive per GPU-second; as"
+            " 0.8 or 0.5,0.8."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="POLICY.KEY=VALUE",
+            help="A setting of a policy, or of one variant (NAME:VARIANT.KEY=VALUE); repeatable.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Runs at a time; else as many as there are cores.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep every run here as it finishes, tables, figures and a page."
+            " The same command again does only what is missing."
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Compare policies over seeds, cluster sizes and ways to re-scale; runs go in parallel.
+
+    Example: ones compare --policies ones,equi,fifo --seeds 3 --gpus 16,64 --out out/compare
+    """  # fmt: skip
+    from contextlib import ExitStack
+
+    from ones.lab.compare import Comparison, Plan, carry_out, records_of, write_results
+    from ones.lab.compare_page import write_page
+    from ones.lab.entrants import entrants
+    from ones.lab.grid import Grid
+    from ones.lab.kept import Kept, held
+    from ones.lab.pool import cores
+    from ones.lab.runs import RunSpec
+
+    settings = effective(gpus_per_node=gpus_per_node, jobs=jobs, gap=gap)
+    chosen = settings.settings.sim
+    if seeds < 1:
+        raise InvalidSettingError(f"--seeds: {seeds} is not at least 1")
+    if processes is not None and processes < 1:
+        raise InvalidSettingError(f"--processes: {processes} is not at least 1")
+    labels = [name.strip() for name in policies.split(",")]
+    cells = Grid(
+        entrants=entrants(labels, settings=settings.settings.policy, given=set_ or []),
+        seeds=range(first_seed, first_seed + seeds),
+        gpus=_numbers("gpus", gpus, int),
+        mechanisms=[part.strip() for text in mechanism or ["native"] for part in text.split(",")],
+        loads=[None] if load is None else _numbers("load", load, float),
+        base=RunSpec(
+            policy="",
+            workload=workload,
+            gpus_per_node=chosen.gpus_per_node,
+            jobs=chosen.jobs if workload == "paper" else jobs,
+            gap=chosen.gap,
+            scatter=chosen.scatter,
+        ),
+    ).cells()
+    at_once = processes or cores()
+    with ExitStack() as stack:
+        home = None if out is None else stack.enter_context(held(out))
+        kept = Kept(home)
+        plan = Plan.of(cells, kept, at_once)
+        say(f"{plan} ({at_once} at a time)")
+        try:
+            with progress_of_runs("comparing", len(plan.missing)) as watch:
+                failures = carry_out(plan, kept, at_once, watch)
+        except KeyboardInterrupt:
+            raise InterruptedRunError(_interrupted(home, len(kept))) from None
+        comparison = Comparison(records_of(cells, kept), failures)
+        written = [] if home is None else write_results(comparison, home)
+        if home is not None:
+            written.append(write_page(comparison, home))
+    told = comparison.told()
+    if json:
+        print_json(told)
+    else:
+        rows = told["summary"]
+        shown = {k: v for k, v in COLUMNS.items() if any(row[k] is not None for row in rows)}
+        print_table(None, list(shown.values()), [[row[key] for key in shown] for row in rows])
+    if written:
+        say(f"kept in {out}: {', '.join(path.name for path in written)}")
+    for failure in failures:
+        say(f"ones: {failure}")
+    if comparison.exit_code:
+        raise typer.Exit(comparison.exit_code)
+
+
+def _interrupted(home: Path | None, kept: int) -> str:
+    if home is None:
+        return "interrupted; nothing was kept (--out DIR keeps runs as they finish)"
+    return f"interrupted; {kept:,} finished runs are in {home}: the same command again goes on"
+
+
+def _numbers(name: str, text: str, kind: type[Number]) -> list[Number]:
+    spoken = "whole numbers" if kind is int else "numbers"
+    try:
+        numbers = [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidSettingError(f"--{name}: {text!r} is not a list of {spoken}") from None
+    if not min(numbers) > 0:
+        raise InvalidSettingError(f"--{name}: {min(numbers)} is not above 0")
+    return numbers
