@@ -264,7 +264,7 @@ def test_a_job_whose_workers_all_die_is_tried_again_as_often_as_it_may() -> None
     (finish,) = final.actions
     assert isinstance(finish, Finish)
     assert finish.reason is EndReason.FAILED
-    assert finish.message == "all its workers died (2 of 2 tries)"
+    assert finish.message == "its last worker died: killed (2 of 2 tries)"
 
 
 def test_a_node_that_goes_down_is_not_the_job_s_fault() -> None:

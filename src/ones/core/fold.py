@@ -251,7 +251,8 @@ def _worker_lost(tables: Tables, event: ev.WorkerLost) -> bool:
     tables.vacate(event.gpu)
     record = tables.records.get(event.job)
     if record is not None:
-        losses.lose(tables, record, [event.gpu], failed=True)
+        why = f"its last worker died: {event.reason}" if event.reason else ""
+        losses.lose(tables, record, [event.gpu], failed=True, why=why)
     return True
 
 

@@ -35,7 +35,9 @@ def stopped(tables: Tables, record: JobRecord) -> None:
     tables.enqueue(record)
 
 
-def lose(tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: bool) -> None:
+def lose(
+    tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: bool, why: str = ""
+) -> None:
     """GPUs that the job was on, or was to have, are gone."""
     gone = set(gpus)
     was_on = record.held.gpus if record.held else ()
@@ -50,7 +52,7 @@ def lose(tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: bool
             stopped(tables, record)
         return
     if order is not None and order.kind is OrderKind.START:
-        abandon_start(tables, record, failed=failed)
+        abandon_start(tables, record, failed=failed, why=why)
         return
     if record.held is None:  # nothing but a goal: it goes back into the queue
         tables.set_goal(record, None)
@@ -61,14 +63,14 @@ def lose(tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: bool
     record.held = record.held.without(g for g in was_on if g not in record.occupied)
     if record.held is None or record.held.n_gpus < record.job.min_gpus:
         # too few go by way of the queue: what is left of them can still save the work
-        _too_few_left(tables, record, failed=failed and record.held is None)
+        _too_few_left(tables, record, failed=failed and record.held is None, why=why)
         return
     if gone.intersection(was_on):
         record.reforming = True
     if order is not None and order.allocation is not None:
         target = order.allocation.without(gone)
         if target is None:
-            _too_few_left(tables, record, failed=failed)
+            _too_few_left(tables, record, failed=failed, why=why)
             return
         # whether the order can still come true is the engine's to say
         record.in_flight = replace(order, allocation=target)
@@ -80,20 +82,20 @@ def lose(tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: bool
     tables.due[record.id] = None
 
 
-def _too_few_left(tables: Tables, record: JobRecord, *, failed: bool) -> None:
+def _too_few_left(tables: Tables, record: JobRecord, *, failed: bool, why: str) -> None:
     """Not enough are left to carry the job on. Other processes of it must go first."""
     if record.held is None:
         record.epoch_samples = record.epoch_steps = 0
     if record.occupied:
         record.held = Allocation(tuple(Worker(gpu, 0) for gpu in record.occupied))
     if record.held is None:
-        back_to_queue(tables, record, failed=failed)
+        back_to_queue(tables, record, failed=failed, why=why)
         return
     record.in_flight, record.reforming = None, False
     record.failures += failed
     tables.set_goal(record, None)  # `Stop` follows; then the queue
     tables.due[record.id] = None
-    _give_up_if_hopeless(tables, record)
+    _give_up_if_hopeless(tables, record, why)
 
 
 def stay(tables: Tables, record: JobRecord) -> None:
