@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ones.cli.settings import effective, policy_settings
-from ones.config import FILE_NAME, SimSettings, convert, load
+from ones.config import FILE_NAME, SECTIONS, SimSettings, convert, load
 from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError
 
 
@@ -31,7 +31,9 @@ def test_with_nothing_said_the_defaults_hold(tmp_path: Path) -> None:
     assert found.settings.sim == SimSettings()
     assert found.settings.policy == {}
     assert set(found.origins.values()) == {"default"}
-    assert set(found.origins) == {f"sim.{name}" for name in SimSettings.__slots__}
+    assert set(found.origins) == {
+        f"{section}.{name}" for section, c in SECTIONS.items() for name in c.__slots__
+    }
 
 
 def test_the_last_word_wins_and_every_value_says_where_it_is_from(
@@ -86,7 +88,7 @@ def test_settings_of_policies_are_read_and_checked(tmp_path: Path) -> None:
         ("[sim]\npolicy = 1", "sim.policy: 1 is not a text"),
         ("[sim]\ngpu = 1", "sim.gpu: unknown setting 'gpu'; did you mean 'gpus'?"),
         ("[simm]\ngpus = 1", "simm: unknown section 'simm'; did you mean 'sim'?"),
-        ("[x]\n", "x: unknown section 'x'; known: policy, sim"),
+        ("[x]\n", "x: unknown section 'x'; known: policy, service, sim"),
         ("sim = 1", "sim: 1 is not a section"),
         ("[policy]\nfifo = 1", "policy.fifo: 1 is not a section"),
         ("[policy.fifoo]\n", "policy.fifoo: unknown policy 'fifoo'; did you mean 'fifo'?"),
@@ -181,3 +183,16 @@ def test_a_value_gets_the_type_of_its_setting(value: object, kind: str, made: ob
     found = convert(value, kind)
     assert found == made
     assert type(found) is type(made)
+
+
+def test_the_service_has_a_section_of_its_own(tmp_path: Path) -> None:
+    put(tmp_path, "[service]\nslots = 4\nport = 9000\n")
+    found = load({"ONES_SERVICE_PORT": "9001"}, tmp_path)
+    assert (found.settings.service.slots, found.settings.service.port) == (4, 9001)
+    assert found.origins["service.slots"] == "ones.toml"
+    assert found.origins["service.port"] == "ONES_SERVICE_PORT"
+    flagged = effective(section="service", port=9002)
+    assert flagged.settings.service.port == 9002
+    assert flagged.origins["service.port"] == "--port"
+    with pytest.raises(UnknownNameError, match="ONES_SERVICE_SLOT'; did you mean"):
+        load({"ONES_SERVICE_SLOT": "4"}, tmp_path)

@@ -28,19 +28,10 @@ def config_page() -> str:
         "setting or variable is refused with the nearest name that is known.",
         "## Simulation",
         "Section `[sim]`: defaults of `ones sim`, `ones trace generate` and `ones trace inspect`.",
-        table(
-            ["setting", "type", "default", "variable", "what it is"],
-            (
-                [
-                    code(f"sim.{f.name}"),
-                    SPOKEN[str(f.type)],
-                    code(f.default),
-                    code(f"{config.PREFIX}SIM_{f.name.upper()}"),
-                    f.metadata["help"],
-                ]
-                for f in dataclasses.fields(config.SimSettings)
-            ),
-        ),
+        _section("sim"),
+        "## Service",
+        "Section `[service]`: the live service, and where commands find it.",
+        _section("service"),
         "## Policies",
         "Section `[policy.NAME]`, or `--set KEY=VALUE` on the command line. They have no variables "
         "of the environment.",
@@ -64,6 +55,22 @@ def config_page() -> str:
                 ["`ONES_CONFIG`", "the path of the settings file"],
                 ["`ONES_TRACEBACK`", "if set, a bug shows where in the code it arose"],
             ],
+        ),
+    )
+
+
+def _section(name: str) -> str:
+    return table(
+        ["setting", "type", "default", "variable", "what it is"],
+        (
+            [
+                code(f"{name}.{f.name}"),
+                SPOKEN[str(f.type).removesuffix(" | None")],
+                code(f.default) if f.default not in ("", None) else "-",
+                code(f"{config.PREFIX}{name.upper()}_{f.name.upper()}"),
+                f.metadata["help"],
+            ]
+            for f in dataclasses.fields(config.SECTIONS[name])
         ),
     )
 

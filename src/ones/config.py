@@ -21,7 +21,7 @@ from ones.policies import settings_of
 FILE_NAME = "ones.toml"
 PREFIX = "ONES_"
 #: variables that begin like ours and are none of the settings
-NOT_SETTINGS = frozenset({"ONES_ALL", "ONES_CONFIG"})
+NOT_SETTINGS = frozenset({"ONES_ALL", "ONES_CONFIG", "ONES_URL", "ONES_API_TOKEN"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,39 @@ class SimSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """Of the live service: `ones up`, and where the other commands find it."""
+
+    state: str = field(
+        default="", metadata={"help": "directory of all it keeps; empty: one for each user"}
+    )
+    host: str = field(default="127.0.0.1", metadata={"help": "address it listens on"})
+    port: int = field(default=8642, metadata={"help": "port it listens on; 0: a free one"})
+    slots: int | None = field(
+        default=None, metadata={"help": "CPU slots it offers instead of this machine's GPUs"}
+    )
+    policy: str = field(default="ones", metadata={"help": "which policy decides"})
+    seed: int = field(default=0, metadata={"help": "of the policy"})
+    database: str = field(
+        default="", metadata={"help": "URL of the database; empty: SQLite in the state directory"}
+    )
+    tls_certificate: str = field(default="", metadata={"help": "PEM file; with it, HTTPS"})
+    tls_key: str = field(default="", metadata={"help": "PEM file of the certificate's key"})
+    join_seconds: float = field(
+        default=300.0, metadata={"help": "how long a script may take until it calls ones.join"}
+    )
+    grace_seconds: float = field(
+        default=10.0, metadata={"help": "between SIGTERM and SIGKILL for a worker"}
+    )
+    silence_seconds: float = field(
+        default=120.0, metadata={"help": "a worker that says nothing for so long is killed"}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     sim: SimSettings = SimSettings()
+    service: ServiceSettings = ServiceSettings()
     #: policy name -> its settings
     policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -59,10 +90,17 @@ class Effective:
     origins: Mapping[str, str]  # "sim.gpus" -> "ones.toml" | "ONES_SIM_GPUS" | "default" | "--gpus"
 
 
+#: section of the file -> its settings; `[policy.NAME]` comes beside them
+SECTIONS: Mapping[str, type[SimSettings] | type[ServiceSettings]] = {
+    "sim": SimSettings,
+    "service": ServiceSettings,
+}
+
+
 def load(environment: Mapping[str, str], directory: Path, file: Path | None = None) -> Effective:
     """From the file (`ONES_CONFIG`, or ones.toml in the directory) and the environment."""
-    origins = {f"sim.{f.name}": "default" for f in fields(SimSettings)}
-    values: dict[str, Any] = {}
+    origins = {f"{name}.{f.name}": "default" for name, c in SECTIONS.items() for f in fields(c)}
+    values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     policies: dict[str, dict[str, Any]] = {}
     named = environment.get("ONES_CONFIG")
     path = file or (Path(named) if named else None)
@@ -71,12 +109,17 @@ def load(environment: Mapping[str, str], directory: Path, file: Path | None = No
     if path is not None:
         _take_file(path, values, policies, origins)
     _take_environment(environment, values, origins)
-    return Effective(Settings(sim=SimSettings(**values), policy=policies), origins)
+    settings = Settings(
+        sim=SimSettings(**values["sim"]),
+        service=ServiceSettings(**values["service"]),
+        policy=policies,
+    )
+    return Effective(settings, origins)
 
 
 def _take_file(
     path: Path,
-    values: dict[str, Any],
+    values: dict[str, dict[str, Any]],
     policies: dict[str, dict[str, Any]],
     origins: dict[str, str],
 ) -> None:
@@ -86,21 +129,20 @@ def _take_file(
         raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise InvalidFileError(path, f"is not TOML: {problem}") from problem
-    known = {f.name: str(f.type) for f in fields(SimSettings)}
     for section, table in raw.items():
-        if section not in ("sim", "policy"):
-            raise InvalidFileError(
-                path, str(UnknownNameError("section", section, ("sim", "policy"))), field=section
-            )
+        if section not in SECTIONS and section != "policy":
+            unknown = UnknownNameError("section", section, (*SECTIONS, "policy"))
+            raise InvalidFileError(path, str(unknown), field=section)
         if not isinstance(table, dict):
             raise InvalidFileError(path, f"{table!r} is not a section", field=section)
         for key, value in table.items():
             name = f"{section}.{key}"
             try:
-                if section == "sim":
+                if section in SECTIONS:
+                    known = {f.name: str(f.type) for f in fields(SECTIONS[section])}
                     if key not in known:
                         raise UnknownNameError("setting", key, known)
-                    values[key] = convert(value, known[key])
+                    values[section][key] = convert(value, known[key])
                     origins[name] = path.name
                 elif not isinstance(value, dict):
                     raise InvalidSettingError(f"{value!r} is not a section")
@@ -112,24 +154,29 @@ def _take_file(
 
 
 def _take_environment(
-    environment: Mapping[str, str], values: dict[str, Any], origins: dict[str, str]
+    environment: Mapping[str, str], values: dict[str, dict[str, Any]], origins: dict[str, str]
 ) -> None:
-    known = {f"{PREFIX}SIM_{f.name.upper()}": f for f in fields(SimSettings)}
+    known = {
+        f"{PREFIX}{section.upper()}_{f.name.upper()}": (section, f)
+        for section, settings in SECTIONS.items()
+        for f in fields(settings)
+    }
+    ours = tuple(f"{PREFIX}{section.upper()}_" for section in SECTIONS)
     for variable, text in sorted(environment.items()):
         if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
             continue
         if variable not in known:
             # somebody else's variable is left alone; a slip of the pen is not
             near = get_close_matches(variable, known, n=1, cutoff=0.8)
-            if near or variable.startswith(f"{PREFIX}SIM_"):
+            if near or variable.startswith(ours):
                 raise UnknownNameError("variable", variable, known)
             continue
-        setting = known[variable]
+        section, setting = known[variable]
         try:
-            values[setting.name] = convert(text, str(setting.type))
+            values[section][setting.name] = convert(text, str(setting.type))
         except InvalidSettingError as problem:
             raise InvalidSettingError(f"{variable}: {problem}") from problem
-        origins[f"sim.{setting.name}"] = variable
+        origins[f"{section}.{setting.name}"] = variable
 
 
 def of_policy(policy: str, given: Mapping[str, object]) -> dict[str, Any]:

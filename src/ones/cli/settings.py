@@ -11,14 +11,14 @@ from ones.config import Effective, load, of_policy
 from ones.errors import InvalidSettingError
 
 
-def effective(**flags: Any) -> Effective:
-    """The settings, with flags that were given on top."""
+def effective(*, section: str = "sim", **flags: Any) -> Effective:
+    """The settings, with flags of one section that were given on top."""
     base = load(os.environ, Path.cwd())
     given = {name: value for name, value in flags.items() if value is not None}
     origins = dict(base.origins)
-    origins.update({f"sim.{name}": "--" + name.replace("_", "-") for name in given})
-    settings = replace(base.settings, sim=replace(base.settings.sim, **given))
-    return Effective(settings, origins)
+    origins.update({f"{section}.{name}": "--" + name.replace("_", "-") for name in given})
+    changed: dict[str, Any] = {section: replace(getattr(base.settings, section), **given)}
+    return Effective(replace(base.settings, **changed), origins)
 
 
 def policy_settings(base: Effective, policy: str, pairs: list[str]) -> dict[str, Any]:
