@@ -14,15 +14,26 @@ from hypothesis import strategies as st
 from ones.core import Brain, Cluster, Decision, Event, NodeId, Plan, Policy, View, drive
 from ones.core import events as ev
 from ones.core.job import Job, JobId
+from ones.models.oracle import Ahead
 from ones.policies import create, names, settings_of
 from ones.runlog import encode
 from ones.sim import Simulator
+from ones.sim.oracle import oracle_of
 from ones.workload import Trace, generate
 from ones.workload.trace import Incident
 from tests.chaos import ChaosEngine
 from tests.invariants import check_invariants
 
 POLICIES = names()
+
+
+def fresh(name: str, *, seed: int, trace: Trace | None = None) -> Policy:
+    """A policy; oracles are told the truth about a trace, or else something."""
+    truth = oracle_of(trace, seed=RUN_SEED) if trace else lambda job, gpus, batch: Ahead(9.0, 2.0)
+    return create(name, seed=seed, oracle=truth)
+
+
+RUN_SEED = 3
 seeds = st.integers(0, 2**32)
 
 
@@ -53,7 +64,7 @@ class Watched:
 
 def run(policy: Policy, trace: Trace, *, gpus: int = 16, mechanism: str = "elastic") -> list[str]:
     """Plans as they are logged. `check` stops decisions that break the other promises."""
-    simulator = Simulator(trace, Cluster.of(gpus), policy, mechanism=mechanism, seed=3)
+    simulator = Simulator(trace, Cluster.of(gpus), policy, mechanism=mechanism, seed=RUN_SEED)
     lines: list[str] = []
 
     def record(entry: Event | Plan) -> None:
@@ -68,15 +79,17 @@ def run(policy: Policy, trace: Trace, *, gpus: int = 16, mechanism: str = "elast
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_it_finishes_every_job_and_decides_the_same_when_asked_twice(name: str) -> None:
-    watched = Watched(create(name, seed=1))
-    run(watched, generate(jobs=30, seed=5, gap=20.0))
+    trace = generate(jobs=30, seed=5, gap=20.0)
+    watched = Watched(fresh(name, seed=1, trace=trace))
+    run(watched, trace)
     assert watched.decisions > 30
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_same_seed_gives_the_same_plans(name: str) -> None:
     trace = generate(jobs=20, seed=6, gap=10.0)
-    assert run(create(name, seed=4), trace) == run(create(name, seed=4), trace)
+    one, other = fresh(name, seed=4, trace=trace), fresh(name, seed=4, trace=trace)
+    assert run(one, trace) == run(other, trace)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -89,13 +102,13 @@ def test_it_goes_on_after_being_saved_and_loaded(name: str) -> None:
             self.decisions += 1
             if self.decisions % 10 == 0:
                 saved = json.loads(json.dumps(self.policy.save()))
-                self.policy = create(name, seed=4)
+                self.policy = fresh(name, seed=4, trace=trace)
                 self.policy.load(saved)
                 self.observe = self.policy.observe
             return self.policy.decide(view)
 
-    plain = run(create(name, seed=4), trace)
-    assert run(Reborn(create(name, seed=4)), trace) == plain
+    plain = run(fresh(name, seed=4, trace=trace), trace)
+    assert run(Reborn(fresh(name, seed=4, trace=trace)), trace) == plain
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -104,7 +117,7 @@ def test_it_goes_on_after_being_saved_and_loaded(name: str) -> None:
 def test_it_survives_a_world_in_which_anything_may_happen(name: str, seed: int) -> None:
     """Pinned jobs, losses, draining nodes, late reports: a wrong move is stopped by `check`."""
     cluster = Cluster.of(10, 4)
-    brain = Brain(cluster, create(name, seed=1))
+    brain = Brain(cluster, fresh(name, seed=1))
     entries = 0
 
     def record(entry: Event | Plan) -> None:
@@ -119,7 +132,7 @@ def test_it_survives_a_world_in_which_anything_may_happen(name: str, seed: int) 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_it_keeps_to_owners_limits_and_priorities(name: str) -> None:
-    brain = Brain(Cluster.of(8), create(name, seed=1))
+    brain = Brain(Cluster.of(8), fresh(name, seed=1))
     brain.handle(ev.OwnerLimitSet(0.0, "greedy", 2))
     for i in range(6):
         owner, priority = ("greedy", 0.0) if i < 4 else ("modest", 5.0 if i == 5 else 0.0)
@@ -142,13 +155,14 @@ def test_it_follows_a_cluster_that_changes_size(name: str) -> None:
         ev.NodeUp(500.0, NodeId("n9"), 4),
         ev.NodeDown(600.0, NodeId("n2")),
     ]
-    run(create(name, seed=1), Trace.of("changing", trace.jobs, incidents))
+    changing = Trace.of("changing", trace.jobs, incidents)
+    run(fresh(name, seed=1, trace=changing), changing)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_it_bears_jobs_of_which_nothing_is_known(name: str) -> None:
     """No batch, no epochs, no kind; the script has not joined, and may never do."""
-    brain = Brain(Cluster.of(4), create(name, seed=1))
+    brain = Brain(Cluster.of(4), fresh(name, seed=1))
     for i in range(3):
         brain.handle(ev.JobSubmitted(0.0, Job(id=JobId(f"j{i}"), submitted_at=0.0)))
     brain.handle(ev.Woke(100.0))

@@ -40,9 +40,9 @@ def sim(
     """
     from ones.lab.bench import framed
     from ones.lab.bench_sim import CASES, LOAD, bench_sim
-    from ones.policies import create
+    from ones.policies import settings_of
 
-    create(policy)  # refuses what nobody knows
+    settings_of(policy)  # refuses what nobody knows
     sizes = _numbers("gpus", gpus) or [case[0] for case in CASES]
     counts = _numbers("jobs", jobs) or [dict(CASES).get(size, 10 * size) for size in sizes]
     if len(counts) != len(sizes):

@@ -14,13 +14,14 @@ from ones.cli.settings import effective
 def config(json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False) -> None:
     """Show the effective settings with the origin of each value, and the policies with theirs."""
     from ones.config import SimSettings
+    from ones.models.oracle import unasked
     from ones.policies import create, names, settings_of
 
     found = effective()
     values = asdict(found.settings.sim)
     help_of = {f.name: f.metadata["help"] for f in fields(SimSettings)}
     for name, given in found.settings.policy.items():
-        create(name, **given)  # refuses what is out of range
+        create(name, oracle=unasked, **given)  # refuses what is out of range
     policies = {name: settings_of(name) for name in names()}
     if json:
         print_json(

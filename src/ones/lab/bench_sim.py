@@ -21,6 +21,7 @@ from ones.policies import create
 from ones.runlog import encode
 from ones.sim.engine import SimEngine
 from ones.sim.lengths import physics_of
+from ones.sim.oracle import oracle_of
 from ones.workload import check_fits, gap_for_load, generate
 
 #: (GPUs, jobs): about as many jobs a GPU, so that all clusters fill up and overflow alike
@@ -69,7 +70,7 @@ def _case(policy: str, gpus: int, jobs: int, load: float, log: bool) -> list[dic
     trace = generate(jobs=jobs, seed=1, gap=gap_for_load(load, gpus))
     check_fits(trace, cluster)
     engine = SimEngine(trace, cluster, physics_of, seed=1)
-    brain = Brain(cluster, create(policy, seed=1))
+    brain = Brain(cluster, create(policy, seed=1, oracle=oracle_of(trace, seed=1)))
     seconds = dict.fromkeys((*KINDS.values(), "other"), 0.0)
     counts = dict.fromkeys(seconds, 0)
     clock = time.process_time  # of this process alone: others may be busy beside it

@@ -29,6 +29,7 @@ from ones.runlog import (
     forget_snapshots,
 )
 from ones.sim.lengths import length_of, one_gpu_seconds
+from ones.sim.oracle import oracle_of
 from ones.sim.run import Simulation, Simulator
 from ones.workload import Trace, gap_for_load, generate, load_workload, stretched
 from ones.workload.summary import load_of
@@ -101,7 +102,8 @@ class Run:
         self.spec = spec
         self.trace = trace_of(spec) if trace is None else trace
         self.cluster = Cluster.of(spec.gpus, spec.gpus_per_node)
-        policy = create(spec.policy, seed=spec.seed, **spec.settings)
+        truth = oracle_of(self.trace, seed=spec.seed, gpus_per_node=spec.gpus_per_node)
+        policy = create(spec.policy, seed=spec.seed, oracle=truth, **spec.settings)
         self._simulator = Simulator(
             self.trace, self.cluster, policy, mechanism=spec.mechanism, seed=spec.seed
         )

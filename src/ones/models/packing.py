@@ -56,6 +56,36 @@ class Room:
             chosen += mine
         return tuple(sorted(chosen))
 
+    def place_packed(self, n_gpus: int) -> tuple[Gpu, ...] | None:
+        """As `place`, but None if it would take more nodes than on an empty cluster."""
+        gpus = self.place(n_gpus)
+        if gpus is not None and len({gpu.node for gpu in gpus}) > self._fewest_nodes(n_gpus):
+            self.release(gpus)
+            return None
+        return gpus
+
+    def _fewest_nodes(self, n_gpus: int) -> int:
+        if n_gpus <= self._width:
+            return 1
+        sizes = sorted(n.gpus for n in self._nodes.values() if n.state is NodeState.UP)
+        nodes, left = 0, n_gpus
+        while left > 0 and sizes:
+            left -= sizes.pop()
+            nodes += 1
+        return nodes
+
+    def place_in_fragments(self, n_gpus: int) -> tuple[Gpu, ...] | None:
+        """As `place`, from the nodes with the least room: for a job that does not mind."""
+        if n_gpus > self._left:
+            return None
+        chosen: list[Gpu] = []
+        while len(chosen) < n_gpus:
+            node = self._first_of(range(1, self._width + 1))
+            mine = sorted(self._on(node))[: n_gpus - len(chosen)]
+            self.take(mine)
+            chosen += mine
+        return tuple(sorted(chosen))
+
     def grow(self, held: tuple[Gpu, ...], n_gpus: int) -> tuple[Gpu, ...] | None:
         """The held GPUs and others, up to so many: first where the job is already."""
         if n_gpus - len(held) > self._left:
@@ -105,6 +135,9 @@ class Room:
     def _best_node(self, missing: int) -> NodeId:
         """The least sufficient room, or else the most there is."""
         rooms = (*range(missing, self._width + 1), *range(min(missing - 1, self._width), 0, -1))
+        return self._first_of(rooms)
+
+    def _first_of(self, rooms: Iterable[int]) -> NodeId:
         for room in rooms:
             node = self._first_with(room)
             if node is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ones.core.policy import Policy
 from ones.errors import InvalidSettingError, UnknownNameError
+from ones.models.oracle import Oracle
 
 #: name -> module and factory; a factory takes `seed` and the policy's own settings
 OURS: dict[str, str] = {
@@ -21,6 +22,10 @@ OURS: dict[str, str] = {
     "fifo": "ones.policies.fifo:Fifo",
     "ones": "ones.policies.ones.policy:Ones",
     "ones-paper": "ones.policies.ones.policy:OnesPaper",
+    "optimus": "ones.policies.optimus:Optimus",
+    "srsf": "ones.policies.srsf:Srsf",
+    "srtf": "ones.policies.srtf:Srtf",
+    "tiresias": "ones.policies.tiresias:Tiresias",
 }
 
 GROUP = "ones.policies"
@@ -31,8 +36,12 @@ def names() -> list[str]:
     return sorted({*OURS, *_strangers()})
 
 
-def create(name: str, /, *, seed: int = 0, **settings: object) -> Policy:
+def create(
+    name: str, /, *, seed: int = 0, oracle: Oracle | None = None, **settings: object
+) -> Policy:
     """A fresh policy. Unknown names and settings are refused with what is known instead.
+
+    `oracle` goes to policies that declare `takes_oracle`, and to nobody else.
 
     >>> type(create("fifo", backfill=True)).__name__
     'Fifo'
@@ -42,8 +51,9 @@ def create(name: str, /, *, seed: int = 0, **settings: object) -> Policy:
     for key in settings:
         if key not in known:
             raise UnknownNameError(f"setting of policy {name}", key, known)
+    truth = {"oracle": oracle} if getattr(factory, "takes_oracle", False) else {}
     try:
-        policy: Policy = factory(seed=seed, **settings)
+        policy: Policy = factory(seed=seed, **truth, **settings)
     except (TypeError, ValueError) as problem:
         raise InvalidSettingError(f"policy {name}: {problem}") from problem
     return policy

@@ -34,6 +34,11 @@ _ACCURACY, _SPEED, _NOISE, _STEP = 1, 2, 3, 4  # what a random number is for
 MECHANISMS = ("elastic", "checkpoint")
 
 
+def accuracy_noise(seed: int, job: int, epoch: int) -> float:
+    """The luck of a job in an epoch, the same under every policy."""
+    return normal(seed, job, _ACCURACY, epoch)
+
+
 class SimEngine:
     """Plays a trace. `mechanism` says how a change of size is paid for: `elastic` is a pause
     between two steps, `checkpoint` a stop and a restart."""
@@ -319,7 +324,7 @@ class SimEngine:
                 samples=samples,
                 steps=steps,
                 loss=job.loss(),
-                accuracy=physics.accuracy(job.progress, normal(seed, number, _ACCURACY, epoch)),
+                accuracy=physics.accuracy(job.progress, accuracy_noise(seed, number, epoch)),
                 first_loss=physics.loss(0.0) if epoch == 1 else None,
                 step_seconds=job.step_seconds * self._step_noise(job, steps),
                 gradient_noise=noise,

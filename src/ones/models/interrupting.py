@@ -1,0 +1,203 @@
+"""What policies of rigid, interruptible jobs share: everything but the rank.
+
+A job has the GPUs and the batch that its user asked for, or none. On every arrival and
+end the best in rank run (`rigid.who_runs`); who is outranked goes back into the queue
+through a checkpoint. A policy says what a rank is, and where a job may be put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
+from typing import Any, ClassVar
+
+from ones.core.cluster import Gpu, NodeState
+from ones.core.events import (
+    CAPACITY_EVENTS,
+    EpochFinished,
+    Event,
+    JobSubmitted,
+    NodeDown,
+    OwnerLimitSet,
+    StepsDone,
+    ThroughputMeasured,
+)
+from ones.core.job import JobId
+from ones.core.plan import PlanAdopted
+from ones.core.policy import Decision
+from ones.core.view import JobView, View
+from ones.models.packing import Room
+from ones.models.rigid import Group, Line, Rank, Runner, Turn, allocation_of, size_of, who_runs
+from ones.models.sharing import OwnerRoom
+
+#: seconds until a better job tries again to interrupt one that is in transition
+RETRY_SECONDS = 5.0
+
+
+class Interrupting:
+    decides_on: ClassVar[frozenset[type[Event]]] = CAPACITY_EVENTS
+    native_mechanism: ClassVar[str] = "checkpoint"
+
+    def __init__(self) -> None:
+        self._line: Line | None = None  # an index of what the view shows: made anew when missing
+        self.news: list[JobId] = []  # jobs of which the last event changed what is to be said
+
+    # what a policy says
+
+    def waiting_key(self, job: JobView) -> tuple[int, Rank]:
+        """Cell and key of a job that waits: they must not change while nothing happens to it."""
+        raise NotImplementedError
+
+    def waiting_rank(self, group: Group, key: Rank, now: float) -> Rank:
+        """What a key is worth beside the ranks of those who run."""
+        return key
+
+    def running_rank(self, job: JobView, now: float) -> Rank:
+        raise NotImplementedError
+
+    def place(self, view: View, room: Room, job: JobView, size: int) -> tuple[Gpu, ...] | None:
+        """None: rather wait than be put where there is room."""
+        return room.place(size)
+
+    def start_note(self, job: JobView, nodes: int) -> str:
+        raise NotImplementedError
+
+    def wait_note(self, job: JobView) -> str:
+        raise NotImplementedError
+
+    def wake_at(self, view: View, starting: Iterable[JobView]) -> float:
+        """`starting`: to run, but on no GPU yet."""
+        return inf
+
+    # the same for all
+
+    def observe(self, event: Event | PlanAdopted, view: View) -> None:
+        if isinstance(event, PlanAdopted):
+            for action in event.plan.actions:
+                self.look_at(view, action.job)
+            return
+        self.news = []
+        if isinstance(event, OwnerLimitSet | NodeDown):
+            self._line = None  # may concern anybody
+            self.in_line(view)
+        elif not isinstance(event, StepsDone | EpochFinished | ThroughputMeasured):
+            job: JobId | None = getattr(event, "job", None)
+            if isinstance(event, JobSubmitted):
+                self.look_at(view, event.job.id)
+                self.news.append(event.job.id)
+            elif job is not None:
+                self.look_at(view, job)
+
+    def decide(self, view: View) -> Decision:
+        line = self.in_line(view)
+        if not len(line):
+            return Decision(schedule=view.schedule)
+        running = [view.job(job) for job in line.running]
+        runners = [self._runner(view, job) for job in running]
+        too_wide: frozenset[int] = frozenset()
+        while True:
+            turn = who_runs(
+                line,
+                runners,
+                len(view.free),
+                rank=lambda group, key: self.waiting_rank(group, key, view.now),
+                take=_taking(OwnerRoom(view, [job for job in running if not job.pinned])),
+                except_sizes=too_wide,
+            )
+            places, unplaced = self._placed(view, turn)
+            if not unplaced:
+                break
+            too_wide |= unplaced  # there is room, but not together: for narrower ones, then
+        again = view.now + RETRY_SECONDS if turn.ask_again else inf
+        starting = [job for job in running if not job.occupied] + [view.job(j) for j in places]
+        wake_at = min(again, self.wake_at(view, starting))
+        return self._carried_out(view, turn, places, wake_at)
+
+    def _placed(
+        self, view: View, turn: Turn
+    ) -> tuple[dict[JobId, tuple[Gpu, ...]], frozenset[int]]:
+        """Where those go who are started, and the sizes of those who rather wait."""
+        room = Room(view)
+        for evicted in turn.evicted:
+            room.release(view.schedule[evicted].gpus)
+        places, unplaced = {}, set()
+        for admitted in turn.admitted:
+            job = view.job(admitted)
+            gpus = self.place(view, room, job, size_of(job))
+            if gpus is None:
+                unplaced.add(size_of(job))
+            else:
+                places[admitted] = gpus
+        return places, frozenset(unplaced)
+
+    def _carried_out(
+        self, view: View, turn: Turn, places: Mapping[JobId, tuple[Gpu, ...]], wake_at: float
+    ) -> Decision:
+        edit = view.schedule.edit()
+        notes: dict[JobId, str] = {}
+        for job_id, gpus in places.items():
+            job = view.job(job_id)
+            allocation = allocation_of(job, gpus)
+            edit.put(job_id, allocation)
+            notes[job_id] = self.start_note(job, allocation.n_nodes)
+        for evicted in turn.evicted:
+            edit.drop(evicted)
+            notes[evicted] = f"interrupted for others: {self.wait_note(view.job(evicted))}"
+        for job_id in self.news:
+            if job_id in view.jobs and edit.get(job_id) is None:
+                notes[job_id] = self.wait_note(view.job(job_id))
+        return Decision(schedule=edit.done(), wake_at=wake_at, notes=notes)
+
+    def _runner(self, view: View, job: JobView) -> Runner:
+        assert job.wanted is not None
+        return Runner(
+            self.running_rank(job, view.now),
+            job.id,
+            _limited(view, job),
+            job.wanted.n_gpus,
+            len(_usable(view, job)),
+            job.pinned,
+        )
+
+    def in_line(self, view: View) -> Line:
+        if self._line is None:
+            self._line = Line()
+            for job in view.jobs:
+                self.look_at(view, job)
+        return self._line
+
+    def look_at(self, view: View, job_id: JobId) -> None:
+        """Follow a job into the queue, out of it, and away."""
+        line = self.in_line(view)
+        if job_id not in view.jobs:
+            line.forget(job_id)
+            return
+        job = view.job(job_id)
+        if job.wanted is not None:
+            line.run(job_id)
+        elif job.pinned:
+            line.forget(job_id)  # on its way out
+        else:
+            cell, key = self.waiting_key(job)
+            line.wait(job_id, Group(_limited(view, job), size_of(job), cell), key)
+
+    def save(self) -> dict[str, Any]:
+        return {"news": list(self.news)}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self.news = [JobId(job) for job in saved["news"]]
+        self._line = None
+
+
+def _taking(owners: OwnerRoom) -> Callable[[tuple[str, ...], int], bool]:
+    return lambda owner, gpus: not owner or owners.take(owner[0], gpus)
+
+
+def _limited(view: View, job: JobView) -> tuple[str, ...]:
+    return () if view.room(job.job.owner) is None else (job.job.owner,)
+
+
+def _usable(view: View, job: JobView) -> list[Gpu]:
+    """Its GPUs that others could have."""
+    assert job.wanted is not None
+    return [gpu for gpu in job.wanted.gpus if view.cluster.state_of(gpu) is NodeState.UP]

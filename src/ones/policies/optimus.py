@@ -1,0 +1,366 @@
+"""Optimus (EuroSys'18): GPUs go where one more saves the most time, in rounds.
+
+How much is left of a job comes from a curve through its losses, how fast it would go from
+a fit to measured step times (`knowledge=fitted`), or both from an oracle. Everybody gets
+the least it runs on; then one GPU after another goes to the job that gains most. The batch
+is the user's, for life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import ceil, floor
+from statistics import fmean
+from typing import Any, ClassVar
+
+from ones.core.cluster import Gpu, NodeState
+from ones.core.events import (
+    CAPACITY_EVENTS,
+    EpochFinished,
+    Event,
+    JobDescribed,
+    JobEnded,
+    ThroughputMeasured,
+    Woke,
+)
+from ones.core.job import JobId
+from ones.core.plan import PlanAdopted, Start
+from ones.core.policy import Decision
+from ones.core.schedule import ScheduleEdit
+from ones.core.view import JobView, View
+from ones.models.even_nodes import EvenNodes
+from ones.models.loss_curve import fit_loss
+from ones.models.marginal_gain import Claim, marginal_gains
+from ones.models.oracle import NEEDED, Oracle
+from ones.models.packing import Room
+from ones.models.rigid import allocation_of, batch_of, size_of
+from ones.models.sharing import OwnerRoom
+from ones.models.strong_scaling import Kind, StepSeconds, fit_step_seconds
+
+LOSSES = 200  # that are remembered of a job
+CONFIGURATIONS = 200  # and of a kind
+ENDED = 50
+YOUNG = 0.95  # gain of a job whose curve is not known yet, in proportion
+UNKNOWN_EPOCHS = 20.0  # beyond what it has done, when nothing tells how long a job is
+RETRY_SECONDS = 5.0
+NOTED = 100  # jobs of the queue that are told what they wait for
+IDLE_STARTS = ("greedy", "requested", "one", "off")
+
+
+class Optimus:
+    decides_on: ClassVar[frozenset[type[Event]]] = CAPACITY_EVENTS
+    native_mechanism: ClassVar[str] = "checkpoint"
+    takes_oracle: ClassVar[bool] = True
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Settings:
+        knowledge: str = field(
+            default="fitted",
+            metadata={
+                "help": "what is left and how fast it goes: fitted to reports, or from an oracle",
+                "options": ("fitted", "oracle"),
+            },
+        )
+        interval: float = field(default=600.0, metadata={"help": "seconds between two rounds"})
+        idle_start: str = field(
+            default="greedy",
+            metadata={
+                "help": "between rounds, jobs that wait get idle GPUs: as many as save time"
+                " (greedy), as requested, or one; off: they wait for the round",
+                "options": IDLE_STARTS,
+            },
+        )
+        pause_all: bool = field(
+            default=False,
+            metadata={"help": "all jobs go through a checkpoint at each round, not only changed"},
+        )
+        lookahead: bool = field(
+            default=False,
+            metadata={"help": "look at whole nodes as well as at one GPU more"},
+        )
+        placement: str = field(
+            default="even",
+            metadata={
+                "help": "of jobs that change: even (over the fewest nodes, most room first), or"
+                " stay (keep what GPUs they can)",
+                "options": ("even", "stay"),
+            },
+        )
+        flat_change: float = field(
+            default=0.05, metadata={"help": "a loss that falls by less than this is flat ..."}
+        )
+        flat_epochs: int = field(default=10, metadata={"help": "... over so many epochs"})
+        most_epochs: int = field(
+            default=100, metadata={"help": "a curve that is not flat by then tells nothing"}
+        )
+        min_local_batch: int = field(
+            default=1, metadata={"help": "samples that a GPU must have at least"}
+        )
+
+        def __post_init__(self) -> None:
+            for name, options in (
+                ("knowledge", ("fitted", "oracle")),
+                ("idle_start", IDLE_STARTS),
+                ("placement", ("even", "stay")),
+            ):
+                if getattr(self, name) not in options:
+                    raise ValueError(
+                        f"{name} {getattr(self, name)!r} is not one of {', '.join(options)}"
+                    )
+            for name in ("interval", "flat_epochs", "most_epochs", "min_local_batch"):
+                if not getattr(self, name) >= 1:
+                    raise ValueError(f"{name} {getattr(self, name)} is not at least 1")
+            if not self.flat_change > 0:
+                raise ValueError(f"flat_change {self.flat_change} is not above 0")
+
+    def __init__(self, *, seed: int = 0, oracle: Oracle | None = None, **settings: Any) -> None:
+        self._settings = self.Settings(**settings)
+        self._oracle = oracle if self._settings.knowledge == "oracle" else None
+        if self._settings.knowledge == "oracle" and oracle is None:
+            raise ValueError(f"knowledge=oracle {NEEDED}")
+        self._losses: dict[JobId, list[float]] = {}
+        self._kinds: dict[str, Kind] = {}
+        self._kind_of: dict[JobId, str] = {}
+        self._next_round = 0.0
+        self._stage = ""  # "round" is now; "pausing": all jobs are being stopped for it
+
+    # what it learns
+
+    def observe(self, event: Event | PlanAdopted, view: View) -> None:
+        if isinstance(event, PlanAdopted):
+            if any(isinstance(action, Start) for action in event.plan.actions):
+                self._stage = ""
+            return
+        match event:
+            case EpochFinished() if event.loss is not None:
+                losses = self._losses.setdefault(event.job, [])
+                losses.append(event.loss)
+                del losses[:-LOSSES]
+            case JobDescribed():
+                kind = self._kind(view.job(event.job))
+                kind.dataset_size = event.dataset_size
+                kind.parameter_bytes = event.parameter_bytes
+            case ThroughputMeasured():
+                c = event.configuration
+                steps = self._kind(view.job(event.job)).steps
+                steps.pop((c.gpus, c.nodes > 1, c.batch), None)
+                steps[c.gpus, c.nodes > 1, c.batch] = event.step_seconds
+                if len(steps) > CONFIGURATIONS:
+                    del steps[next(iter(steps))]
+            case JobEnded():
+                self._forget(event)
+            case _:
+                pass
+        if type(event) in self.decides_on or self._stage == "pausing":
+            self._keep_rounds(event, view)
+
+    def _forget(self, event: JobEnded) -> None:
+        losses = self._losses.pop(event.job, [])
+        name = self._kind_of.pop(event.job, "")
+        kind = self._kinds.get(name)
+        if kind is None:
+            return
+        if name == event.job:  # a kind of its own teaches nobody
+            del self._kinds[name]
+        elif event.reason.completed and losses:
+            kind.epochs.append(len(losses))
+            del kind.epochs[:-ENDED]
+
+    def _keep_rounds(self, event: Event, view: View) -> None:
+        """Rounds are at multiples of the interval, when there is somebody to hold them for."""
+        interval = self._settings.interval
+        if self._stage == "pausing":
+            if view.n_waiting == len(view.jobs):
+                self._stage = "round"  # everybody is out
+            return
+        if self._stage == "round" and not self._settings.pause_all:
+            self._stage = ""  # it was held after the event before this one
+        if not view.jobs:
+            self._stage = ""
+        late = view.now > self._next_round and not isinstance(event, Woke)
+        if late:
+            self._next_round = ceil(view.now / interval) * interval
+        if view.now >= self._next_round:
+            self._next_round = (floor(view.now / interval) + 1) * interval
+            running = len(view.schedule) > 0
+            self._stage = "pausing" if self._settings.pause_all and running else "round"
+
+    def _kind(self, job: JobView) -> Kind:
+        name = self._kind_of.setdefault(job.id, job.job.kind or job.id)
+        return self._kinds.setdefault(name, Kind())
+
+    # what it decides
+
+    def decide(self, view: View) -> Decision:
+        if not view.jobs:
+            return Decision(schedule=view.schedule)
+        edit = view.schedule.edit()
+        notes: dict[JobId, str] = {}
+        wake_at = max(self._next_round, view.now + 1e-3)
+        if self._stage == "pausing":
+            for job in _running(view):
+                if not job.pinned:
+                    edit.drop(job.id)
+                    notes[job.id] = "pauses for the round, as everybody does"
+            wake_at = min(wake_at, view.now + RETRY_SECONDS)
+        elif self._stage == "round":
+            self._hold_round(view, edit, notes)
+        elif self._settings.idle_start != "off":
+            self._start_idle(view, edit, notes)
+        for job in islice(view.waiting, NOTED):
+            if edit.get(job.id) is None and job.id not in notes:
+                notes[job.id] = f"waits for the round at {self._next_round:.0f} s"
+        return Decision(schedule=edit.done(), wake_at=wake_at, notes=notes)
+
+    def _hold_round(self, view: View, edit: ScheduleEdit, notes: dict[JobId, str]) -> None:
+        running = [job for job in _running(view) if not job.pinned]
+        staying = {job.id: _usable(view, job) for job in running}
+        gpus = len(view.free) + sum(map(len, staying.values()))
+        jobs = sorted(
+            [*running, *islice(view.waiting, gpus)], key=lambda job: (-job.priority, job.number)
+        )
+        owners = OwnerRoom(view, running)
+        jump = view.cluster.width if self._settings.lookahead else 0
+        claims = {job.id: self._claim(view, job) for job in jobs}
+        sizes = marginal_gains(claims.values(), gpus, owners.take, jump=jump)
+        places = self._places(view, jobs, staying, sizes)
+        for job in jobs:
+            if job.id not in places:
+                if job.wanted is not None:
+                    edit.drop(job.id)
+                    notes[job.id] = f"waits for the next round: {len(jobs)} jobs on {gpus} GPUs"
+                continue
+            if job.wanted is None or job.wanted.gpus != places[job.id]:
+                edit.put(job.id, allocation_of(job, places[job.id]))
+                notes[job.id] = _words(claims[job.id], sizes[job.id])
+
+    def _start_idle(self, view: View, edit: ScheduleEdit, notes: dict[JobId, str]) -> None:
+        free = len(view.free)
+        if not free or not view.n_waiting:
+            return
+        owners, room = OwnerRoom(view, []), Room(view)
+        jobs = {job.id: job for job in islice(view.waiting, free)}
+        how = self._settings.idle_start
+        claims = {}
+        for job in jobs.values():
+            claim = self._claim(view, job)
+            most = {"one": claim.least, "requested": size_of(job)}.get(how, claim.most)
+            claims[job.id] = replace(claim, most=max(claim.least, min(claim.most, most)))
+        jump = view.cluster.width if self._settings.lookahead else 0
+        sizes = marginal_gains(claims.values(), free, owners.take, jump=jump)
+        for job_id, size in sizes.items():
+            gpus = room.place(size)
+            assert gpus is not None, "more was handed out than there is"
+            edit.put(job_id, allocation_of(jobs[job_id], gpus))
+            notes[job_id] = f"on idle GPUs, before the round: {_words(claims[job_id], size)}"
+
+    # what a job could do with GPUs
+
+    def _claim(self, view: View, job: JobView) -> Claim:
+        least = job.job.min_gpus
+        batch = batch_of(job, least)
+        kind = self._kinds.get(job.job.kind or job.id, Kind())
+        most = min(max(least, batch // self._settings.min_local_batch), view.cluster.n_gpus)
+        if not kind.steps and self._oracle is None:
+            most = min(most, size_of(job))  # nothing is known: as its user thinks best
+        if job.max_gpus is not None:
+            most = min(most, job.max_gpus)
+        dataset = job.description.dataset_size if job.description else kind.dataset_size
+        epochs, worth = self._epochs_left(job, kind, batch)
+        step_seconds = self._step_seconds(job, kind, batch, dataset, view.cluster.width)
+        return Claim(
+            job.id,
+            job.job.owner,
+            job.number,
+            least,
+            max(least, min(most, dataset)),
+            epochs * ceil(dataset / max(batch, 1)),
+            step_seconds,
+            worth,
+        )
+
+    def _step_seconds(
+        self, job: JobView, kind: Kind, batch: int, dataset: int, width: int
+    ) -> StepSeconds:
+        oracle = self._oracle
+        if oracle is None:
+            return fit_step_seconds(kind, max(batch, 1), width)
+        steps = ceil(dataset / max(batch, 1))
+        return lambda gpus: oracle(job, gpus, batch).epoch_seconds / steps
+
+    def _epochs_left(self, job: JobView, kind: Kind, batch: int) -> tuple[float, float]:
+        """Epochs to its end, and what the guess is worth."""
+        if self._oracle is not None:
+            return self._oracle(job, job.job.min_gpus, batch).epochs, 1.0
+        settings, done = self._settings, job.epochs
+        curve = fit_loss(self._losses.get(job.id, ()))
+        if curve is not None:
+            flat = curve.flat_at(settings.flat_change, settings.flat_epochs, settings.most_epochs)
+            if flat is not None:
+                return max(1.0, flat - done), 1.0
+        if kind.epochs:
+            return max(1.0, fmean(kind.epochs) - done), YOUNG
+        return UNKNOWN_EPOCHS, YOUNG
+
+    # places
+
+    def _places(
+        self,
+        view: View,
+        jobs: list[JobView],
+        staying: dict[JobId, tuple[Gpu, ...]],
+        sizes: dict[JobId, int],
+    ) -> dict[JobId, tuple[Gpu, ...]]:
+        """Who keeps its size keeps its GPUs."""
+        if self._settings.placement == "stay":
+            return Room(view).arrange({job.id: staying.get(job.id, ()) for job in jobs}, sizes)
+        keeping = {job: gpus for job, gpus in staying.items() if sizes.get(job) == len(gpus)}
+        nodes = EvenNodes(
+            view, (g for j, gpus in staying.items() if j not in keeping for g in gpus)
+        )
+        changing = sorted((size, job) for job, size in sizes.items() if job not in keeping)
+        return keeping | {job: nodes.place(size) for size, job in changing}
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "losses": {job: list(losses) for job, losses in self._losses.items()},
+            "kinds": {
+                name: [
+                    kind.dataset_size,
+                    kind.parameter_bytes,
+                    [[*key, seconds] for key, seconds in kind.steps.items()],
+                    list(kind.epochs),
+                ]
+                for name, kind in self._kinds.items()
+            },
+            "kind_of": dict(self._kind_of),
+            "next_round": self._next_round,
+            "stage": self._stage,
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._losses = {JobId(job): list(losses) for job, losses in saved["losses"].items()}
+        self._kinds = {
+            name: Kind(size, parameters, {(c, far, b): t for c, far, b, t in steps}, list(epochs))
+            for name, (size, parameters, steps, epochs) in saved["kinds"].items()
+        }
+        self._kind_of = {JobId(job): kind for job, kind in saved["kind_of"].items()}
+        self._next_round, self._stage = float(saved["next_round"]), str(saved["stage"])
+
+
+def _running(view: View) -> list[JobView]:
+    return [view.job(job) for job in view.schedule]
+
+
+def _usable(view: View, job: JobView) -> tuple[Gpu, ...]:
+    assert job.wanted is not None
+    return tuple(g for g in job.wanted.gpus if view.cluster.state_of(g) is NodeState.UP)
+
+
+def _words(claim: Claim, size: int) -> str:
+    seconds = claim.steps * claim.step_seconds(size)
+    gpus = "1 GPU" if size == 1 else f"{size} GPUs"
+    saved = claim.gain(size, size + 1)
+    return f"{gpus}: about {seconds:.0f} s to go; one more would save {saved:.0f} s"

@@ -1,0 +1,69 @@
+"""The truth about a trace, for policies that are named as oracles and for nobody else.
+
+What is left of a job is its whole length, at the batch that is asked about, less the epochs
+that it has reported: exact for jobs that keep their batch. The length counts the noise of
+the run's own seed, so that it is the epoch after which the stop rule will really hold.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import ceil
+
+from ones.core.cluster import Cluster
+from ones.core.job import Job, JobId
+from ones.core.schedule import Allocation
+from ones.core.view import JobView
+from ones.models.oracle import Ahead, Oracle
+from ones.sim.engine import accuracy_noise
+from ones.sim.lengths import Truth, physics_of
+from ones.stopping import Track, after_epoch
+from ones.workload.generate import MOST_EPOCHS
+from ones.workload.trace import Trace
+
+#: a job that is not over when it should be: about so much longer
+OVERDUE_EPOCHS = 1.0
+
+
+def oracle_of(trace: Trace, *, seed: int, gpus_per_node: int = 4) -> Oracle:
+    """Knows every job of the trace, in a simulation with this seed."""
+    entries = {entry.job.id: (number, entry) for number, entry in enumerate(trace.jobs)}
+
+    @cache
+    def length(job: JobId, batch: int) -> float:
+        number, entry = entries[job]
+        return _epochs(number, entry.job, entry.training, batch, seed)
+
+    @cache
+    def epoch_seconds(job: JobId, gpus: int, batch: int) -> float:
+        training = entries[job][1].training
+        physics = physics_of(training)
+        places = Cluster.of(gpus, gpus_per_node).gpus()
+        allocation = Allocation.even(places, batch, physics.max_local_batch)
+        return ceil(training.dataset_size / batch) * physics.step_seconds(allocation)
+
+    def ahead(view: JobView, gpus: int, batch: int) -> Ahead:
+        batch = max(batch or entries[view.id][1].training.base_batch, gpus)
+        left = length(view.id, batch) - view.epochs
+        return Ahead(max(left, OVERDUE_EPOCHS), epoch_seconds(view.id, gpus, batch))
+
+    return ahead
+
+
+def _epochs(number: int, job: Job, training: Truth, batch: int, seed: int) -> float:
+    """Passes over the data at a fixed batch until the job is over, as the engine counts them."""
+    physics = physics_of(training)
+    death = physics.death
+    progress, track = 0.0, Track()
+    for epoch in range(1, MOST_EPOCHS + 1):
+        worth = physics.efficiency(batch, progress)
+        if death is not None and death.epochs is not None and death.epochs <= epoch:
+            return death.epochs
+        if death is not None and death.progress is not None and death.progress <= progress + worth:
+            return epoch - 1 + (death.progress - progress) / worth
+        progress += worth
+        accuracy = physics.accuracy(progress, accuracy_noise(seed, number, epoch))
+        track, stop = after_epoch(job.stop, track, loss=physics.loss(progress), accuracy=accuracy)
+        if stop is not None or (job.epochs is not None and epoch >= job.epochs):
+            return float(epoch)
+    return float(MOST_EPOCHS)
