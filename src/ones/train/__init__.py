@@ -9,14 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ones.train.job import Job, join
+    from ones.train.job import Job
+    from ones.train.joining import join
 
 __all__ = ["Job", "join"]
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        from ones.train import job
+    if name == "Job":
+        from ones.train.job import Job
 
-        return getattr(job, name)
+        return Job
+    if name == "join":
+        from ones.train.joining import join
+
+        return join
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

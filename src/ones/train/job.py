@@ -1,6 +1,5 @@
-"""`ones.join` and what it gives back: the loop of a training script, made elastic.
+"""The loop of a training script, made elastic: what `ones.join` gives back.
 
-    job = ones.join(model, optimizer, dataset, batch_size=256)
     for epoch in job.epochs(30):
         for x, y in job.batches():
             job.step(loss_fn(model(x), y))
@@ -11,26 +10,28 @@ Alone, under plain `python`, this is an ordinary loop on one device.
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.amp.grad_scaler import GradScaler
-from torch.optim import Optimizer
 
 from ones.errors import UserError
 from ones.stopping import StopRule, after_epoch
-from ones.train.learning_rate import LearningRate, Rule, rule_for
-from ones.train.loading import Loader, LoaderOptions, to_device
-from ones.train.progress import Progress
+from ones.train.buckets import Buckets, Notice
+from ones.train.crew import Crew
+from ones.train.group import GroupLostError
+from ones.train.loading import Loader, to_device
+from ones.train.noise import GradientNoise
+from ones.train.replica import Replica
+from ones.train.reporting import Reporter
 from ones.train.sampler import Division, Portion
-from ones.wire.environment import WorkerEnvironment
+from ones.wire.messages import Epoch
 
 SchedulerStep = Literal["epoch", "step"]
+
+_MEASURE_EVERY = 10  # steps between two looks at the gradient noise
 
 
 @dataclass(slots=True)
@@ -40,7 +41,6 @@ class _Step:
     portion: Portion
     index: int = -1  # of the micro-batch that the script has
     weight: float = 0.0  # samples, or valid targets, whose loss has come back
-    weighted: bool = False  # the script counts valid targets
     loss: Tensor | float = 0.0  # sum of weight times mean loss
 
     @property
@@ -53,43 +53,41 @@ class Job:
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: Optimizer,
+        replica: Replica,
         loader: Loader,
-        rate: LearningRate,
+        division: Division,
         *,
-        scheduler: Any = None,
-        scheduler_step: SchedulerStep = "epoch",
-        scaler: GradScaler | None = None,
-        max_local_batch: int | None = None,
-        minimum: int = 1,
-        stop: StopRule | None = None,
         device: torch.device,
+        scheduler_step: SchedulerStep = "epoch",
+        stop: StopRule | None = None,
+        crew: Crew | None = None,
     ) -> None:
-        self.model, self.optimizer = model, optimizer
-        self.scheduler, self.scaler = scheduler, scaler
         self.device = device
-        self._loader, self._rate = loader, rate
+        self._replica, self._loader, self._division = replica, loader, division
+        self._model, self._optimizer = replica.model, replica.optimizer
+        self._progress = replica.progress
         self._scheduler_step = scheduler_step
         self._stop = stop
-        self._progress = Progress(seed=loader.seed)
-        self._division = Division(
-            shares=(rate.base_batch,),
-            micro_steps=(1,),
-            rank=0,
-            limit=max_local_batch,
-            minimum=minimum,
-        )
+        self._crew = crew
         self._step: _Step | None = None
         self._reported: dict[str, float] = {}
         self._over = False
+        self._noise = GradientNoise()
+        self._trained = [p for g in self._optimizer.param_groups for p in g["params"]]
+        self._state = [b for b in self._model.buffers() if crew is not None]
+        self._before: list[Tensor] = []
+        self._proven = 0  # the largest micro-batch that went through
+        if crew is not None:
+            self._buckets = Buckets(list(self._model.parameters()))
+            self._reporter = Reporter(crew.say)
+            crew.on_switched.append(self._switched)
 
     # what a script may want to know
 
     @property
     def is_main(self) -> bool:
         """True in one worker of the job: the one that prints and writes files."""
-        return True
+        return self._crew is None or self._crew.rank == 0
 
     @property
     def workers(self) -> int:
@@ -117,22 +115,33 @@ class Job:
         if count < 1:
             raise UserError(f"epochs {count} is not at least 1")
         self._progress.epochs = count
-        while self._progress.epoch < count and not self._over:
+        while self._progress.epoch < count and not self._is_over:
             epoch = self._progress.epoch
             self._reported = {}
             yield epoch
-            self._end_epoch(epoch)
+            if not self._is_over:
+                self._end_epoch(epoch)
 
     def batches(self) -> Iterator[Any]:
         """The rest of the epoch in micro-batches, on `job.device`."""
-        progress = self._progress
-        for portion, micro in self._loader.steps(self._division, progress.epoch, progress.offset):
-            self._step = _Step(portion)
-            for data in micro:
-                self._step.index += 1
-                yield to_device(data, self.device)
-            if self._step is not None:
-                self._update(None)  # the script left out `job.step`: its samples are spent
+        epoch = self._progress.epoch
+        if self._crew is not None:
+            self._reporter.epoch_begins()
+        while self._settle(epoch):
+            steps = self._loader.steps(self._division, epoch, self._progress.offset)
+            for portion, micro in steps:
+                self._begin(portion)
+                for data in micro:
+                    assert self._step is not None
+                    self._step.index += 1
+                    yield to_device(data, self.device)
+                if self._step is not None:
+                    self._update(None)  # nothing to do here, or the script left out `job.step`
+                if self._crew is not None and (self._crew.restless or self._is_over):
+                    break
+            else:
+                if self._buffers_agree():
+                    break
         self._step = None
 
     def step(self, loss: Tensor, *, clip: float | None = None, weight: float | None = None) -> bool:
@@ -144,12 +153,14 @@ class Job:
         step = self._step
         if step is None or step.index < 0:
             raise UserError("job.step belongs into `for ... in job.batches()`, once for each batch")
-        count = step.portion.micro[step.index]
-        due = float(count if weight is None else weight)
-        step.weighted = step.weighted or weight is not None
-        step.weight += due
+        if weight is not None:
+            self._progress.weighted = True
+        due = float(step.portion.micro[step.index] if weight is None else weight)
         if due > 0.0:
+            step.weight += due
             step.loss = step.loss + loss.detach() * due
+            if step.is_last:
+                self._arm(step)
             part = due / step.portion.count
             self._backward(loss if part == 1.0 else loss * part)
         if not step.is_last:
@@ -162,163 +173,201 @@ class Job:
             values["accuracy"] = accuracy
         self._reported.update({name: float(value) for name, value in values.items()})
 
-    # inside
+    # one step
+
+    def _begin(self, portion: Portion) -> None:
+        self._step = _Step(portion)
+        if self._state and self._crew is not None and self._crew.group is not None:
+            # what forward changes (batch norm) must not count if the step fails
+            if not self._before:
+                self._before = [b.clone() for b in self._state]
+            else:
+                torch._foreach_copy_(self._before, self._state)
 
     def _backward(self, loss: Tensor) -> None:
-        scaled = loss if self.scaler is None else self.scaler.scale(loss)
-        torch.autograd.backward(scaled)
+        scaler = self._replica.scaler
+        torch.autograd.backward(loss if scaler is None else scaler.scale(loss))
+
+    def _arm(self, step: _Step) -> None:
+        """From here on gradients go to the others as backward yields them."""
+        crew = self._crew
+        if crew is None or crew.group is None or self._buckets.armed:
+            return
+        notices = crew.notices()
+        notices[Notice.LOSS] = step.loss / step.portion.total
+        measure = self._progress.step % _MEASURE_EVERY == 0
+        weight = step.portion.count / step.portion.total
+        self._buckets.arm(crew.group, weight, notices, measure=measure)
+        if self._progress.weighted:
+            self._valid = torch.tensor([step.weight], dtype=torch.float64, device=self.device)
+            self._buckets.add_up(self._valid)
 
     def _update(self, clip: float | None) -> bool:
-        step, progress = self._step, self._progress
+        step = self._step
         assert step is not None
         self._step = None
-        updated = step.weight > 0.0
-        if updated:
-            if step.weighted and step.weight != step.portion.count:
-                self._multiply_gradients(step.portion.count / step.weight)
+        try:
+            weight, loss = self._reduce(step)
+        except GroupLostError:
+            self._undo()
+            return False
+        if weight > 0.0:
+            if self._progress.weighted and weight != step.portion.total:
+                self._multiply_gradients(step.portion.total / weight)
             self._apply(clip)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = float(step.loss)
-        if progress.first_loss is None and updated:
-            progress.first_loss = loss / step.weight
-        progress.sums.steps += 1
-        progress.sums.samples += step.portion.total
-        progress.sums.loss += loss
-        progress.sums.weight += step.weight
-        progress.step += 1
-        progress.offset = step.portion.end
-        self._advance_schedule(step.portion.total)
-        return updated
+        self._optimizer.zero_grad(set_to_none=True)
+        self._count(step, weight, loss)
+        return weight > 0.0
+
+    def _reduce(self, step: _Step) -> tuple[float, float]:
+        """Weight and mean loss of the whole step; gradients are those of the global batch."""
+        crew = self._crew
+        if crew is None or crew.group is None:
+            self._look_at_noise(step)
+            loss = float(step.loss) / step.weight if step.weight else 0.0
+            if crew is not None:
+                notices = crew.notices()
+                crew.heard([float(notices.get(notice, 0.0)) for notice in Notice])
+            return step.weight, loss
+        self._arm(step)  # where this worker had nothing to send backward
+        sums = self._buckets.finish()
+        weight = float(self._valid) if self._progress.weighted else float(step.portion.total)
+        loss = sums[Notice.LOSS] * step.portion.total / weight if weight else 0.0
+        if sums[Notice.SQUARE] > 0.0:
+            counts = self._division.counts(step.portion)
+            self._noise.workers(sums[Notice.SQUARE], counts, self._buckets.square_of_gradients())
+        crew.heard(sums)
+        return weight, loss
+
+    def _look_at_noise(self, step: _Step) -> None:
+        if self._crew is None:
+            return
+        at = self._progress.step % (2 * _MEASURE_EVERY)
+        if at in (0, 1):
+            gradients = [p.grad for p in self._trained if p.grad is not None]
+            if at == 0:
+                self._noise.keep(gradients)
+            else:
+                self._noise.compare(gradients, step.portion.count)
 
     def _apply(self, clip: float | None) -> None:
-        if self.scaler is not None and clip is not None:
-            self.scaler.unscale_(self.optimizer)
+        optimizer, scaler = self._optimizer, self._replica.scaler
         if clip is not None:
-            nn.utils.clip_grad_norm_(self._parameters(), clip)
-        with self._rate.applied(self.optimizer, self._progress.step):
-            if self.scaler is None:
-                self.optimizer.step()
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(self._trained, clip)
+        with self._replica.rate.applied(optimizer, self._progress.step):
+            if scaler is None:
+                optimizer.step()
             else:
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
-
-    def _parameters(self) -> list[Tensor]:
-        return [p for group in self.optimizer.param_groups for p in group["params"]]
+                scaler.step(optimizer)
+                scaler.update()
 
     def _multiply_gradients(self, factor: float) -> None:
-        gradients = [p.grad for p in self._parameters() if p.grad is not None]
-        torch._foreach_mul_(gradients, factor)
+        gradients = [p.grad for p in self._trained if p.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
+
+    def _count(self, step: _Step, weight: float, loss: float) -> None:
+        progress, portion = self._progress, step.portion
+        if progress.first_loss is None and weight > 0.0:
+            progress.first_loss = loss
+        progress.sums.steps += 1
+        progress.sums.samples += portion.total
+        progress.sums.loss += loss * weight
+        progress.sums.weight += weight
+        self._proven = max(self._proven, *portion.micro, 0)
+        progress.step += 1
+        progress.offset = portion.end
+        self._advance_schedule(portion.total)
+        crew = self._crew
+        if crew is not None and crew.formation is not None:
+            crew.stepped()
+            if crew.rank == 0:
+                micro = max(portion.micro, default=0)
+                self._reporter.stepped(crew.formation, progress, micro)
+
+    def _undo(self) -> None:
+        """The step failed: as if it had not begun. Its samples come again."""
+        assert self._crew is not None
+        self._optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            if self._before:
+                torch._foreach_copy_(self._state, self._before)
+        self._crew.lost()
+
+    def memory_limit(self) -> int | None:
+        """What to believe after memory ran out in the present step."""
+        step = self._step
+        if step is None or step.index < 0:
+            return None
+        tried = step.portion.micro[step.index]
+        return max(1, tried // 2, min(self._proven, tried - 1))
+
+    # between steps
+
+    @property
+    def _is_over(self) -> bool:
+        return self._over or (self._crew is not None and self._crew.over)
+
+    def _settle(self, epoch: int) -> bool:
+        """False: this epoch is done, here or for those whose state we got."""
+        if self._crew is not None:
+            self._crew.settle()
+            self._division = self._crew.division
+        return self._progress.epoch == epoch and not self._is_over
+
+    def _switched(self) -> None:
+        self._reporter.changed()
+        assert self._crew is not None
+        self._division = self._crew.division
+
+    def _buffers_agree(self) -> bool:
+        """Before the script evaluates: batch norm's statistics are the first worker's."""
+        return self._crew is None or self._crew.equal_buffers()
 
     def _advance_schedule(self, samples: int) -> None:
         """A schedule in steps was written for the base batch: larger steps count for more."""
-        if self.scheduler is None or self._scheduler_step != "step":
+        scheduler, progress = self._replica.scheduler, self._progress
+        if scheduler is None or self._scheduler_step != "step":
             return
-        progress = self._progress
-        progress.schedule_credit += samples / self._rate.base_batch
+        progress.schedule_credit += samples / self._replica.rate.base_batch
         while progress.schedule_credit >= 1.0 - 1e-9:
             progress.schedule_credit -= 1.0
-            self.scheduler.step()
+            scheduler.step()
 
     def _end_epoch(self, epoch: int) -> None:
         progress = self._progress
-        progress.end_epoch()
-        if self.scheduler is not None and self._scheduler_step == "epoch":
-            self.scheduler.step()
-        if self._stop is not None:
+        if progress.epoch == epoch:  # else we got the state of somebody who is beyond it
+            progress.end_epoch()
+            self._step_schedule()
+        last, accuracy = progress.last, self._reported.get("accuracy")
+        if self._stop is not None and self._crew is None:
             progress.track, reason = after_epoch(
-                self._stop,
-                progress.track,
-                loss=progress.last.mean_loss,
-                accuracy=self._reported.get("accuracy"),
+                self._stop, progress.track, loss=last.mean_loss, accuracy=accuracy
             )
             self._over = reason is not None
+        crew = self._crew
+        if crew is not None and crew.rank == 0 and crew.formation is not None:
+            self._reporter.tell_speed(crew.formation)
+            crew.say(
+                Epoch(
+                    epoch=epoch + 1,
+                    steps=last.steps,
+                    samples=last.samples,
+                    loss=last.mean_loss,
+                    accuracy=accuracy,
+                    first_loss=progress.first_loss,
+                    step_seconds=self._reporter.epoch_seconds_per_step(),
+                    gradient_noise=self._noise.scale,
+                )
+            )
 
-
-def join(
-    model: nn.Module,
-    optimizer: Optimizer,
-    dataset: Any,
-    batch_size: int,
-    *,
-    scheduler: Any = None,
-    scheduler_step: SchedulerStep = "epoch",
-    scaler: GradScaler | None = None,
-    max_local_batch: int | None = None,
-    min_local_batch: int | None = None,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
-    num_workers: int = 0,
-    worker_init_fn: Callable[[int], None] | None = None,
-    pin_memory: bool = False,
-    shuffle: bool = True,
-    seed: int = 0,
-    lr_rule: str | Rule | None = None,
-    lr_ramp_steps: int = 20,
-    stop: StopRule | None = None,
-) -> Job:
-    """Make a training script elastic. Under plain `python`: an ordinary loop on one device.
-
-    The learning rate of `optimizer` is taken as right for `batch_size`; it follows the
-    batch by `lr_rule` ("linear" for SGD, "sqrt" for the Adam family, "none", or a
-    function of batch/batch_size) and rises over `lr_ramp_steps`. `scheduler` is stepped
-    after each epoch, or with `scheduler_step="step"` once per `batch_size` samples: do not
-    call it yourself. `max_local_batch` samples fit one device; what exceeds them is
-    accumulated. `min_local_batch` is 2 for models with batch norm, which cannot take one.
-    """
-    _check(model, optimizer, scheduler, scheduler_step)
-    for name, value in (
-        ("batch_size", batch_size),
-        ("max_local_batch", max_local_batch),
-        ("min_local_batch", min_local_batch),
-    ):
-        if value is not None and value < 1:
-            raise UserError(f"{name} {value} is not at least 1")
-    options = LoaderOptions(
-        collate_fn=collate_fn,
-        num_workers=num_workers,
-        worker_init_fn=worker_init_fn,
-        pin_memory=pin_memory,
-    )
-    loader = Loader(dataset, options, seed=seed, shuffle=shuffle)
-    rate = LearningRate(rule_for(optimizer, lr_rule), batch_size, lr_ramp_steps)
-    has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
-    environment = WorkerEnvironment.from_env(os.environ)
-    if environment is not None:
-        print("ones.join: elastic workers are not built yet", file=sys.stderr)
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    model.to(device)
-    return Job(
-        model,
-        optimizer,
-        loader,
-        rate,
-        scheduler=scheduler,
-        scheduler_step=scheduler_step,
-        scaler=scaler,
-        max_local_batch=max_local_batch,
-        minimum=min_local_batch or (2 if has_norm else 1),
-        stop=stop,
-        device=device,
-    )
-
-
-def _check(model: object, optimizer: object, scheduler: object, scheduler_step: str) -> None:
-    if isinstance(optimizer, list | tuple | dict):
-        raise UserError("ones.join takes one optimizer; several are not supported")
-    if not isinstance(optimizer, Optimizer):
-        raise UserError(f"optimizer {type(optimizer).__name__} is not a torch.optim.Optimizer")
-    if not isinstance(model, nn.Module):
-        raise UserError(f"model {type(model).__name__} is not a torch.nn.Module")
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        raise UserError(
-            f"model is wrapped in {type(model).__name__}: give the plain one, ones.join does that"
-        )
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise UserError("optimizer LBFGS needs a closure, which job.step does not offer")
-    own = {id(p) for p in model.parameters()}
-    for group in optimizer.param_groups:
-        if any(id(p) not in own for p in group["params"]):
-            raise UserError("optimizer has parameters that are not the model's")
-    if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
-        raise UserError("scheduler belongs to another optimizer")
-    if scheduler_step not in ("epoch", "step"):
-        raise UserError(f"scheduler_step {scheduler_step!r} is not epoch or step")
+    def _step_schedule(self) -> None:
+        scheduler = self._replica.scheduler
+        if scheduler is None or self._scheduler_step != "epoch":
+            return
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            scheduler.step(self._progress.last.mean_loss or 0.0)
+        else:
+            scheduler.step()

@@ -32,6 +32,8 @@ class Progress:
     last: Sums = field(default_factory=Sums)  # of the epoch before
     first_loss: float | None = None  # of the very first step
     schedule_credit: float = 0.0  # base-batch steps that the LR schedule has not made yet
+    weighted: bool = False  # the script counts valid targets
+    limit: int | None = None  # samples that fit one worker, where one ran out of memory
     epochs: int | None = None  # as many as the script asked for
     track: Track = field(default_factory=Track)
 

@@ -120,3 +120,7 @@ class Division:
         mine = counts[self.rank]
         sizes = micro_sizes(mine, self.micro_steps[self.rank], self.limit, self.minimum)
         return Portion(start, total, start + sum(counts[: self.rank]), tuple(sizes))
+
+    def counts(self, portion: Portion) -> tuple[int, ...]:
+        """Of all workers, in that step."""
+        return split(portion.total, self.shares, self.minimum)

@@ -220,7 +220,7 @@ def main() -> None:
     import torch.distributed
     import torch.utils.data
 
-    import ones.train.job  # noqa: F401
+    import ones.train.joining  # noqa: F401
 
     torch.set_num_threads(1)  # no thread pool may exist when we fork
     Zygote(sys.argv[1]).serve()

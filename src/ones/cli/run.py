@@ -1,0 +1,41 @@
+"""`ones run`: one elastic job, without the service."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ones.cli.output import say
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="After --: python train.py ...")],
+    slots: Annotated[int, typer.Option(help="Workers that fit this machine.", min=1)] = 4,
+    schedule: Annotated[
+        str, typer.Option(help="STEP:WORKERS[xBATCH],... as 0:1,50:2,120:4x512.")
+    ] = "0:1",
+    exact: Annotated[
+        bool, typer.Option(help="Wait at each step of the schedule until its workers are there.")
+    ] = False,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where logs and checkpoints are kept.")
+    ] = None,
+) -> None:
+    """Run one training script by a schedule: workers and batch change between two steps."""
+    from ones.lab.elastic_run import ElasticRun, check_outcome, parse_schedule
+
+    phases = parse_schedule(schedule, slots)
+    with tempfile.TemporaryDirectory(prefix="ones-run-") as temporary:
+        job = ElasticRun(
+            command,
+            phases,
+            slots=slots,
+            directory=directory or Path(temporary),
+            exact=exact,
+            on_event=say,
+        )
+        outcome = job.run()
+    check_outcome(outcome)

@@ -1,0 +1,548 @@
+"""A worker among others: how the set of workers changes between two steps.
+
+An order to switch arrives while training goes on. A thread connects the next group; once
+it is connected here, this worker says so in the notices of every step. When all say so, all
+have learned it from the same reduction, and switch after that step: leavers leave, newcomers
+get the state, the rest goes on. Nobody waits for anybody who is not there.
+
+When a collective fails, a worker is gone. Those who live say so on the roll call, learn who
+goes on, connect, and take the state of the one that got furthest. No controller is needed.
+`docs/decisions/0006-elastic-protocol.md` has the whole protocol.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ones.train.agent import Agent
+from ones.train.buckets import Notice
+from ones.train.checkpoint import Checkpoints, copied
+from ones.train.formation import Formation
+from ones.train.group import Group, GroupLostError
+from ones.train.meeting import Meeting
+from ones.train.replica import Replica, share_buffers
+from ones.train.roll_call import Reform
+from ones.train.sampler import Division
+from ones.wire.environment import WorkerEnvironment
+from ones.wire.messages import (
+    CheckpointAndLeave,
+    End,
+    Hung,
+    Leaving,
+    Order,
+    Ready,
+    Report,
+    StoreStarted,
+    Switch,
+    Switched,
+    SwitchFailed,
+    Withdraw,
+)
+
+_AT_ONCE = 1000.0  # in the notice END: not only the loop ends, the process does
+_GOOD_ENDS = ("converged", "finished")
+_DROP_AFTER = 20  # steps: letting go of an old group's connections takes milliseconds
+_FLUSH_SECONDS = 10.0
+TERMINATED = 128 + 15
+
+
+class _Next:
+    """A configuration on its way."""
+
+    def __init__(self, formation: Formation) -> None:
+        self.formation = formation
+        self.group: Group | None = None
+        self.ready = False
+        self.withdrawn = False
+        self.connect_seconds = 0.0
+
+
+class Crew:
+    def __init__(
+        self,
+        environment: WorkerEnvironment,
+        replica: Replica,
+        *,
+        device: torch.device,
+        dataset_size: int,
+        limit: int | None,
+        minimum: int,
+    ) -> None:
+        self.environment = environment
+        self.me = environment.worker
+        self.replica = replica
+        self.limit, self._minimum = limit, minimum
+        self._device = device
+        self._size = dataset_size
+        self.formation: Formation | None = None
+        self.group: Group | None = None
+        self.meeting = Meeting(
+            environment,
+            on_started=lambda address: self.say(StoreStarted(str(address))),
+            on_hung=lambda worker: self.say(Hung(worker)),
+        )
+        self.agent = Agent(
+            environment,
+            on_order=self._on_order,
+            on_fenced=self._on_fenced,
+            on_store=self.meeting.told,
+        )
+        self._checkpoints = Checkpoints(environment.checkpoints)
+        self._changed = threading.Condition()
+        self._next: _Next | None = None
+        self._orders: dict[int, Formation] = {}
+        self._end: End | None = None
+        self._save_and_leave = False
+        self._terminated = False
+        self._agreed = self._broken = False
+        self._told_to_save = self._told_to_end = False
+        self._somebody_leaves = False
+        self.over = False  # the loop is to end
+        self.parted = False
+        self._saved = time.monotonic()
+        self._saving: threading.Thread | None = None
+        self._step_ended = time.perf_counter()
+        self._old: list[tuple[int, Group | None]] = []  # groups to let go of, and when
+        self._save_seconds = float(os.environ.get("ONES_CHECKPOINT_SECONDS", "300"))
+        self._exact = _exact(os.environ.get("ONES_EXACT", ""))
+        self.on_switched: list[Callable[[], None]] = []
+
+    # what the loop asks
+
+    @property
+    def rank(self) -> int:
+        return 0 if self.formation is None else self.formation.workers.index(self.me)
+
+    @property
+    def division(self) -> Division:
+        assert self.formation is not None
+        return self.formation.division(self.me, self.limit, self._minimum)
+
+    def say(self, report: Report) -> None:
+        self.agent.say(report)
+
+    @property
+    def restless(self) -> bool:
+        """Is there anything to settle before the next step?"""
+        return (
+            self._broken
+            or self._agreed
+            or self._told_to_save
+            or self._told_to_end
+            or self._somebody_leaves
+            or self._is_due
+        )
+
+    @property
+    def _is_due(self) -> bool:
+        """In a run by an exact schedule: no step beyond the one at which a plan is due."""
+        if not self._exact or self.formation is None:
+            return False
+        step = self.replica.progress.step
+        due = max((plan for plan, at in self._exact.items() if at <= step), default=0)
+        return self.formation.plan < due
+
+    @property
+    def _steps_after_this(self) -> int:
+        return self.replica.progress.step + 1
+
+    @property
+    def _mark(self) -> int:
+        """How far this replica has come, in samples; -1: it has nothing to offer."""
+        if not self.replica.has_state:
+            return -1
+        progress = self.replica.progress
+        return progress.epoch * (self._size + 1) + progress.offset
+
+    # entering
+
+    def wait_for_place(self) -> None:
+        """A newcomer's first order; it stays on the CPU until its group is connected."""
+        with self._changed:
+            while not (self._next is not None and self._next.ready):
+                if self._end is not None or self._save_and_leave or self._terminated:
+                    self.leave()
+                self._changed.wait(1.0)
+
+    def take_place(self) -> None:
+        """The state of the job, from those who train, or from its last checkpoint."""
+        while True:
+            nxt = self._next
+            if nxt is None or not nxt.ready:
+                self.wait_for_place()
+                continue
+            started = time.perf_counter()
+            self._adopt(nxt)
+            try:
+                if self.rank == 0:
+                    self._load_checkpoint()
+                if self.group is not None:
+                    self._equal()
+            except GroupLostError:
+                if not self._reform():
+                    continue
+            self.replica.has_state = True
+            self._seed()
+            self._announce(time.perf_counter() - started, {})
+            self.say(Ready())
+            return
+
+    def _load_checkpoint(self) -> None:
+        """Only when nobody of the group has trained; harmless else, as all become equal."""
+        if self.replica.has_state:
+            return
+        state = self._checkpoints.load()
+        if state is not None:
+            self.replica.load(state)
+            self.replica.has_state = False  # older than what any survivor has
+
+    def _seed(self) -> None:
+        """Dropout must differ between workers."""
+        if self.rank:
+            torch.manual_seed(
+                hash((self.replica.progress.seed, self.replica.progress.step, self.rank))
+            )
+
+    # between two steps
+
+    def notices(self) -> dict[Notice, float | Tensor]:
+        nxt = self._next
+        ready = nxt is not None and nxt.ready
+        if nxt is not None and self._exact:
+            ready = ready and self._exact.get(nxt.formation.plan, 0) <= self._steps_after_this
+        end = 0.0
+        if self._end is not None:
+            end = 1.0 if self._end.reason in _GOOD_ENDS else _AT_ONCE
+        return {
+            Notice.NOT_READY: 0.0 if ready else 1.0,
+            Notice.CHECKPOINT: float(self._save_and_leave),
+            Notice.END: end,
+            Notice.LEAVING: float(self._terminated),
+        }
+
+    def heard(self, sums: list[float]) -> None:
+        """What all said in a step that is now complete everywhere, or will be."""
+        self._agreed = sums[Notice.NOT_READY] == 0.0
+        self._told_to_save = sums[Notice.CHECKPOINT] > 0.0
+        self._somebody_leaves = sums[Notice.LEAVING] > 0.0
+        if sums[Notice.END] > 0.0:
+            self.over = True
+            self._told_to_end = sums[Notice.END] >= _AT_ONCE
+
+    def stepped(self) -> None:
+        """The optimizer has made its step."""
+        self._step_ended = time.perf_counter()
+        if self._old and self._old[0][0] <= self.replica.progress.step:
+            self._old.pop(0)
+        if self.rank == 0:
+            self._save_sometimes()
+
+    def lost(self) -> None:
+        """The step failed: nothing was updated."""
+        self._broken = True
+
+    def settle(self) -> bool:
+        """Everything that may happen between two steps. True: division or state changed."""
+        changed = False
+        while True:
+            try:
+                if self._broken:
+                    self._reform()
+                    changed = True
+                if self._told_to_end:
+                    self.leave()
+                if self._told_to_save or (self._somebody_leaves and self.rank == 0):
+                    self._save()
+                if self._told_to_save or (self._somebody_leaves and self._terminated):
+                    self.leave(TERMINATED if self._terminated else 0)
+                self._somebody_leaves = False
+                if self._agreed or (self._is_due and self._hold()):
+                    self._agreed = False
+                    changed = self._switch() or changed
+            except GroupLostError:
+                self._broken = True
+            else:
+                return changed
+
+    def _hold(self) -> bool:
+        """Wait for the plan that is due; its members do so after the same step."""
+        with self._changed:
+            while not (self._next is not None and self._next.ready):
+                if self._end is not None or self._terminated:
+                    return False
+                self._changed.wait(1.0)
+        self._step_ended = time.perf_counter()  # the wait was wanted and is no pause
+        return True
+
+    def equal_buffers(self) -> bool:
+        """The first worker's buffers everywhere. False: a worker was lost meanwhile."""
+        if self.group is not None:
+            try:
+                share_buffers(self.group, self.replica.model)
+            except GroupLostError:
+                self._broken = True
+                return False
+        return True
+
+    def _switch(self) -> bool:
+        nxt, before = self._next, self.formation
+        assert before is not None
+        plan = nxt.formation.plan if nxt is not None and nxt.ready else -1
+        began = time.perf_counter()
+        if self.group is not None and not self.group.agree(plan):
+            return False  # one of us has had a newer order since
+        if nxt is None or plan < 0:
+            return False
+        agreed = time.perf_counter()
+        if self.me not in nxt.formation:
+            self._adopt(nxt)
+            self.leave()
+        self._adopt(nxt)
+        if self.group is not None:
+            if set(nxt.formation.workers) - set(before.workers):
+                self._equal()
+            else:
+                share_buffers(self.group, self.replica.model)
+        ended = time.perf_counter()
+        parts = {"wait": began - self._step_ended, "agree": agreed - began}
+        parts["state"] = ended - agreed
+        parts["connect_in_background"] = nxt.connect_seconds
+        self._announce(ended - self._step_ended, parts)
+        return True
+
+    def _adopt(self, nxt: _Next) -> None:
+        with self._changed:
+            self._next = None
+        before = self.formation
+        same = before is not None and before.workers == nxt.formation.workers
+        if not (same and nxt.group is None):
+            self._old.append((self.replica.progress.step + _DROP_AFTER, self.group))
+            self.group = nxt.group
+        self.formation = nxt.formation
+        self.agent.generation = nxt.formation.generation
+
+    def _equal(self) -> None:
+        assert self.group is not None
+        self.replica.share(self.group, self._mark)
+        share_buffers(self.group, self.replica.model)
+
+    def _announce(self, pause: float, parts: dict[str, float]) -> None:
+        formation = self.formation
+        assert formation is not None
+        progress = self.replica.progress
+        self.replica.rate.batch_is(formation.batch, progress.step)
+        if progress.limit is not None:
+            self.limit = min(self.limit or progress.limit, progress.limit)
+        if self.rank == 0:
+            self.say(Switched(pause, formation.workers, parts, progress.step))
+        for call in self.on_switched:
+            call()
+
+    # after a loss
+
+    def _reform(self) -> bool:
+        """False: a newcomer that has nothing to lose was called elsewhere."""
+        self._broken = self._agreed = False
+        pending = self._drop_next()
+        self._close_group()
+        while True:
+            formation = self.formation
+            assert formation is not None
+            self.meeting.expect(formation.workers)
+            calls = self.meeting.calls(may_start=self.meeting.place(formation))
+            answer = calls.reform(
+                formation.plan, formation.incarnation, formation.workers, self._mark
+            )
+            if calls.expelled:
+                self._exit_quietly("the others went on without it")
+            if self._end is not None and self._end.reason not in _GOOD_ENDS:
+                self.leave()
+            if answer is None:  # the store died and another is on its way, or an order came
+                if self._next is not None and not self.replica.has_state:
+                    calls.unfail()
+                    return False
+                continue
+            if self._reformed(answer):
+                break
+        assert self.formation is not None
+        if pending is not None and pending.plan > self.formation.plan:
+            self.say(SwitchFailed("a worker was lost while it was prepared", pending.plan))
+        pause = time.perf_counter() - self._step_ended
+        self._announce(pause, {"reform": pause})
+        return True
+
+    def _reformed(self, answer: Reform) -> bool:
+        """False: one more was lost on the way."""
+        present = self.formation
+        assert present is not None
+        base = present if present.plan == answer.plan else self._orders.get(answer.plan)
+        if base is None or self.me not in answer.members:
+            self.leave()  # the newest plan has no place for this worker
+        if answer.limit is not None:
+            self.limit = min(self.limit or answer.limit, answer.limit)
+        self.formation = base.after_loss(answer.members, answer.incarnation)
+        self.agent.generation = self.formation.generation
+        if self.rank == 0:
+            self._load_checkpoint()  # nobody who has trained may be left
+        try:
+            if len(answer.members) > 1:
+                self.group = self.meeting.connect(self.formation, self._device)
+                self._equal()
+        except GroupLostError:
+            self._close_group()
+            return False
+        self.replica.has_state = True
+        return True
+
+    def _close_group(self) -> None:
+        group, self.group = self.group, None
+        if group is not None:
+            group.close()
+
+    def _drop_next(self) -> Formation | None:
+        with self._changed:
+            nxt, self._next = self._next, None
+        if nxt is None:
+            return None
+        nxt.withdrawn = True
+        if nxt.group is not None:
+            nxt.group.close()
+        return nxt.formation
+
+    # saving and leaving
+
+    def _save(self) -> None:
+        """Before somebody leaves. The first worker's replica is as good as any."""
+        if self.rank == 0 or (self.group is None and self.replica.has_state):
+            self._wait_for_saving()
+            self._write(self.replica.state())
+
+    def _write(self, state: dict[str, Any]) -> None:
+        assert self.formation is not None
+        step = int(state["progress"]["step"])
+        self._checkpoints.save(state, self.formation.generation, step)
+
+    def _save_sometimes(self) -> None:
+        """Every few minutes, in the background: for when nobody survives."""
+        if time.monotonic() - self._saved < self._save_seconds:
+            return
+        if self._saving is not None and self._saving.is_alive():
+            return
+        self._saved = time.monotonic()
+        state = copied(self.replica.state())
+        self._saving = threading.Thread(target=self._write, args=(state,), name="ones-save")
+        self._saving.start()
+
+    def _wait_for_saving(self) -> None:
+        if self._saving is not None:
+            self._saving.join()
+
+    def limit_is(self, samples: int) -> None:
+        """Memory ran out here. Others are told; if there are none, the next ones."""
+        self.replica.progress.limit = samples
+        self.meeting.limit_is(samples)
+        if self.formation is not None and len(self.formation.members) == 1:
+            self._save()
+
+    def leave(self, code: int = 0) -> NoReturn:
+        """Out of the script, from wherever it is."""
+        self.part(done=False)
+        raise SystemExit(code)
+
+    def part(self, *, done: bool) -> None:
+        """Say goodbye; the process ends soon."""
+        self.say(Leaving(done))
+        self.fall()
+
+    def fall(self) -> None:
+        """Leave without a word that all is well: the script has failed."""
+        self.parted = True
+        self._wait_for_saving()
+        self._drop_next()
+        self._close_group()
+        self._old.clear()
+        self.meeting.leave()
+        self.agent.flush(_FLUSH_SECONDS)
+        self.agent.stop()
+
+    def _exit_quietly(self, why: str) -> NoReturn:
+        print(f"ones: {self.me} leaves: {why}", file=sys.stderr, flush=True)
+        os._exit(0)
+
+    def terminate(self, *_: object) -> None:
+        """SIGTERM."""
+        if self.formation is None or not self.replica.has_state:
+            sys.exit(TERMINATED)
+        self._terminated = True
+
+    # in the agent's threads
+
+    def _on_fenced(self) -> None:
+        self._exit_quietly("it has no place in its job any more")
+
+    def _on_order(self, order: Order) -> None:
+        if isinstance(order, Switch):
+            self._prepare(order)
+        elif isinstance(order, Withdraw):
+            nxt = self._next
+            if nxt is not None and nxt.formation.plan == order.withdrawn:
+                self._drop_next()
+        with self._changed:
+            if isinstance(order, CheckpointAndLeave):
+                self._save_and_leave = True
+            elif isinstance(order, End):
+                self._end = order
+            self._changed.notify_all()
+        self.meeting.interrupt()
+
+    def _prepare(self, order: Switch) -> None:
+        formation = Formation.ordered(order)
+        if self.formation is not None and formation.plan <= self.formation.plan:
+            return
+        self._drop_next()
+        self.meeting.expect(formation.workers)
+        with self._changed:
+            self._orders[formation.plan] = formation
+            for old in sorted(self._orders)[:-4]:
+                del self._orders[old]
+            self._next = nxt = _Next(formation)
+        threading.Thread(target=self._connect, args=(nxt,), name="ones-switch", daemon=True).start()
+
+    def _connect(self, nxt: _Next) -> None:
+        """In a thread of its own: training goes on."""
+        formation, present = nxt.formation, self.formation
+        started = time.perf_counter()
+        stays = present is not None and present.workers == formation.workers
+        try:
+            if self.me in formation and len(formation.members) > 1 and not stays:
+                group = self.meeting.connect(
+                    formation, self._device, given_up=lambda: nxt.withdrawn
+                )
+                nxt.group = group
+        except (GroupLostError, OSError) as problem:
+            if not nxt.withdrawn:
+                self._drop_next()
+                self.agent.say(SwitchFailed(str(problem), formation.plan))
+            return
+        nxt.connect_seconds = time.perf_counter() - started
+        with self._changed:
+            if nxt.withdrawn:
+                if nxt.group is not None:
+                    nxt.group.close()
+                return
+            nxt.ready = True
+            self._changed.notify_all()
+
+
+def _exact(text: str) -> dict[int, int]:
+    """`2:50,3:120`: from step 50 on by plan 2, from 120 on by plan 3."""
+    pairs = (part.split(":") for part in text.split(",") if part)
+    return {int(plan): int(step) for plan, step in pairs}

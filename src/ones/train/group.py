@@ -1,0 +1,121 @@
+"""A set of workers that can talk to one another: the only place that makes a process group.
+
+Raw groups, not torch's default one: two can exist side by side, so the next one connects
+while the present one trains. Torch's coming `reconfigure()` would replace this class.
+gloo on the CPU; NCCL by the same calls (written, not run on GPUs yet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+# most of c10d has no types
+dist: Any = torch.distributed
+
+_COLLECTIVE_TIMEOUT = timedelta(hours=12)  # who hangs is found by roll call and killed, not by this
+
+
+class GroupLostError(RuntimeError):
+    """A member is gone: this group will not speak again."""
+
+
+class Group:
+    def __init__(self, backend: Any, rank: int, size: int) -> None:
+        self._backend = backend
+        self.rank, self.size = rank, size
+
+    @classmethod
+    def connect(
+        cls,
+        store: Any,
+        name: str,
+        *,
+        rank: int,
+        size: int,
+        host: str,
+        device: torch.device,
+        timeout: float,
+    ) -> Group:
+        """Blocks until all have come, or raises GroupLostError after `timeout` seconds.
+
+        `name` must never be used twice on one store (pytorch issue 55967: it would hang).
+        """
+        prefixed = dist.PrefixStore(name, store)
+        try:
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+                nccl = dist.ProcessGroupNCCL.Options()
+                nccl._timeout = _COLLECTIVE_TIMEOUT
+                backend: Any = dist.ProcessGroupNCCL(prefixed, rank, size, nccl)
+            else:
+                gloo = dist.ProcessGroupGloo._Options()
+                gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+                gloo._timeout = timedelta(seconds=timeout)
+                gloo._threads = 2  # one is three times slower, four no faster
+                backend = dist.ProcessGroupGloo(prefixed, rank, size, gloo)
+                backend._set_default_timeout(_COLLECTIVE_TIMEOUT)
+        except RuntimeError as problem:
+            raise GroupLostError(f"group {name} did not come together: {problem}") from problem
+        return cls(backend, rank, size)
+
+    def sum(self, tensor: Tensor) -> Any:
+        """Starts to add up `tensor` over all members, in place; `wait()` on what it returns."""
+        options = dist.AllreduceOptions()
+        options.timeout = _COLLECTIVE_TIMEOUT
+        return _started(self._open().allreduce, [tensor], options)
+
+    def agree(self, number: int) -> bool:
+        """Do all members say the same number?"""
+        both = torch.tensor([number, -number], dtype=torch.int64, device=self.device)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        options.timeout = _COLLECTIVE_TIMEOUT
+        wait_all([_started(self._open().allreduce, [both], options)])
+        high, low = both.tolist()
+        return bool(high == -low)
+
+    def send(self, tensor: Tensor, to: int) -> Any:
+        return _started(self._open().send, [tensor], to, 0)
+
+    def receive(self, tensor: Tensor, source: int) -> Any:
+        return _started(self._open().recv, [tensor], source, 0)
+
+    def close(self) -> None:
+        """Lets go of the connections; members that wait for us are woken with an error."""
+        backend, self._backend = self._backend, None
+        if backend is not None and not isinstance(backend, dist.ProcessGroupGloo):
+            backend.abort()  # NCCL; gloo's does nothing, letting go of it does
+
+    def _open(self) -> Any:
+        if self._backend is None:
+            raise GroupLostError("this group is closed")
+        return self._backend
+
+    @property
+    def device(self) -> str:
+        return "cpu" if isinstance(self._backend, dist.ProcessGroupGloo) else "cuda"
+
+
+def _started(call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except RuntimeError as problem:
+        raise GroupLostError(str(problem)) from problem
+
+
+def wait_all(works: Sequence[Any]) -> None:
+    """Waits for every one, also after one has failed: its buffer is not ours until then."""
+    problem: RuntimeError | None = None
+    for work in works:
+        try:
+            work.wait()
+        except RuntimeError as this:
+            problem = problem or this
+    if problem is not None:
+        raise GroupLostError(str(problem)) from problem

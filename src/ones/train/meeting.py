@@ -1,0 +1,177 @@
+"""Finding the job's store, and through it the other workers of a group."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+
+from ones.train.formation import Formation, node_of
+from ones.train.group import Group, GroupLostError
+from ones.train.roll_call import RollCall, StoreAddress, start_store
+from ones.wire.environment import WorkerEnvironment
+
+CONNECT_SECONDS = 120.0
+
+
+class Meeting:
+    """Keeps this worker on the roll call, also when the store dies and another takes its place."""
+
+    def __init__(
+        self,
+        environment: WorkerEnvironment,
+        *,
+        on_started: Callable[[StoreAddress], None],
+        on_hung: Callable[[str], None],
+    ) -> None:
+        self._environment = environment
+        self._on_started, self._on_hung = on_started, on_hung
+        self._told: StoreAddress | None = None
+        self._calls: RollCall | None = None
+        self._gone: set[str] = set()
+        self._lock = threading.Lock()
+        self._left = False
+
+    def told(self, address: str) -> None:
+        """By the controller: for nodes that do not share a directory with the store."""
+        with contextlib.suppress(ValueError):
+            self._told = StoreAddress.parse(address)
+
+    def calls(self, *, may_start: bool, patience: float = CONNECT_SECONDS) -> RollCall:
+        """On the roll call of the living store; starts one where that is ours to do."""
+        with self._lock:
+            until = time.monotonic() + patience
+            problem: OSError | None = None
+            while not self._left and time.monotonic() < until:
+                if self._calls is not None and not self._calls.broken.is_set():
+                    return self._calls
+                try:
+                    found = self._address(may_start)
+                    if found is not None:
+                        return self._join(found)
+                except OSError as this:
+                    problem = this
+                time.sleep(0.05)
+        raise GroupLostError(f"the job's store was not found: {problem or 'no address'}")
+
+    def _address(self, may_start: bool) -> StoreAddress | None:
+        if may_start:
+            before = StoreAddress.read(self._environment.job_dir)
+            address = start_store(self._environment.job_dir, self._environment.host)
+            if address != before:
+                self._on_started(address)
+            return address
+        return StoreAddress.read(self._environment.job_dir) or self._told
+
+    def _join(self, address: StoreAddress) -> RollCall:
+        self._gone.clear()
+        calls = self._calls = RollCall(
+            address,
+            self._environment.worker,
+            self._environment.token,
+            on_came=self._gone.discard,
+            on_gone=self._has_gone,
+        )
+        threading.Thread(target=self._keep, args=(calls,), name="ones-store", daemon=True).start()
+        return calls
+
+    def _keep(self, calls: RollCall) -> None:
+        """A store that died is replaced before it is missed."""
+        calls.broken.wait()
+        if self._left or calls.expelled:
+            return
+        with contextlib.suppress(GroupLostError):
+            self.calls(may_start=self._alone_on_node)
+
+    #: set by the crew: all workers of the job are on this node
+    _alone_on_node = True
+
+    def place(self, formation: Formation) -> bool:
+        """May we start a store for this formation?"""
+        nodes = {node_of(worker) for worker in formation.workers}
+        here = node_of(self._environment.worker)
+        self._alone_on_node = nodes == {here}
+        return self._alone_on_node or node_of(formation.workers[0]) == here
+
+    def _has_gone(self, worker: str, hangs: bool) -> None:
+        self._gone.add(worker)
+        if hangs:
+            self._on_hung(worker)
+
+    def expect(self, workers: Iterable[str]) -> None:
+        """Whoever was gone before this may be back, in another process."""
+        self._gone.difference_update(workers)
+
+    def connect(
+        self,
+        formation: Formation,
+        device: torch.device,
+        *,
+        given_up: Callable[[], bool] = lambda: False,
+        seconds: float = CONNECT_SECONDS,
+    ) -> Group:
+        """The group of a formation of several; gives up at once when one of them is gone."""
+        calls = self.calls(may_start=self.place(formation))
+        results: queue.SimpleQueue[Group | Exception] = queue.SimpleQueue()
+        host, worker = self._environment.host, self._environment.worker
+
+        def work() -> None:
+            try:
+                c10d: Any = torch.distributed
+                store = c10d.TCPStore(
+                    calls.address.host,
+                    calls.address.port,
+                    is_master=False,
+                    wait_for_workers=False,
+                    timeout=timedelta(seconds=seconds),
+                )
+                rank = formation.workers.index(worker)
+                size = len(formation.members)
+                group = Group.connect(
+                    store,
+                    formation.name,
+                    rank=rank,
+                    size=size,
+                    host=host,
+                    device=device,
+                    timeout=seconds,
+                )
+                results.put(group)
+            except Exception as problem:
+                results.put(problem)
+
+        threading.Thread(target=work, name="ones-connect", daemon=True).start()
+        while True:
+            try:
+                result = results.get(timeout=0.02)
+            except queue.Empty:
+                gone = self._gone & set(formation.workers)
+                if gone:
+                    raise GroupLostError(f"{', '.join(sorted(gone))} is gone") from None
+                if given_up():
+                    raise GroupLostError("withdrawn") from None
+                continue
+            if isinstance(result, Group):
+                return result
+            raise GroupLostError(str(result)) from result
+
+    def interrupt(self) -> None:
+        """An order has come: whoever waits for the roll call looks up."""
+        if self._calls is not None:
+            self._calls.interrupt()
+
+    def limit_is(self, samples: int) -> None:
+        if self._calls is not None:
+            self._calls.limit_is(samples)
+
+    def leave(self) -> None:
+        self._left = True
+        if self._calls is not None:
+            self._calls.leave()

@@ -1,0 +1,63 @@
+"""The gradient noise scale: how large a batch still pays, in samples.
+
+McCandlish et al., arXiv 1812.06162, appendix A: with S the trace of the covariance of one
+sample's gradient and G the true gradient, a mean over n samples has E|g|² = |G|² + S/n. Two
+sizes give two equations. Here: the workers' own gradients and their mean, or, with one
+worker, the gradients of two steps that follow one another (their product estimates |G|²;
+biased a little, as the parameters have moved).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class GradientNoise:
+    def __init__(self, memory: float = 0.95) -> None:
+        self._memory = memory
+        self._spread = self._square = 0.0  # S and |G|², smoothed apart: their ratio is biased
+        self._weight = 0.0
+        self._before: list[Tensor] | None = None
+
+    @property
+    def scale(self) -> float | None:
+        """S / |G|² in samples; None while nothing sensible is known."""
+        if self._weight == 0.0 or self._square <= 0.0 or self._spread <= 0.0:
+            return None
+        return self._spread / self._square
+
+    def workers(self, squares: float, counts: Sequence[int], reduced: float) -> None:
+        """`squares`: sum of |g_i|² over the workers that had samples; `reduced`: |mean|²."""
+        counts = [n for n in counts if n]
+        total = sum(counts)
+        if len(counts) < 2:
+            return
+        local = squares / len(counts)
+        inverse = sum(1.0 / n for n in counts) / len(counts)
+        spread = (local - reduced) / (inverse - 1.0 / total)
+        self._add(spread, reduced - spread / total)
+
+    def keep(self, gradients: Sequence[Tensor]) -> None:
+        """Of one step; `compare` with the next."""
+        self._before = [g.detach().clone() for g in gradients]
+
+    def compare(self, gradients: Sequence[Tensor], count: int) -> None:
+        before, self._before = self._before, None
+        if before is None or len(before) != len(gradients):
+            return
+        product = square = 0.0
+        for old, new in zip(before, gradients, strict=True):
+            product += float(torch.sum(old * new))
+            square += float(old.square().sum() + new.square().sum()) / 2.0
+        self._add((square - product) * count, product)
+
+    def _add(self, spread: float, square: float) -> None:
+        if not (abs(spread) < float("inf") and abs(square) < float("inf")):
+            return
+        keep = self._memory
+        self._spread = keep * self._spread + (1 - keep) * spread
+        self._square = keep * self._square + (1 - keep) * square
+        self._weight = keep * self._weight + (1 - keep)

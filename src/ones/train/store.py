@@ -1,0 +1,242 @@
+"""The job's meeting point, a process of its own: `python -m ones.train.store JOB_DIR HOST`.
+
+Two services. A TCPStore, where the workers of a group find one another. And the roll call:
+every worker keeps a connection, so that a death is known at once, and after one the living
+are told who goes on. Neither knows anything that could not be lost: when this process dies
+the next one is started by a worker, and everybody says hello again.
+
+Lines of JSON. A worker says
+
+    {"hello": "n0/1", "token": "...", "pid": 12, "born": "345", "machine": "..."}
+    {"pong": 7}
+    {"failed": [plan, incarnation], "members": ["n0/0", "n0/1"], "step": 40}
+    {"failed": null}                    it does not matter any more
+    {"limit": 16}                       dying of memory: so many samples fit
+    {"leaving": true}
+
+and hears
+
+    {"ping": 7}
+    {"gone": "n0/1", "hangs": false}    it died, left, or is to be killed where it is
+    {"came": "n0/1"}
+    {"reform": [plan, incarnation], "members": [...], "limit": null}
+    {"expelled": true}                  the others went on without you
+
+It ends when no worker has been connected for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hmac
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ones.train.roll_call import StoreAddress, born, machine
+
+PING_SECONDS = 1.0
+HANG_SECONDS = 60.0
+IDLE_SECONDS = 20.0
+GRACE_SECONDS = 15.0  # after a start: so long workers of an older store may take to say hello
+
+
+@dataclass(slots=True)
+class _Worker:
+    name: str
+    pid: int
+    born: str
+    machine: str
+    writer: asyncio.StreamWriter
+    heard: float = field(default_factory=time.monotonic)
+
+    def say(self, **words: Any) -> None:
+        if not self.writer.is_closing():
+            self.writer.write(json.dumps(words).encode() + b"\n")
+
+
+@dataclass(slots=True)
+class _Failure:
+    plan: int
+    incarnation: int
+    members: tuple[str, ...]
+    step: int
+
+
+class Calls:
+    """The roll call's rules. Time is passed in where it matters."""
+
+    def __init__(self, *, token: str, hang_seconds: float, started: float) -> None:
+        self._token = token
+        self._hang_seconds = hang_seconds
+        self._started = started
+        self.workers: dict[str, _Worker] = {}
+        self._known: set[str] = set()
+        self._failures: dict[str, _Failure] = {}
+        self._formed: tuple[int, int] = (-1, -1)
+        self._limit: int | None = None
+        self.idle_since = started
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        worker: _Worker | None = None
+        try:
+            while line := await reader.readline():
+                words = json.loads(line)
+                if worker is None:
+                    worker = self._hello(words, writer)
+                    if worker is None:
+                        break
+                else:
+                    self._hear(worker, words)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        if worker is not None:
+            self._gone(worker, hangs=False)
+        writer.close()
+
+    def _hello(self, words: dict[str, Any], writer: asyncio.StreamWriter) -> _Worker | None:
+        if not hmac.compare_digest(str(words["token"]), self._token):
+            return None
+        worker = _Worker(words["hello"], words["pid"], words["born"], words["machine"], writer)
+        before = self.workers.pop(worker.name, None)
+        if before is not None:
+            before.writer.close()
+        self.workers[worker.name] = worker
+        self._known.add(worker.name)
+        for other in self.workers.values():
+            other.say(came=worker.name)
+        return worker
+
+    def _hear(self, worker: _Worker, words: dict[str, Any]) -> None:
+        worker.heard = time.monotonic()
+        if "limit" in words:
+            limit = int(words["limit"])
+            self._limit = limit if self._limit is None else min(self._limit, limit)
+        elif "failed" in words:
+            if words["failed"] is None:
+                self._failures.pop(worker.name, None)
+                return
+            plan, incarnation = words["failed"]
+            if (plan, incarnation) < self._formed:
+                worker.say(expelled=True)
+                return
+            self._failures[worker.name] = _Failure(
+                plan, incarnation, tuple(words["members"]), words["step"]
+            )
+            self.resolve()
+        elif "leaving" in words:
+            self._gone(worker, hangs=False)
+
+    def _gone(self, worker: _Worker, *, hangs: bool) -> None:
+        if self.workers.get(worker.name) is not worker:
+            return
+        del self.workers[worker.name]
+        self._failures.pop(worker.name, None)
+        for other in self.workers.values():
+            other.say(gone=worker.name, hangs=hangs)
+        if not self.workers:
+            self.idle_since = time.monotonic()
+        self.resolve()
+
+    def resolve(self) -> None:
+        """Once all who live have said that their group failed, say who goes on.
+
+        The newest plan among them holds: whoever reached it knows that all had agreed.
+        Members of older plans only are leavers of it, and are told so by not being in it.
+        """
+        if not self._failures:
+            return
+        members = {name for failure in self._failures.values() for name in failure.members}
+        awaited = {name for name in members if self._may_live(name)}
+        if not awaited <= self._failures.keys():
+            return
+        newest = max(self._failures.values(), key=lambda f: (f.plan, f.incarnation))
+        going_on = tuple(name for name in newest.members if name in self._failures)
+        self._formed = (newest.plan, newest.incarnation + 1)
+        for name in self._failures:
+            if name in self.workers:
+                self.workers[name].say(
+                    reform=list(self._formed), members=list(going_on), limit=self._limit
+                )
+        self._failures.clear()
+
+    def _may_live(self, name: str) -> bool:
+        if name in self.workers:
+            return True
+        return name not in self._known and time.monotonic() < self._started + GRACE_SECONDS
+
+    def ping(self, number: int) -> None:
+        """Those who were not heard of for too long hang, if somebody else does answer."""
+        now = time.monotonic()
+        for worker in self.workers.values():
+            worker.say(ping=number)
+        somebody = any(now - w.heard < 3 * PING_SECONDS for w in self.workers.values())
+        if somebody:
+            for worker in list(self.workers.values()):
+                if now - worker.heard > self._hang_seconds:
+                    self._kill(worker)
+        self.resolve()
+
+    def _kill(self, worker: _Worker) -> None:
+        print(f"{worker.name} does not answer: killed", flush=True)
+        if worker.machine == machine() and worker.born and born(worker.pid) == worker.born:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(worker.pid, signal.SIGKILL)
+        worker.say(expelled=True)
+        self._gone(worker, hangs=True)
+
+
+async def run(job_dir: str, host: str, rendezvous: int) -> None:
+    hang_seconds = float(os.environ.get("ONES_HANG_SECONDS", HANG_SECONDS))
+    token = os.environ.get("ONES_TOKEN", "")
+    calls = Calls(token=token, hang_seconds=hang_seconds, started=time.monotonic())
+    server = await asyncio.start_server(calls.serve, host, 0)
+    StoreAddress(host, rendezvous, server.sockets[0].getsockname()[1]).write(job_dir)
+    number = 0
+    while calls.workers or time.monotonic() < calls.idle_since + IDLE_SECONDS:
+        await asyncio.sleep(PING_SECONDS)
+        number += 1
+        calls.ping(number)
+    server.close()
+
+
+def main() -> None:
+    from typing import cast
+
+    import torch.distributed
+
+    job_dir, host = sys.argv[1:3]
+    with open(Path(job_dir, "store.lock"), "w") as alone:
+        try:
+            fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"{job_dir} has a store already")
+        # bound by us, because TCPStore itself would listen on every interface
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.bind((host, 0))
+        listener.listen(256)
+        port = listener.getsockname()[1]
+        store = cast(Any, torch.distributed).TCPStore(
+            host,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        asyncio.run(run(job_dir, host, port))
+        del store
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(Path(job_dir, "store.json"))
+
+
+if __name__ == "__main__":
+    main()
