@@ -110,6 +110,19 @@ def test_by_checkpoint_the_same_change_costs_a_restart() -> None:
     assert 30 + TIMES.restart <= switched.at <= 30.1 + TIMES.restart
 
 
+def test_by_checkpoint_a_change_of_only_the_batch_costs_the_end_of_the_step() -> None:
+    class Larger(Diary):
+        def decide(self, view: View) -> Decision:
+            self.per_gpu = 128 if view.now >= 30.0 else 64
+            return super().decide(view)
+
+    _, log = play(Larger({0.0: 1, 30.0: 1}), trace(), "checkpoint")
+    switched = first(log, ev.Rescaled)
+    assert isinstance(switched, ev.Rescaled)
+    assert switched.pause_seconds == 0.0
+    assert 30 <= switched.at <= 30.2
+
+
 def test_who_leaves_is_gone_at_the_next_step() -> None:
     _, log = play(Diary({0.0: 2, 30.0: 1}), trace())
     left = first(log, ev.WorkerLeft)

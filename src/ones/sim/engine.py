@@ -169,7 +169,7 @@ class SimEngine:
         newcomers = [g for g in allocation.gpus if g not in job.present]
         leavers = [g for g in job.present if g not in set(allocation.gpus)]
         times = job.physics.switch
-        if not self._elastic:
+        if not self._elastic and (newcomers or leavers):  # only the batch: nobody restarts
             warm_at, pause = self.now, times.restart
         elif newcomers:
             begun = max(job.prepared.get(gpu, self.now) for gpu in newcomers)
