@@ -23,6 +23,8 @@ OURS: dict[str, str] = {
     "ones": "ones.policies.ones.policy:Ones",
     "ones-paper": "ones.policies.ones.policy:OnesPaper",
     "optimus": "ones.policies.optimus:Optimus",
+    "pollux": "ones.policies.pollux.policy:Pollux",
+    "sia": "ones.policies.sia:Sia",
     "srsf": "ones.policies.srsf:Srsf",
     "srtf": "ones.policies.srtf:Srtf",
     "tiresias": "ones.policies.tiresias:Tiresias",

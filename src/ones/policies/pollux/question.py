@@ -1,0 +1,127 @@
+"""From a view to the problem of the search: speed-ups, restart factors, limits."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+
+from ones.core.cluster import NodeId
+from ones.core.view import JobView, View
+from ones.models.adaptive_batch import JobModels, most_gpus
+from ones.models.node_counts import counts_of
+from ones.models.rounds import Restarts
+from ones.policies.pollux.problem import Counts, Flags, Floats, Ints, Problem, power_terms
+from ones.policies.pollux.search import ANY
+from ones.policies.pollux.settings import PolluxSettings
+
+
+def fair_share(view: View) -> int:
+    """GPUs of each job if all had the same."""
+    return ceil(view.cluster.n_gpus / max(1, len(view.jobs)))
+
+
+def speed_ups(job: JobView, models: JobModels, most: int, fair: int) -> Floats:
+    """By nodes (one, several) and GPUs: goodput over that of the fair share on one node."""
+    if job.description is None or not job.profile:
+        return np.tile(np.arange(most + 1) / fair, (2, 1))
+    model = models.of(job)
+    _, _, base = model.best(fair, 1)
+    found = model.table(most).goodput / base
+    found[:, 0] = 0.0
+    return found
+
+
+def ask(
+    view: View,
+    jobs: list[JobView],
+    room: dict[NodeId, int],
+    models: JobModels,
+    restarts: Restarts,
+    settings: PolluxSettings,
+) -> Problem:
+    """`jobs` in the order in which they keep what they have; `room` if none of them were there."""
+    gpus = sum(room.values())
+    most = [min(most_gpus(job, models.rules, gpus), gpus) for job in jobs]
+    width = max(most) + 1
+    fair = fair_share(view)
+    scale = len(view.cluster.nodes) / view.cluster.n_gpus
+    values = np.zeros((len(jobs), 2, width))
+    factors = np.ones(len(jobs))
+    for i, job in enumerate(jobs):
+        values[i, :, : most[i] + 1] = scale * speed_ups(job, models, most[i], fair)
+        if job.started_at is not None:  # a first start is no restart
+            seconds = settings.restart_seconds or restarts.seconds(job.id)
+            factors[i] = restarts.factor(job.id, view.now - job.job.submitted_at, seconds)
+    terms = power_terms(values * factors[:, None, None], settings.power)
+    unmoved = power_terms(values, settings.power)
+    _prefer(terms, unmoved, [job.priority for job in jobs])
+    current = _current(view, jobs, list(room))
+    owner, owner_room = _owners(view, jobs)
+    return Problem(
+        terms=terms,
+        stay=_stay(jobs, current, terms, unmoved),
+        least=np.array([job.job.min_gpus for job in jobs], np.int32),
+        most=np.array(most, np.int32),
+        current=current,
+        capacity=np.array(list(room.values()), np.int32),
+        closed=_closed(view, list(room)),
+        owner=owner,
+        room=owner_room,
+        most_nodes=settings.most_nodes,
+    )
+
+
+def _prefer(terms: Floats, unmoved: Floats, priorities: list[float]) -> None:
+    """To let a job of a higher priority wait costs more."""
+    levels = {priority: i for i, priority in enumerate(sorted(set(priorities)))}
+    for i, priority in enumerate(priorities):
+        wait = levels[priority] * abs(terms[i, 0, 0])
+        terms[i, :, 0] += wait
+        unmoved[i, :, 0] += wait
+
+
+def _current(view: View, jobs: list[JobView], nodes: list[NodeId]) -> Counts:
+    columns = {node: i for i, node in enumerate(nodes)}
+    current = np.zeros((len(jobs), len(nodes)), np.int16)
+    for i, job in enumerate(jobs):
+        for node, count in counts_of(view, job).items():
+            current[i, columns[node]] = count
+    return current
+
+
+def _stay(jobs: list[JobView], current: Counts, terms: Floats, unmoved: Floats) -> Floats:
+    """A job that has to leave a draining node is moved, even if it keeps the others."""
+    stay = np.zeros(len(jobs))
+    for i, job in enumerate(jobs):
+        count, several = int(current[i].sum()), int(np.count_nonzero(current[i]) > 1)
+        whole = job.wanted is None or job.wanted.n_gpus == count
+        # more than it may have: such a row is cut by every repair
+        count = min(count, terms.shape[2] - 1)
+        stay[i] = (unmoved if whole else terms)[i, several, count]
+    return stay
+
+
+def _closed(view: View, nodes: list[NodeId]) -> Flags:
+    """Nodes where a job in transition is one of several nodes."""
+    busy: set[NodeId] = set()
+    for job in view.jobs.values():
+        if job.pinned and job.wanted is not None and job.wanted.n_nodes > 1:
+            busy.update(gpu.node for gpu in job.wanted.gpus)
+    return np.array([node in busy for node in nodes], np.bool_)
+
+
+def _owners(view: View, jobs: list[JobView]) -> tuple[Ints, Ints]:
+    """A number for the owner of each job, and what each may have with these jobs placed anew."""
+    numbers: dict[str, int] = {}
+    rooms: list[int] = []
+    for job in jobs:
+        owner = job.job.owner
+        if owner not in numbers:
+            numbers[owner] = len(rooms)
+            room = view.room(owner)
+            rooms.append(ANY if room is None else room)
+        if job.wanted is not None and rooms[numbers[owner]] != ANY:
+            rooms[numbers[owner]] += job.wanted.n_gpus
+    owners = np.array([numbers[job.job.owner] for job in jobs], np.int32)
+    return owners, np.array(rooms, np.int32)
