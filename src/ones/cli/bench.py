@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -92,6 +93,52 @@ def search(
              "annealing %", "start-up s", "peak MB"]  # fmt: skip
     print_table("evolutionary search", heads, [[row.get(c) for c in columns] for row in rows])
 
+
+@bench.command()
+def convergence(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and 2 seeds.")] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs of each case; 5 unless told.")
+    ] = None,
+    curves: Annotated[
+        Path | None, typer.Option(help="Keep loss and accuracy of every epoch in this JSON file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Real training: more workers with a fixed local batch, and batches that jump or grow.
+
+    Example: ones bench convergence --quick
+    """
+    from ones.lab.bench import framed
+    from ones.lab.bench_convergence import SEEDS, bench_convergence, save_curves
+
+    chosen = None if seeds is None else range(SEEDS[0], SEEDS[0] + seeds)
+    rows, found = bench_convergence(quick=quick, seeds=chosen, progress=say)
+    if curves is not None:
+        save_curves(curves, found)
+    if json:
+        print_json(framed("convergence", rows))
+        return
+    for figure, columns, heads in CONVERGENCE_TABLES:
+        shown = [[row[c] for c in columns] for row in rows if row["figure"] == figure]
+        print_table(CONVERGENCE_TITLES[figure], heads, shown)
+
+
+CONVERGENCE_TITLES = {
+    "workers": "epochs to the target accuracy: workers x local batch",
+    "jump": "training loss when the batch grows 16-fold",
+}
+CONVERGENCE_TABLES = (
+    ("workers",
+     ["case", "n", "reached", "epochs_to_target", "epochs_to_target_low", "epochs_to_target_high",
+      "ratio"],
+     ["case", "n", "reached", "epochs", "fewest", "most", "x 1 worker"]),
+    ("jump",
+     ["case", "n", "loss_before", "peak_loss", "peak_loss_low", "peak_loss_high", "ratio",
+      "epochs_to_recover", "final_accuracy"],
+     ["case", "n", "loss before", "peak", "lowest", "highest", "x steady", "epochs to recover",
+      "final accuracy"]),
+)  # fmt: skip
 
 #: largest cluster of a quick run
 QUICK_GPUS = 256

@@ -1,0 +1,17 @@
+"""VGG-16 on a part of ImageNet; the paper takes 10,000 to 20,000 images, 1,000 per class."""
+
+from common import options, sgd, train
+from images import imagenet
+from models.vgg import vgg16
+
+
+def main() -> None:
+    args = options(
+        __doc__, samples=10_000, classes=10, image_size=224, batch_size=64, rate=0.01, target=0.62
+    )
+    model = vgg16(args.classes)
+    train(args, model, imagenet(args), sgd(model, args))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""What the size of a batch does to convergence: the paper's motivating figures, trained for real.
+
+Each case is a network trained on MNIST-5k by `examples/batch_growth.py`, in a process of
+its own: only `train` may import torch. Two questions, as in the paper:
+
+* workers: with a fixed local batch, more workers mean a larger global batch. How many
+  epochs until the target accuracy, with the learning rate unchanged and following?
+* jump: the batch grows 16-fold, with the learning rate. At once, or step by step?
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ones.errors import WorldError
+
+SCRIPT = Path(__file__).resolve().parents[3] / "examples" / "batch_growth.py"
+LOCAL_BATCH = 32
+RATE = 0.02  # right for one worker; with momentum 0.9
+TARGET, LIMIT = 0.94, 60  # accuracy to reach, and epochs after which a run gives up
+CHANGE, EPOCHS = 8, 32  # the epoch of the first change of the batch, and all epochs
+RAMP = 20  # steps in which the rate follows the batch: the library's default
+SEEDS, QUICK_SEEDS = tuple(range(1000, 1005)), (1000, 1001)
+
+Curve = list[dict[str, Any]]  # a line of the script for each epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One curve of a figure."""
+
+    figure: str  # `workers` or `jump`
+    name: str
+    batches: str  # as the script takes them: epoch:batch,...
+    workers: int = 1
+    rule: str = "linear"
+    ramp: int = 0
+    quick: bool = True  # part of a quick run
+
+    def arguments(self, seeds: Sequence[int]) -> list[str]:
+        ends = ["--epochs", str(EPOCHS)]
+        if self.figure == "workers":
+            ends = ["--epochs", str(LIMIT), "--target", str(TARGET)]
+        return [
+            *("--batches", self.batches, "--base-batch", str(LOCAL_BATCH), "--rate", str(RATE)),
+            *("--rule", self.rule, "--ramp", str(self.ramp), *ends),
+            *("--seeds", ",".join(str(seed) for seed in seeds)),
+        ]
+
+
+def _workers(count: int, rule: str) -> Case:
+    told = "rate unchanged" if rule == "none" else "rate follows"
+    name = f"{count} x {LOCAL_BATCH}, {told}"
+    batches = f"0:{count * LOCAL_BATCH}"
+    return Case("workers", name, batches, count, rule, quick=count in (1, 4, 16))
+
+
+def _growth(*changes: tuple[int, int]) -> str:
+    """Factors on the batch, by epochs after the first change."""
+    later = [f"{CHANGE + epoch}:{LOCAL_BATCH * factor}" for epoch, factor in changes]
+    return ",".join([f"0:{LOCAL_BATCH}", *later])
+
+
+ONE_WORKER, STEADY = _workers(1, "none"), Case("jump", "batch stays", _growth())
+CASES = (
+    ONE_WORKER,
+    *(_workers(count, rule) for rule in ("none", "linear") for count in (2, 4, 8, 16)),
+    STEADY,
+    Case("jump", "x16 at once", _growth((0, 16))),
+    Case("jump", "x16 at once, rate ramped", _growth((0, 16)), ramp=RAMP, quick=False),
+    Case("jump", "x16 at once, rate unchanged", _growth((0, 16)), rule="none", quick=False),
+    Case("jump", "x4 twice, 8 epochs apart", _growth((0, 4), (8, 16))),
+    Case(
+        "jump",
+        "x2 four times, 1 epoch apart, rate ramped",
+        _growth((0, 2), (1, 4), (2, 8), (3, 16)),
+        ramp=RAMP,
+    ),
+)
+
+
+def bench_convergence(
+    *,
+    quick: bool = False,
+    seeds: Sequence[int] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> tuple[list[dict[str, Any]], dict[str, list[Curve]]]:
+    """A row for each case, and the curves behind it, by the name of the case, one for each seed."""
+    cases = [case for case in CASES if case.quick or not quick]
+    chosen = tuple(seeds or (QUICK_SEEDS if quick else SEEDS))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # processes of one thread each
+        waiting = [pool.submit(_curves, case, chosen) for case in cases]
+        curves = {}
+        for case, found in zip(cases, waiting, strict=True):
+            curves[case.name] = found.result()
+            progress(f"{case.figure}: {case.name}")
+    rows = [
+        _workers_row(case, curves[case.name], curves[ONE_WORKER.name])
+        if case.figure == "workers"
+        else _jump_row(case, curves[case.name], curves[STEADY.name])
+        for case in cases
+    ]
+    return rows, curves
+
+
+def save_curves(file: Path, curves: dict[str, list[Curve]]) -> None:
+    """By case: for each seed the lines of its epochs. A loss that is not finite becomes null."""
+    lines = {
+        name: [
+            [
+                line | {"loss": line["loss"] if math.isfinite(line["loss"]) else None}
+                for line in curve
+            ]
+            for curve in group
+        ]
+        for name, group in curves.items()
+    }
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(lines, allow_nan=False))
+    except OSError as error:
+        raise WorldError(f"{file}: {error.strerror}") from None
+
+
+def _curves(case: Case, seeds: Sequence[int]) -> list[Curve]:
+    if not SCRIPT.is_file():
+        raise WorldError(f"{SCRIPT}: not there; run this from a checkout of the sources")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *case.arguments(seeds)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no word why"])[-1]
+        raise WorldError(f"{SCRIPT.name} ended with {done.returncode}: {last}")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return [[line for line in lines if line["seed"] == seed] for seed in seeds]
+
+
+def _row(case: Case, curves: list[Curve]) -> dict[str, Any]:
+    last = [curve[-1] for curve in curves]
+    return {
+        "case": case.name,
+        "figure": case.figure,
+        "workers": case.workers,
+        "batches": case.batches,
+        "rule": case.rule,
+        "ramp_steps": case.ramp,
+        "n": len(curves),
+        "diverged": sum(not all(math.isfinite(line["loss"]) for line in c) for c in curves),
+        **spread("final_accuracy", [line["accuracy"] for line in last]),
+    }
+
+
+def _workers_row(case: Case, curves: list[Curve], rival: list[Curve]) -> dict[str, Any]:
+    epochs = [float(len(curve)) for curve in curves]
+    alone = fmean(len(curve) for curve in rival)
+    return {
+        **_row(case, curves),
+        "target_accuracy": TARGET,
+        "reached": sum(curve[-1]["accuracy"] >= TARGET for curve in curves),
+        **spread("epochs_to_target", epochs),
+        "rival": ONE_WORKER.name,
+        "rival_epochs_to_target": round(alone, 2),
+        "ratio": round(fmean(epochs) / alone, 2),
+    }
+
+
+def _jump_row(case: Case, curves: list[Curve], rival: list[Curve]) -> dict[str, Any]:
+    peaks, steady = ([peak_loss(curve) for curve in group] for group in (curves, rival))
+    beside = fmean(steady)
+    return {
+        **_row(case, curves),
+        **spread("loss_before", [curve[CHANGE - 1]["loss"] for curve in curves]),
+        **spread("peak_loss", peaks),
+        **spread("epochs_to_recover", [epochs_to_recover(curve) for curve in curves]),
+        "rival": STEADY.name,
+        "rival_peak_loss": round(beside, 4),
+        "ratio": round(fmean(peaks) / beside, 2) if math.isfinite(fmean(peaks)) else None,
+    }
+
+
+def peak_loss(curve: Curve) -> float:
+    """The highest training loss of an epoch after the first change; infinite if it diverged."""
+    losses = [line["loss"] for line in curve[CHANGE:]]
+    return max(losses) if all(math.isfinite(loss) for loss in losses) else math.inf
+
+
+def epochs_to_recover(curve: Curve) -> float:
+    """Epochs of training above the loss before the change; all that follow if it stays above."""
+    before = curve[CHANGE - 1]["loss"]
+    after = curve[CHANGE:]
+    return float(
+        next((place for place, line in enumerate(after) if line["loss"] <= before), len(after))
+    )
+
+
+def spread(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """Mean, lowest and highest; null where a number is not finite, which JSON does not know."""
+    found = {name: fmean(values), f"{name}_low": min(values), f"{name}_high": max(values)}
+    return {key: round(v, 4) if math.isfinite(v) else None for key, v in found.items()}
