@@ -111,6 +111,20 @@ def test_more_jobs_than_gpus_the_first_have_one_each() -> None:
     assert world.sizes() == {"j0": 1, "j1": 1}
 
 
+def test_who_is_sent_away_in_a_round_does_not_bring_about_another_one() -> None:
+    policy = create("optimus", idle_start="off")
+    world = Obedient(policy, 2)
+    for i in range(2):
+        world.submit(f"j{i}", at=1.0 + i)
+    world.until(600.0)
+    world.submit("vip", at=700.0, priority=1.0)
+    world.until(1200.0)
+    assert world.sizes() == {"j0": 1, "vip": 1}
+    assert world.preempted == ["j1"]  # its GPU was seen to be free, and it is back in the queue
+    assert policy.save()["stage"] == ""
+    assert world.note("j1") == "waits for the round at 1800 s"
+
+
 def test_speeds_of_a_kind_teach_about_its_next_job() -> None:
     """A kind that does not scale gets one GPU; before that was known, what was asked for."""
     policy = create("optimus", idle_start="greedy")

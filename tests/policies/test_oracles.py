@@ -62,11 +62,11 @@ def test_on_one_gpu_it_is_the_best_order_there_is(lengths: list[int]) -> None:
 
 
 def test_a_shorter_job_interrupts_if_that_pays_for_the_restart() -> None:
-    seconds = {"long": 100.0, "short": 70.0, "shorter": 60.0}
+    seconds = {"long": 100.0, "short": 80.0, "shorter": 60.0}
     for counted in (True, False):
         world = oracle_world("srtf", 1, seconds, count_restarts=counted)
         world.submit("long")
-        world.submit("short", at=10.0)  # 90 s are left of the long one; coming back costs 25 s
+        world.submit("short", at=10.0)  # no epoch of the long one was seen; a restart costs 25 s
         assert world.running == (["long"] if counted else ["short"])
         world.submit("shorter", at=10.0)
         assert world.running == ["shorter"]

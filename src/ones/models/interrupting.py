@@ -37,9 +37,11 @@ RETRY_SECONDS = 5.0
 class Interrupting:
     decides_on: ClassVar[frozenset[type[Event]]] = CAPACITY_EVENTS
     native_mechanism: ClassVar[str] = "checkpoint"
+    follows_epochs: ClassVar[bool] = False  # does an epoch change the rank of its job?
 
     def __init__(self) -> None:
         self._line: Line | None = None  # an index of what the view shows: made anew when missing
+        self._starting: dict[JobId, None] = {}  # to run, but on no GPU yet
         self.news: list[JobId] = []  # jobs of which the last event changed what is to be said
 
     # what a policy says
@@ -54,6 +56,10 @@ class Interrupting:
 
     def running_rank(self, job: JobView, now: float) -> Rank:
         raise NotImplementedError
+
+    def ranks_drift(self) -> bool:
+        """Do ranks of running jobs change while nothing happens to them?"""
+        return False
 
     def place(self, view: View, room: Room, job: JobView, size: int) -> tuple[Gpu, ...] | None:
         """None: rather wait than be put where there is room."""
@@ -80,7 +86,10 @@ class Interrupting:
         if isinstance(event, OwnerLimitSet | NodeDown):
             self._line = None  # may concern anybody
             self.in_line(view)
-        elif not isinstance(event, StepsDone | EpochFinished | ThroughputMeasured):
+        elif isinstance(event, EpochFinished):
+            if self.follows_epochs:
+                self.look_at(view, event.job)
+        elif not isinstance(event, StepsDone | ThroughputMeasured):
             job: JobId | None = getattr(event, "job", None)
             if isinstance(event, JobSubmitted):
                 self.look_at(view, event.job.id)
@@ -92,16 +101,22 @@ class Interrupting:
         line = self.in_line(view)
         if not len(line):
             return Decision(schedule=view.schedule)
-        running = [view.job(job) for job in line.running]
-        runners = [self._runner(view, job) for job in running]
+        if self.ranks_drift():
+            for runner in tuple(line.runners):
+                line.run(self._runner(view, view.job(runner.job)))
+
+        def taking(movable: list[Runner]) -> Callable[[tuple[str, ...], int], bool]:
+            limited = [view.job(r.job) for r in movable if r.owner and not r.pinned]
+            owners = OwnerRoom(view, limited)
+            return lambda owner, gpus: not owner or owners.take(owner[0], gpus)
+
         too_wide: frozenset[int] = frozenset()
         while True:
             turn = who_runs(
                 line,
-                runners,
                 len(view.free),
                 rank=lambda group, key: self.waiting_rank(group, key, view.now),
-                take=_taking(OwnerRoom(view, [job for job in running if not job.pinned])),
+                taking=taking,
                 except_sizes=too_wide,
             )
             places, unplaced = self._placed(view, turn)
@@ -109,7 +124,7 @@ class Interrupting:
                 break
             too_wide |= unplaced  # there is room, but not together: for narrower ones, then
         again = view.now + RETRY_SECONDS if turn.ask_again else inf
-        starting = [job for job in running if not job.occupied] + [view.job(j) for j in places]
+        starting = [view.job(job) for job in (*self._starting, *places)]
         wake_at = min(again, self.wake_at(view, starting))
         return self._carried_out(view, turn, places, wake_at)
 
@@ -160,21 +175,26 @@ class Interrupting:
         )
 
     def in_line(self, view: View) -> Line:
-        if self._line is None:
-            self._line = Line()
-            for job in view.jobs:
-                self.look_at(view, job)
+        return self._made_anew(view) if self._line is None else self._line
+
+    def _made_anew(self, view: View) -> Line:
+        self._line, self._starting = Line(), {}
+        for job in view.jobs:
+            self.look_at(view, job)
         return self._line
 
     def look_at(self, view: View, job_id: JobId) -> None:
         """Follow a job into the queue, out of it, and away."""
         line = self.in_line(view)
+        self._starting.pop(job_id, None)
         if job_id not in view.jobs:
             line.forget(job_id)
             return
         job = view.job(job_id)
         if job.wanted is not None:
-            line.run(job_id)
+            line.run(self._runner(view, job))
+            if not job.occupied:
+                self._starting[job_id] = None
         elif job.pinned:
             line.forget(job_id)  # on its way out
         else:
@@ -187,10 +207,6 @@ class Interrupting:
     def load(self, saved: Mapping[str, Any]) -> None:
         self.news = [JobId(job) for job in saved["news"]]
         self._line = None
-
-
-def _taking(owners: OwnerRoom) -> Callable[[tuple[str, ...], int], bool]:
-    return lambda owner, gpus: not owner or owners.take(owner[0], gpus)
 
 
 def _limited(view: View, job: JobView) -> tuple[str, ...]:

@@ -1,17 +1,18 @@
 """Jobs of a fixed size, by rank: who runs, who waits, who is interrupted.
 
 The best in rank goes first; one that does not fit is passed over, and the next is tried
-("fit-first"). Costs the running jobs and those that are started, not those that wait:
-waiting jobs stand in groups of one size, and when the head of a group does not fit, nobody
-behind it does.
+("fit-first"). Costs the jobs that are started and the running ones that somebody outranks,
+not all who run and not those who wait: those stand in groups of one size, and when the head
+of a group does not fit, nobody behind it does.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
+from operator import attrgetter
 from typing import NamedTuple
 
 from ones.core.cluster import Gpu
@@ -54,38 +55,46 @@ def allocation_of(job: JobView, gpus: Iterable[Gpu]) -> Allocation:
     return Allocation.even(places, batch, job.local_limit)
 
 
+class Runner(NamedTuple):
+    """A job that has GPUs, or is to have them."""
+
+    rank: Rank
+    job: JobId
+    owner: tuple[str, ...]  # none unless the owner has a limit
+    size: int
+    frees: int  # GPUs that it would leave to others
+    pinned: bool = False  # in transition: it stays, whatever its rank
+
+
 class Line:
-    """Who waits, by group and key; and who is to run."""
+    """Who waits, by group and key; and who runs, by rank."""
 
     def __init__(self) -> None:
         self._groups: dict[Group, list[tuple[Rank, JobId]]] = {}
         self._where: dict[JobId, tuple[Group, Rank]] = {}
-        self.running: dict[JobId, None] = {}
+        self._running: dict[JobId, Runner] = {}
+        self.runners: list[Runner] = []  # best first
 
     def __len__(self) -> int:
         """Who waits."""
         return len(self._where)
 
-    def __contains__(self, job: object) -> bool:
-        return job in self._where
-
-    def __iter__(self) -> Iterator[JobId]:
-        return iter(self._where)
-
     def wait(self, job: JobId, group: Group, key: Rank) -> None:
-        if self._where.get(job) == (group, key):
-            return
-        self.forget(job)
-        self._where[job] = (group, key)
-        insort(self._groups.setdefault(group, []), (key, job))
-
-    def run(self, job: JobId) -> None:
-        if job not in self.running:
+        if self._where.get(job) != (group, key):
             self.forget(job)
-            self.running[job] = None
+            self._where[job] = (group, key)
+            insort(self._groups.setdefault(group, []), (key, job))
+
+    def run(self, runner: Runner) -> None:
+        if self._running.get(runner.job) != runner:
+            self.forget(runner.job)
+            self._running[runner.job] = runner
+            insort(self.runners, runner)
 
     def forget(self, job: JobId) -> None:
-        self.running.pop(job, None)
+        runner = self._running.pop(job, None)
+        if runner is not None:
+            del self.runners[bisect_left(self.runners, runner)]
         entry = self._where.pop(job, None)
         if entry is not None:
             group, key = entry
@@ -96,17 +105,6 @@ class Line:
 
     def groups(self) -> Iterator[tuple[Group, list[tuple[Rank, JobId]]]]:
         return iter(self._groups.items())
-
-
-class Runner(NamedTuple):
-    """A job that has GPUs."""
-
-    rank: Rank
-    job: JobId
-    owner: tuple[str, ...]  # none unless the owner has a limit
-    size: int
-    frees: int  # GPUs that it would leave to others
-    pinned: bool = False  # in transition: it stays, whatever its rank
 
 
 @dataclass(slots=True)
@@ -121,27 +119,31 @@ class Turn:
 
 def who_runs(
     line: Line,
-    runners: list[Runner],
     free: int,
     *,
     rank: Callable[[Group, Rank], Rank],
-    take: Callable[[tuple[str, ...], int], bool],
+    taking: Callable[[list[Runner]], Callable[[tuple[str, ...], int], bool]],
     except_sizes: frozenset[int] = frozenset(),
 ) -> Turn:
     """Fit-first over all jobs, from the best in rank; of equals, the one that runs.
 
-    `rank` compares heads of groups with runners; `take` asks for GPUs in an owner's name;
-    jobs of `except_sizes` are not started.
+    `rank` compares heads of groups with runners; `taking` gives what asks for GPUs in an owner's
+    name, if these runners are placed anew; jobs of `except_sizes` are not started.
     """
-    turn = Turn(left=free + sum(r.frees for r in runners if not r.pinned))
     heads = [
         (rank(group, members[0][0]), group, 0, members)
         for group, members in line.groups()
         if group.size not in except_sizes
     ]
+    if not heads:
+        return Turn(left=free)
     heapify(heads)
+    # those before the best of the waiting all have room: they have it now
+    outranked = line.runners[bisect_right(line.runners, heads[0][0], key=_rank_of) :]
+    turn = Turn(left=free + sum(r.frees for r in outranked if not r.pinned))
+    take = taking(outranked)
     blocked = False
-    for runner in sorted(runners):
+    for runner in outranked:
         while heads and heads[0][0] < runner.rank:
             blocked |= not _try_head(heads, turn, rank, take)
         if runner.pinned:
@@ -153,6 +155,9 @@ def who_runs(
     while heads and turn.left:
         _try_head(heads, turn, rank, take)
     return turn
+
+
+_rank_of = attrgetter("rank")
 
 
 def _try_head(

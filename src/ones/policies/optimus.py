@@ -133,6 +133,8 @@ class Optimus:
             if any(isinstance(action, Start) for action in event.plan.actions):
                 self._stage = ""
             return
+        if self._stage == "round" and not self._settings.pause_all:
+            self._stage = ""  # it was held after the event before this one
         match event:
             case EpochFinished() if event.loss is not None:
                 losses = self._losses.setdefault(event.job, [])
@@ -175,8 +177,6 @@ class Optimus:
             if view.n_waiting == len(view.jobs):
                 self._stage = "round"  # everybody is out
             return
-        if self._stage == "round" and not self._settings.pause_all:
-            self._stage = ""  # it was held after the event before this one
         if not view.jobs:
             self._stage = ""
         late = view.now > self._next_round and not isinstance(event, Woke)

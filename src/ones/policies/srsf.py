@@ -20,6 +20,7 @@ from ones.models.rigid import Rank, batch_of, size_of
 
 class Srsf(Interrupting):
     takes_oracle: ClassVar[bool] = True
+    follows_epochs: ClassVar[bool] = True
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:

@@ -28,7 +28,7 @@ from ones.models.strong_scaling import ring_seconds
 #: GPU-seconds; "published" is the authors' simulator, "tuned" what docs/rivals.md tells of
 THRESHOLDS = {"published": (3250.0, 7200.0), "tuned": (1000.0,)}
 #: largest tensor in proportion to all of them, by model; computed from the authors' lists
-SKEWS = {"vgg16": 0.74, "vgg19": 0.72, "alexnet": 0.61, "inception3": 0.14, "resnet50": 0.11}
+SKEWS = {"vgg16": 0.74, "vgg19": 0.72, "alexnet": 0.61, "inceptionv3": 0.14, "resnet50": 0.11}
 PLACEMENTS = ("yarn", "step-time", "skew", "packed")
 #: a timer that is later than this was not waited for
 ON_TIME_SECONDS = 1.0
@@ -132,9 +132,7 @@ class Tiresias(Interrupting):
             self._reseat(event)
             super().observe(event, view)
             return
-        for job in [job for job in self._sunk if job in self._seats]:
-            self._seats[job].sunk = False
-        self._sunk = []
+        self._settle_the_sunk(view)
         if isinstance(event, JobSubmitted):
             self._seats[event.job.id] = _Seat(seat=self._last())
         elif isinstance(event, JobEnded):
@@ -171,6 +169,14 @@ class Tiresias(Interrupting):
         for seat in sorted(stopped, key=lambda s: s.seat, reverse=True):
             self._front -= 1
             seat.seat = self._front
+
+    def _settle_the_sunk(self, view: View) -> None:
+        """Who sank before this event and still runs has its seat among those who run."""
+        sunk, self._sunk = self._sunk, []
+        for job in sunk:
+            if job in self._seats:
+                self._seats[job].sunk = False
+                self.look_at(view, job)
 
     def _last(self) -> int:
         self._tail += 1
@@ -255,6 +261,9 @@ class Tiresias(Interrupting):
             return (-job.priority, seat.queue, seat.sunk, seat.seat)
         index = self._gittins.of_cell(self._gittins.cell(self._attained(job, now)))
         return (-job.priority, seat.queue, -index, 0, job.number)
+
+    def ranks_drift(self) -> bool:
+        return self._gittins is not None
 
     # places
 
