@@ -21,7 +21,7 @@ from pathlib import Path
 from ones.errors import InvalidSettingError, WorldError
 from ones.exec import Exit
 from ones.lab.worker_server import WorkerServer
-from ones.launchers import Exited, Launch, LauncherEvent
+from ones.launchers import Exited, Launch, Launcher, LauncherEvent
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
 from ones.wire import Reports
@@ -104,18 +104,18 @@ class ElasticRun:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         on_event: Callable[[str], None] = lambda text: None,
-        zygote: bool = True,
+        launcher: Launcher | None = None,
     ) -> None:
         self._argv, self._schedule = tuple(argv), tuple(schedule)
         self._directory, self._cwd = directory, cwd or Path.cwd()
         self._env = dict(os.environ if env is None else env)
-        self._say, self._zygote = on_event, zygote
+        self._say = on_event
         if exact:
             due = [f"{number}:{phase.step}" for number, phase in enumerate(schedule, 1)]
             self._env["ONES_EXACT"] = ",".join(due)
         self._token = secrets.token_urlsafe(16)
         self._slots = cpu_slots("local", slots)
-        self.launcher = LocalLauncher(directory / "launcher", self._slots)
+        self.launcher = launcher or LocalLauncher(directory / "launcher", self._slots)
         self._server = WorkerServer(
             self._token, on_report=self._on_report, has_place=self._has_place
         )
@@ -223,7 +223,7 @@ class ElasticRun:
                 argv=self._argv,
                 cwd=str(self._cwd),
                 env={**self._env, **environment.to_env()},
-                zygote=self._zygote,
+                zygote=True,
             )
         )
 

@@ -12,6 +12,7 @@ goes on, connect, and take the state of the one that got furthest. No controller
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -98,6 +99,7 @@ class Crew:
         self._checkpoints = Checkpoints(environment.checkpoints)
         self._changed = threading.Condition()
         self._next: _Next | None = None
+        self._claimed: _Next | None = None
         self._orders: dict[int, Formation] = {}
         self._end: End | None = None
         self._save_and_leave = False
@@ -175,8 +177,8 @@ class Crew:
     def take_place(self) -> None:
         """The state of the job, from those who train, or from its last checkpoint."""
         while True:
-            nxt = self._next
-            if nxt is None or not nxt.ready:
+            nxt = self._claim()
+            if nxt is None:
                 self.wait_for_place()
                 continue
             started = time.perf_counter()
@@ -257,13 +259,8 @@ class Crew:
                 if self._broken:
                     self._reform()
                     changed = True
-                if self._told_to_end:
-                    self.leave()
-                if self._told_to_save or (self._somebody_leaves and self.rank == 0):
-                    self._save()
-                if self._told_to_save or (self._somebody_leaves and self._terminated):
-                    self.leave(TERMINATED if self._terminated else 0)
-                self._somebody_leaves = False
+                if self._told_to_end or self._told_to_save or self._somebody_leaves:
+                    self._see_off()
                 if self._agreed or (self._is_due and self._hold()):
                     self._agreed = False
                     changed = self._switch() or changed
@@ -271,6 +268,18 @@ class Crew:
                 self._broken = True
             else:
                 return changed
+
+    def _see_off(self) -> None:
+        """Somebody leaves, or all do: first save, where there is something to save for."""
+        if not self._told_to_end and self.rank == 0:
+            self._save()
+        somebody, self._somebody_leaves = self._somebody_leaves, False
+        if self.group is not None:
+            self.group.farewell(range(self.group.size))
+        if self._told_to_end or self._told_to_save:
+            self.leave()
+        if somebody and self._terminated:
+            self.leave(TERMINATED)
 
     def _hold(self) -> bool:
         """Wait for the plan that is due; its members do so after the same step."""
@@ -282,52 +291,83 @@ class Crew:
         self._step_ended = time.perf_counter()  # the wait was wanted and is no pause
         return True
 
-    def equal_buffers(self) -> bool:
+    def end_epoch(self, *, last: bool) -> bool:
         """The first worker's buffers everywhere. False: a worker was lost meanwhile."""
         if self.group is not None:
             try:
                 share_buffers(self.group, self.replica.model)
+                if last:  # no more collectives: each may end when it likes
+                    self.group.farewell(range(self.group.size))
             except GroupLostError:
                 self._broken = True
                 return False
         return True
 
     def _switch(self) -> bool:
-        nxt, before = self._next, self.formation
+        nxt, before = self._claim(), self.formation
         assert before is not None
-        plan = nxt.formation.plan if nxt is not None and nxt.ready else -1
         began = time.perf_counter()
-        if self.group is not None and not self.group.agree(plan):
+        plan = -1 if nxt is None else nxt.formation.plan
+        try:
+            agreed = self.group is None or self.group.agree(plan)
+        except GroupLostError:
+            self._unclaim(nxt)
+            raise
+        if not agreed or nxt is None:
+            self._unclaim(nxt)
             return False  # one of us has had a newer order since
-        if nxt is None or plan < 0:
-            return False
-        agreed = time.perf_counter()
-        if self.me not in nxt.formation:
-            self._adopt(nxt)
-            self.leave()
+        agreed_at = time.perf_counter()
+        leavers = [r for r, w in enumerate(before.workers) if w not in nxt.formation]
+        old = self.group
         self._adopt(nxt)
+        if self.me not in nxt.formation:
+            if old is not None:
+                with contextlib.suppress(GroupLostError):
+                    old.farewell(leavers)
+            self.leave()
+        if old is not None and leavers:
+            old.farewell(leavers)
         if self.group is not None:
             if set(nxt.formation.workers) - set(before.workers):
                 self._equal()
             else:
                 share_buffers(self.group, self.replica.model)
         ended = time.perf_counter()
-        parts = {"wait": began - self._step_ended, "agree": agreed - began}
-        parts["state"] = ended - agreed
+        parts = {"wait": began - self._step_ended, "agree": agreed_at - began}
+        parts["state"] = ended - agreed_at
         parts["connect_in_background"] = nxt.connect_seconds
         self._announce(ended - self._step_ended, parts)
         return True
 
-    def _adopt(self, nxt: _Next) -> None:
+    def _claim(self) -> _Next | None:
+        """The next configuration, if it is ready: from here on no newer order takes it away."""
         with self._changed:
-            self._next = None
+            nxt = self._next
+            if nxt is None or not nxt.ready:
+                return None
+            self._claimed, self._next = nxt, None
+            return nxt
+
+    def _unclaim(self, nxt: _Next | None) -> None:
+        with self._changed:
+            self._claimed = None
+            if nxt is not None and self._next is None:
+                self._next = nxt
+            elif nxt is not None and nxt.group is not None:
+                nxt.group.close()
+            self._changed.notify_all()
+
+    def _adopt(self, nxt: _Next) -> None:
         before = self.formation
         same = before is not None and before.workers == nxt.formation.workers
-        if not (same and nxt.group is None):
-            self._old.append((self.replica.progress.step + _DROP_AFTER, self.group))
-            self.group = nxt.group
-        self.formation = nxt.formation
-        self.agent.generation = nxt.formation.generation
+        with self._changed:
+            if not (same and nxt.group is None):
+                self._old.append((self.replica.progress.step + _DROP_AFTER, self.group))
+                self.group = nxt.group
+            self.formation = nxt.formation
+            self.agent.generation = nxt.formation.generation
+            self._claimed = None
+            self._changed.notify_all()
 
     def _equal(self) -> None:
         assert self.group is not None
@@ -518,7 +558,11 @@ class Crew:
 
     def _connect(self, nxt: _Next) -> None:
         """In a thread of its own: training goes on."""
-        formation, present = nxt.formation, self.formation
+        formation = nxt.formation
+        with self._changed:
+            while self._claimed is not None:  # what is in force is about to change
+                self._changed.wait()
+            present = self.formation
         started = time.perf_counter()
         stays = present is not None and present.workers == formation.workers
         try:

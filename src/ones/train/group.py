@@ -7,7 +7,7 @@ gloo on the CPU; NCCL by the same calls (written, not run on GPUs yet).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ class GroupLostError(RuntimeError):
 class Group:
     def __init__(self, backend: Any, rank: int, size: int) -> None:
         self._backend = backend
+        self._kept: object = None
         self.rank, self.size = rank, size
 
     @classmethod
@@ -85,6 +86,22 @@ class Group:
 
     def receive(self, tensor: Tensor, source: int) -> Any:
         return _started(self._open().recv, [tensor], source, 0)
+
+    def farewell(self, leavers: Collection[int]) -> None:
+        """Nobody may close a connection while another still reads from it: what is on its way
+        would be lost. Those who leave wait until all have said that they are through."""
+        word = torch.zeros(1, dtype=torch.uint8, device=self.device)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        sent = [_started(self._open().send, [word], rank, 1) for rank in others if rank in leavers]
+        if self.rank in leavers:
+            heard = [torch.empty_like(word) for _ in others]
+            got = [
+                _started(self._open().recv, [place], rank, 1)
+                for place, rank in zip(heard, others, strict=True)
+            ]
+            wait_all([*got, *sent])
+        else:
+            self._kept = (word, sent)  # until this group is closed
 
     def close(self) -> None:
         """Lets go of the connections; members that wait for us are woken with an error."""

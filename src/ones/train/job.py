@@ -140,7 +140,7 @@ class Job:
                 if self._crew is not None and (self._crew.restless or self._is_over):
                     break
             else:
-                if self._buffers_agree():
+                if self._all_are_through():
                     break
         self._step = None
 
@@ -322,9 +322,10 @@ class Job:
         assert self._crew is not None
         self._division = self._crew.division
 
-    def _buffers_agree(self) -> bool:
+    def _all_are_through(self) -> bool:
         """Before the script evaluates: batch norm's statistics are the first worker's."""
-        return self._crew is None or self._crew.equal_buffers()
+        last = self._progress.epoch + 1 == self._progress.epochs
+        return self._crew is None or self._crew.end_epoch(last=last)
 
     def _advance_schedule(self, samples: int) -> None:
         """A schedule in steps was written for the base batch: larger steps count for more."""

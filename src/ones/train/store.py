@@ -45,7 +45,8 @@ from ones.train.roll_call import StoreAddress, born, machine
 
 PING_SECONDS = 1.0
 HANG_SECONDS = 60.0
-IDLE_SECONDS = 20.0
+IDLE_SECONDS = 5.0
+GOODBYE_SECONDS = 0.2  # after all have left in good order
 GRACE_SECONDS = 15.0  # after a start: so long workers of an older store may take to say hello
 
 
@@ -84,6 +85,7 @@ class Calls:
         self._formed: tuple[int, int] = (-1, -1)
         self._limit: int | None = None
         self.idle_since = started
+        self.patience = IDLE_SECONDS
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker: _Worker | None = None
@@ -111,6 +113,7 @@ class Calls:
             before.writer.close()
         self.workers[worker.name] = worker
         self._known.add(worker.name)
+        self.patience = IDLE_SECONDS
         for other in self.workers.values():
             other.say(came=worker.name)
         return worker
@@ -133,6 +136,7 @@ class Calls:
             )
             self.resolve()
         elif "leaving" in words:
+            self.patience = GOODBYE_SECONDS
             self._gone(worker, hangs=False)
 
     def _gone(self, worker: _Worker, *, hangs: bool) -> None:
@@ -201,10 +205,11 @@ async def run(job_dir: str, host: str, rendezvous: int) -> None:
     server = await asyncio.start_server(calls.serve, host, 0)
     StoreAddress(host, rendezvous, server.sockets[0].getsockname()[1]).write(job_dir)
     number = 0
-    while calls.workers or time.monotonic() < calls.idle_since + IDLE_SECONDS:
-        await asyncio.sleep(PING_SECONDS)
+    while calls.workers or time.monotonic() < calls.idle_since + calls.patience:
         number += 1
-        calls.ping(number)
+        if number % 10 == 0:
+            calls.ping(number)
+        await asyncio.sleep(PING_SECONDS / 10)
     server.close()
 
 

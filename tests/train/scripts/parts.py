@@ -1,0 +1,37 @@
+"""What the scripts here train; tests build the same for comparison."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+
+class Samples(Dataset[Any]):
+    def __init__(self, count: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(count, 6, generator=generator, dtype=torch.float64)
+        self.y = (self.x[:, :1] * 2 - self.x[:, 1:2]).tanh()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
+        return self.x[index], self.y[index], index
+
+
+def build(norm: bool = False) -> nn.Module:
+    torch.manual_seed(7)
+    between: list[nn.Module] = [nn.BatchNorm1d(16)] if norm else []
+    net = nn.Sequential(
+        nn.Linear(6, 16), *between, nn.Tanh(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1)
+    )
+    return net.double()
+
+
+def optimizer_of(net: nn.Module, name: str) -> torch.optim.Optimizer:
+    if name == "adamw":
+        return torch.optim.AdamW(net.parameters(), lr=0.003)
+    return torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)

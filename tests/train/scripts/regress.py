@@ -1,0 +1,113 @@
+"""A small regression. Every worker leaves a trace of what it saw; tests read it.
+
+Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, LOADERS, NORM, CRASH.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from parts import Samples, build, optimizer_of  # type: ignore[import-not-found]
+from torch import nn
+
+import ones
+
+env = os.environ
+out = Path(env["OUT"])
+me = env.get("ONES_WORKER", "alone/0").replace("/", "-")
+torch.set_num_threads(1)
+
+
+def crash_at(moment: str) -> None:
+    """CRASH is `worker:moment:signal[:step]`: once, the first time it is there."""
+    wanted = env.get("CRASH", "").split(":")
+    if wanted[:2] != [me, moment] or (out / f"crashed-{me}").exists():
+        return
+    if len(wanted) > 3 and trace_of.step < int(wanted[3]):
+        return
+    (out / f"crashed-{me}").touch()
+    os.kill(os.getpid(), getattr(signal, wanted[2]))
+
+
+def prepare_to_crash() -> None:
+    """In the middle of what the library does, where no test could hit it from outside."""
+    from ones.train import group, meeting, replica
+
+    def before(module: object, name: str, moment: str) -> None:
+        inner = getattr(module, name)
+
+        def wrapped(*arguments: Any, **options: Any) -> object:
+            crash_at(moment)
+            return inner(*arguments, **options)
+
+        setattr(module, name, wrapped)
+
+    before(replica.Replica, "_send", "send")
+    before(replica.Replica, "_receive", "receive")
+    before(torch, "save", "save")
+    before(group.Group, "agree", "agree")
+    before(meeting.Meeting, "connect", "connect")
+
+
+class Trace:
+    def __init__(self) -> None:
+        self.step = 0
+        self._file = (out / f"trace-{me}-{os.getpid()}.jsonl").open("a")
+
+    def write(self, **values: object) -> None:
+        self._file.write(json.dumps(values) + "\n")
+        self._file.flush()
+
+
+trace_of = Trace()
+
+
+def main() -> None:
+    if env.get("CRASH"):
+        prepare_to_crash()
+    net = build(norm=bool(env.get("NORM")))
+    opt = optimizer_of(net, env.get("OPTIMIZER", "sgd"))
+    limit = int(env["LIMIT"]) if env.get("LIMIT") else None
+    job = ones.join(
+        net,
+        opt,
+        Samples(int(env.get("SAMPLES", "203"))),
+        batch_size=int(env.get("BATCH", "16")),
+        max_local_batch=limit,
+        num_workers=int(env.get("LOADERS", "0")),
+        lr_ramp_steps=5,
+    )
+    workers = 0
+    for epoch in job.epochs(int(env.get("EPOCHS", "4"))):
+        for x, y, index in job.batches():
+            if job.workers != workers:
+                workers = job.workers
+                state = {"net": net.state_dict(), "opt": opt.state_dict()}
+                torch.save(state, out / f"replica-{job.steps}-{workers}-{me}.pt")
+            trace_of.step = job.steps
+            crash_at("forward")
+            if env.get("TOO_MANY") and len(x) > int(env["TOO_MANY"]):
+                raise torch.OutOfMemoryError(f"{len(x)} samples do not fit")
+            step, batch = job.steps, job.batch
+            loss = nn.functional.mse_loss(net(x), y)
+            crash_at("step")
+            updated = job.step(loss)
+            trace_of.write(
+                epoch=epoch, step=step, batch=batch, indices=index.tolist(), updated=updated,
+                workers=job.workers,
+            )  # fmt: skip
+            time.sleep(float(env.get("NAP", "0")))
+        job.report(accuracy=epoch / 100)
+    if job.is_main:
+        state = {"net": net.state_dict(), "opt": opt.state_dict(), "steps": job.steps}
+        torch.save(state, out / "final.pt")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""A job that was re-scaled ends where one process with the same global batches ends."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ones.lab.elastic_run import parse_schedule
+from ones.train.learning_rate import LearningRate, rule_for
+from ones.train.sampler import permutation, take
+from tests.train.elastic import Elastic, elastic
+from tests.train.scripts.parts import Samples, build, optimizer_of
+
+SCHEDULE = "0:1x16,9:2x21,20:4x30,33:3x17,45:1x10"  # uneven shares, and a batch per phase
+SAMPLES, EPOCHS, BASE = 203, 5, 16
+
+
+def reference(optimizer: str) -> tuple[nn.Module, list[int]]:
+    """One process, and nothing of the library but two rules that are tested elsewhere."""
+    net, data = build(), Samples(SAMPLES)
+    opt = optimizer_of(net, optimizer)
+    phases = parse_schedule(SCHEDULE, 4)
+    rate = LearningRate(rule_for(opt, None), BASE, 5)
+    step, batches = 0, []
+    for epoch in range(EPOCHS):
+        order, offset = permutation(SAMPLES, seed=0, epoch=epoch), 0
+        while offset < SAMPLES:
+            batch = [p.batch for p in phases if p.step <= step][-1]
+            assert batch is not None
+            rate.batch_is(batch, step)
+            count = take(SAMPLES - offset, batch)
+            picked = torch.as_tensor(order[offset : offset + count])
+            opt.zero_grad()
+            loss = nn.functional.mse_loss(net(data.x[picked]), data.y[picked])
+            torch.autograd.backward(loss)
+            with rate.applied(opt, step):
+                opt.step()
+            step, offset = step + 1, offset + count
+            batches.append(count)
+    return net, batches
+
+
+def replicas_are_equal(job: Elastic) -> int:
+    """Tensor by tensor, bit by bit, in all workers after each switch."""
+    found: dict[tuple[str, str], list[Path]] = {}
+    for path in job.out.glob("replica-*.pt"):
+        match = re.fullmatch(r"replica-(\d+)-(\d+)-.*", path.stem)
+        assert match is not None
+        found.setdefault((match[1], match[2]), []).append(path)
+    for (_, workers), paths in found.items():
+        assert len(paths) == int(workers)
+        states = [torch.load(path, weights_only=True) for path in paths]
+        for state in states[1:]:
+            assert equal(states[0], state)
+    return len(found)
+
+
+def equal(a: Any, b: Any) -> bool:  # noqa: ANN401
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return bool(a == b)
+
+
+def every_sample_exactly_once(job: Elastic, epochs: int, samples: int) -> None:
+    for epoch in range(epochs):
+        seen = Counter(i for t in job.traces if t["epoch"] == epoch for i in t["indices"])
+        assert seen == Counter(range(samples)), f"epoch {epoch}"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("limit", ["", 4])
+def test_a_rescaled_job_equals_one_process(
+    zygote: str, tmp_path: Path, optimizer: str, limit: object
+) -> None:
+    job = elastic(
+        zygote, tmp_path, SCHEDULE, OPTIMIZER=optimizer, LIMIT=limit, EPOCHS=EPOCHS,
+        SAMPLES=SAMPLES, BATCH=BASE,
+    )  # fmt: skip
+    outcome = job.play()
+    net, batches = reference(optimizer)
+    assert [len(s.members) for _, s in outcome.switches] == [1, 2, 4, 3, 1]
+    assert [s.step for _, s in outcome.switches] == [0, 9, 20, 33, 45]
+    final = job.final()
+    assert final["steps"] == len(batches)
+    apart = [
+        float((value - net.state_dict()[name]).abs().max()) for name, value in final["net"].items()
+    ]
+    assert max(apart) < 1e-10
+    assert replicas_are_equal(job) == 5
+    every_sample_exactly_once(job, EPOCHS, SAMPLES)
+    assert [(e.epoch, e.samples) for e in outcome.epochs] == [
+        (epoch + 1, SAMPLES) for epoch in range(EPOCHS)
+    ]
+    job.nothing_is_left()

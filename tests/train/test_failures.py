@@ -1,0 +1,199 @@
+"""Workers die, hang, or run out of memory, at any moment: the job goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ones.train.roll_call import StoreAddress
+from tests.train.elastic import Elastic, elastic
+
+SAMPLES, EPOCHS, BATCH = 203, 4, 16
+EXPECTED = [(epoch + 1, SAMPLES) for epoch in range(EPOCHS)]
+
+
+def nothing_is_lost(job: Elastic, repeated: int) -> None:
+    """Every sample of every epoch was seen, and no more than the steps in flight came again."""
+    again = 0
+    for epoch in range(EPOCHS):
+        seen = Counter(i for t in job.traces if t["epoch"] == epoch for i in t["indices"])
+        assert set(seen) == set(range(SAMPLES)), f"epoch {epoch}"
+        again += sum(seen.values()) - SAMPLES
+    assert again <= repeated
+
+
+def all_is_well(job: Elastic, repeated: int = BATCH) -> None:
+    epochs = sorted({(e.epoch, e.samples) for e in job.run.outcome.epochs})
+    assert epochs == EXPECTED
+    nothing_is_lost(job, repeated)
+    assert job.final()["steps"] == EPOCHS * 13
+    job.nothing_is_left()
+
+
+def generations(job: Elastic) -> list[tuple[int, int, int]]:
+    return [(m.plan, m.incarnation, len(s.members)) for m, s in job.run.outcome.switches]
+
+
+@pytest.mark.parametrize("victim", ["local-0", "local-1"])
+@pytest.mark.parametrize("moment", ["forward", "step"])
+def test_a_worker_dies_in_a_step(zygote: str, tmp_path: Path, victim: str, moment: str) -> None:
+    crash = f"{victim}:{moment}:SIGKILL:20"
+    job = elastic(zygote, tmp_path, "0:3", CRASH=crash, EPOCHS=EPOCHS)
+    job.play()
+    assert generations(job) == [(1, 0, 3), (1, 1, 2)]
+    all_is_well(job)
+
+
+@pytest.mark.parametrize(
+    ("victim", "moment"),
+    [
+        ("local-2", "connect"),  # a newcomer that does not come
+        ("local-2", "receive"),  # ... that dies of its first meal
+        ("local-0", "send"),  # the one that was feeding it
+        ("local-1", "send"),
+        ("local-0", "agree"),
+        ("local-1", "agree"),
+    ],
+)
+def test_a_worker_dies_in_a_switch(zygote: str, tmp_path: Path, victim: str, moment: str) -> None:
+    job = elastic(
+        zygote, tmp_path, "0:2,20:4", exact=False, NAP=0.02, CRASH=f"{victim}:{moment}:SIGKILL",
+        EPOCHS=EPOCHS,
+    )  # fmt: skip
+    job.play()
+    assert (job.out / f"crashed-{victim}").exists()
+    all_is_well(job, repeated=2 * BATCH)
+
+
+def test_a_worker_that_hangs_is_killed_and_the_others_go_on(zygote: str, tmp_path: Path) -> None:
+    job = elastic(
+        zygote, tmp_path, "0:3", CRASH="local-1:step:SIGSTOP:20", ONES_HANG_SECONDS=4, EPOCHS=EPOCHS
+    )
+    job.play()
+    assert generations(job) == [(1, 0, 3), (1, 1, 2)]
+    assert sorted(e.signal or 0 for e in job.run.outcome.exits.values()) == [0, 0, signal.SIGKILL]
+    all_is_well(job)
+
+
+def test_after_the_last_one_a_checkpoint_is_left(zygote: str, tmp_path: Path) -> None:
+    job = elastic(
+        zygote, tmp_path, "0:1", CRASH="local-0:forward:SIGKILL:30", ONES_CHECKPOINT_SECONDS=0,
+        NAP=0.01, EPOCHS=EPOCHS,
+    )  # fmt: skip
+    job.play()
+    assert [m.plan for m, _ in job.run.outcome.switches] == [1, 2]
+    resumed = job.run.outcome.switches[1][1].step
+    assert 0 < resumed <= 30
+    all_is_well(job, repeated=(31 - resumed) * BATCH)
+    assert len(list((tmp_path / "checkpoints").glob("*.pt"))) == 2
+
+
+def test_a_worker_dies_while_it_writes_a_checkpoint(zygote: str, tmp_path: Path) -> None:
+    job = elastic(
+        zygote, tmp_path, "0:2", CRASH="local-0:save:SIGKILL:12", ONES_CHECKPOINT_SECONDS=0.1,
+        NAP=0.02, EPOCHS=EPOCHS,
+    )  # fmt: skip
+    job.play()
+    assert generations(job) == [(1, 0, 2), (1, 1, 1)]
+    all_is_well(job)
+
+
+def when(job: Elastic, condition: Callable[[], bool], act: Callable[[], None]) -> threading.Thread:
+    """Do it once the job has come so far."""
+
+    def watch() -> None:
+        while not condition():
+            time.sleep(0.01)
+        act()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def steps_seen(job: Elastic) -> int:
+    return max((t["step"] for t in job.traces), default=0)
+
+
+def test_the_store_dies_and_is_replaced(zygote: str, tmp_path: Path) -> None:
+    """Then a worker dies, too: the others find one another at the new store."""
+    import psutil
+
+    job = elastic(zygote, tmp_path, "0:3", CRASH="local-1:step:SIGKILL:40", NAP=0.05, EPOCHS=EPOCHS)
+    stores: list[StoreAddress] = []
+
+    def kill_store() -> None:
+        address = StoreAddress.read(str(job.launcher.job_dir))
+        assert address is not None
+        stores.append(address)
+        (pid,) = [
+            p.pid
+            for p in psutil.process_iter()
+            if any(c.laddr.port == address.calls and c.status == "LISTEN" for c in connections(p))
+        ]
+        os.kill(pid, signal.SIGKILL)
+
+    thread = when(job, lambda: steps_seen(job) >= 10, kill_store)
+    job.play()
+    thread.join()
+    assert len(stores) == 1
+    assert generations(job) == [(1, 0, 3), (1, 1, 2)]
+    all_is_well(job)
+
+
+def connections(process: object) -> list[object]:
+    import psutil
+
+    try:
+        return list(process.net_connections())  # type: ignore[attr-defined]
+    except psutil.Error:
+        return []
+
+
+def test_a_worker_that_is_told_to_end_saves_first(zygote: str, tmp_path: Path) -> None:
+    """SIGTERM to the only one: a checkpoint, and the job resumes where it was."""
+    job = elastic(zygote, tmp_path, "0:1", NAP=0.02, EPOCHS=EPOCHS)
+
+    def terminate() -> None:
+        pid = job.run.worker_pid("local/0")
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+
+    when(job, lambda: steps_seen(job) >= 15, terminate)
+    job.play()
+    assert sorted(e.code or 0 for e in job.run.outcome.exits.values()) == [0, 143]
+    assert job.run.outcome.switches[1][1].step >= 15
+    all_is_well(job, repeated=0)
+
+
+def test_one_of_several_is_told_to_end(zygote: str, tmp_path: Path) -> None:
+    job = elastic(zygote, tmp_path, "0:3", NAP=0.02, EPOCHS=EPOCHS)
+
+    def terminate() -> None:
+        pid = job.run.worker_pid("local/0")
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+
+    when(job, lambda: steps_seen(job) >= 15, terminate)
+    job.play()
+    assert generations(job) == [(1, 0, 3), (1, 1, 2)]
+    assert len(list((tmp_path / "checkpoints").glob("*.pt"))) == 1
+    all_is_well(job)
+
+
+def test_out_of_memory_makes_micro_batches_smaller(zygote: str, tmp_path: Path) -> None:
+    """Three workers of 5 or 6 samples; when one is lost 8 are too many at once."""
+    job = elastic(
+        zygote, tmp_path, "0:2", exact=False, TOO_MANY=5, EPOCHS=EPOCHS,
+    )  # fmt: skip
+    job.play()
+    sizes = {len(t["indices"]) for t in job.traces}
+    assert max(sizes) <= 5
+    all_is_well(job, repeated=2 * BATCH)
