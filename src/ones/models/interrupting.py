@@ -122,28 +122,25 @@ class Interrupting:
             places, unplaced = self._placed(view, turn)
             if not unplaced:
                 break
-            too_wide |= unplaced  # there is room, but not together: for narrower ones, then
+            too_wide |= {unplaced}  # there is room, but not together: for narrower ones, then
         again = view.now + RETRY_SECONDS if turn.ask_again else inf
         starting = [view.job(job) for job in (*self._starting, *places)]
         wake_at = min(again, self.wake_at(view, starting))
         return self._carried_out(view, turn, places, wake_at)
 
-    def _placed(
-        self, view: View, turn: Turn
-    ) -> tuple[dict[JobId, tuple[Gpu, ...]], frozenset[int]]:
-        """Where those go who are started, and the sizes of those who rather wait."""
+    def _placed(self, view: View, turn: Turn) -> tuple[dict[JobId, tuple[Gpu, ...]], int]:
+        """Where those go who are started; or the size of the first who rather waits."""
         room = Room(view)
         for evicted in turn.evicted:
             room.release(view.schedule[evicted].gpus)
-        places, unplaced = {}, set()
+        places = {}
         for admitted in turn.admitted:
             job = view.job(admitted)
             gpus = self.place(view, room, job, size_of(job))
             if gpus is None:
-                unplaced.add(size_of(job))
-            else:
-                places[admitted] = gpus
-        return places, frozenset(unplaced)
+                return {}, size_of(job)
+            places[admitted] = gpus
+        return places, 0
 
     def _carried_out(
         self, view: View, turn: Turn, places: Mapping[JobId, tuple[Gpu, ...]], wake_at: float
