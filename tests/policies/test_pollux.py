@@ -238,7 +238,7 @@ def test_dearer_restarts_are_fewer() -> None:
     assert restarts(300.0) < restarts(0.1)
 
 
-def test_a_new_job_waits_for_the_round_unless_told_otherwise() -> None:
+def test_a_new_job_starts_at_once_unless_it_is_told_to_wait_for_the_round() -> None:
     def starts_after(**settings: Any) -> float:
         brain = Brain(Cluster.of(8), create("pollux", seed=1, **settings))
         brain.handle(ev.JobSubmitted(130.0, Job(id=JobId("a"), submitted_at=130.0)))
@@ -250,5 +250,5 @@ def test_a_new_job_waits_for_the_round_unless_told_otherwise() -> None:
         assert JobId("a") in brain.state.schedule
         return 180.0
 
-    assert starts_after() == 180.0
-    assert starts_after(start_at_once=True) == 130.0
+    assert starts_after() == 130.0
+    assert starts_after(start_at_once=False) == 180.0

@@ -13,15 +13,10 @@ from ones.core import NodeId
 from ones.core.job import JobId
 from ones.models.allocation import exact, total
 from ones.models.whole_nodes import arrange
-from ones.policies.sia import Choice, sizes_for, solve
+from ones.policies.sia import Choice, sizes_for, solve, total_cost
 from tests.policies.test_pollux import long_job, sizes_over_time
 
 seeds = st.integers(0, 2**32 - 1)
-
-
-def cost_of(choices: list[Choice], waiting: np.ndarray, sizes: list[int]) -> float:
-    costs = {(c.job, c.gpus): c.cost for c in choices}
-    return sum(costs[j, c] if c else waiting[j] for j, c in enumerate(sizes))
 
 
 def some_choices(seed: int, jobs: int, gpus: int) -> list[Choice]:
@@ -44,13 +39,13 @@ def test_the_program_finds_what_trying_everything_finds(
     found = solve(choices, gpus, waiting, owners)
     options = [0, *sizes_for(4, gpus)]
     best = min(
-        cost_of(choices, waiting, list(sizes))
+        total_cost(choices, waiting, list(sizes))
         for sizes in product(options, repeat=jobs)
         if sum(sizes) <= gpus and sum(sizes[:2]) <= 3
     )
     assert sum(found) <= gpus
     assert sum(found[:2]) <= 3
-    assert cost_of(choices, waiting, found) == pytest.approx(best, abs=1e-3)
+    assert total_cost(choices, waiting, found) == pytest.approx(best, abs=1e-3)
 
 
 def test_with_many_jobs_it_equals_the_exact_division() -> None:
@@ -65,7 +60,7 @@ def test_with_many_jobs_it_equals_the_exact_division() -> None:
     best = exact(table, least, most, gpus, use_all=False)
     found = solve(choices, gpus, waiting)
     # the solver stops within a part of 1e-4
-    assert cost_of(choices, waiting, found) <= total(table, best) * (1 + 1e-3)
+    assert total_cost(choices, waiting, found) <= total(table, best) * (1 + 1e-3)
     assert found == solve(choices, gpus, waiting)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from ones.core.cluster import NodeId
 from ones.core.view import JobView, View
 from ones.models.adaptive_batch import JobModels, most_gpus
+from ones.models.goodput_rounds import GoodputRounds
 from ones.models.node_counts import counts_of
-from ones.models.rounds import Restarts
 from ones.policies.pollux.problem import Counts, Flags, Floats, Ints, Problem, power_terms
 from ones.policies.pollux.search import ANY
 from ones.policies.pollux.settings import PolluxSettings
@@ -36,12 +36,12 @@ def ask(
     view: View,
     jobs: list[JobView],
     room: dict[NodeId, int],
-    models: JobModels,
-    restarts: Restarts,
+    rounds: GoodputRounds,
     settings: PolluxSettings,
 ) -> Problem:
     """`jobs` in the order in which they keep what they have; `room` if none of them were there."""
     gpus = sum(room.values())
+    models = rounds.models
     most = [min(most_gpus(job, models.rules, gpus), gpus) for job in jobs]
     width = max(most) + 1
     fair = fair_share(view)
@@ -51,8 +51,7 @@ def ask(
     for i, job in enumerate(jobs):
         values[i, :, : most[i] + 1] = scale * speed_ups(job, models, most[i], fair)
         if job.started_at is not None:  # a first start is no restart
-            seconds = settings.restart_seconds or restarts.seconds(job.id)
-            factors[i] = restarts.factor(job.id, view.now - job.job.submitted_at, seconds)
+            factors[i] = rounds.restart_factor(job, view.now)
     terms = power_terms(values * factors[:, None, None], settings.power)
     unmoved = power_terms(values, settings.power)
     _prefer(terms, unmoved, [job.priority for job in jobs])

@@ -1,0 +1,176 @@
+"""What Pollux and Sia have in common: rounds, restarts, and the batches of jobs between them.
+
+They differ in who gets how many GPUs; a policy asks here whether a round is due, and
+hands over what it has found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ones.core import events as ev
+from ones.core.cluster import NodeId
+from ones.core.events import Event
+from ones.core.job import JobId
+from ones.core.plan import PlanAdopted
+from ones.core.policy import Decision
+from ones.core.schedule import ScheduleEdit
+from ones.core.view import JobView, View
+from ones.models.adaptive_batch import BatchRules
+from ones.models.batch_changes import BatchChanges
+from ones.models.node_counts import gpus_for
+from ones.models.packing import Room
+from ones.models.rounds import Restarts, Rounds
+from ones.models.sharing import OwnerRoom
+
+#: the events after which such a policy is asked
+DECIDES_ON: frozenset[type[Event]] = frozenset({ev.JobSubmitted, ev.EpochFinished, ev.Woke})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSettings:
+    """What can be chosen about either."""
+
+    interval: float = field(default=60.0, metadata={"help": "seconds from round to round"})
+    start_at_once: bool = field(
+        default=True,
+        metadata={"help": "a new job gets free GPUs at once, its least, and not in the next round"},
+    )
+    restart_seconds: float = field(
+        default=0.0,
+        metadata={
+            "help": "what a change of GPUs is taken to cost a job;"
+            " 0: what changes have cost it so far (Pollux's simulator: 30)"
+        },
+    )
+    most_batch: float = field(
+        default=32.0, metadata={"help": "largest batch, in times the base batch"}
+    )
+    least_local_batch: int = field(
+        default=1, metadata={"help": "fewest samples on a GPU in one step"}
+    )
+    two_parts_alone: bool = field(
+        default=False,
+        metadata={
+            "help": "a batch beyond the base one comes in two parts on one GPU, as the published"
+            " trainer needs to measure its noise"
+        },
+    )
+    batch_gain: float = field(
+        default=0.05, metadata={"help": "gain in goodput that is worth changing only the batch"}
+    )
+    batch_growth: float = field(
+        default=4.0,
+        metadata={"help": "most that a batch grows from one epoch to the next (published: no limit)"},
+    )
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("interval", 1.0),
+            ("restart_seconds", 0.0),
+            ("most_batch", 1.0),
+            ("least_local_batch", 1),
+            ("batch_gain", 0.0),
+            ("batch_growth", 1.0),
+        ):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} {getattr(self, name)} is not at least {least}")
+
+
+class GoodputRounds:
+    """The state of such a policy, but for its own search."""
+
+    def __init__(self, settings: RoundSettings) -> None:
+        self._settings = settings
+        self._rounds = Rounds(settings.interval)
+        self._restarts = Restarts()
+        self._batches = BatchChanges(
+            BatchRules(settings.most_batch, settings.least_local_batch, settings.two_parts_alone),
+            growth=settings.batch_growth,
+            gain=settings.batch_gain,
+        )
+        self.models = self._batches.models
+        self._spoke: JobId | None = None  # whose submission or epoch is being looked at
+
+    def observe(self, event: Event | PlanAdopted, view: View) -> None:
+        self._rounds.observe(event, view)
+        self._restarts.observe(event, view)
+        self._batches.observe(event, view)
+        self._spoke = None
+        if isinstance(event, ev.JobSubmitted):
+            self._spoke = event.job.id
+        elif isinstance(event, ev.EpochFinished):
+            self._spoke = event.job
+
+    @property
+    def due(self) -> bool:
+        """Is the event that is being looked at the beginning of a round?"""
+        return self._rounds.due
+
+    def restart_factor(self, job: JobView, now: float) -> float:
+        """What is left of a job's speed if it is restarted once more: (T - R n) / (T + R)."""
+        seconds = self.restart_seconds(job)
+        return self._restarts.factor(job.id, now - job.job.submitted_at, seconds)
+
+    def restart_seconds(self, job: JobView) -> float:
+        return self._settings.restart_seconds or self._restarts.seconds(job.id)
+
+    def answer(self, view: View) -> Decision:
+        """Between two rounds: a better batch after an epoch, or a first GPU for a new job."""
+        edit = view.schedule.edit()
+        notes: dict[JobId, str] = {}
+        if self._spoke is not None and self._spoke in view.jobs:
+            job = view.job(self._spoke)
+            better = self._batches.after_epoch(job)
+            if better is not None:
+                edit.put(job.id, better[0])
+                notes[job.id] = better[1]
+            elif job.wanted is None and job.started_at is None and not job.pinned:
+                notes[job.id] = self._welcome(view, job, edit)
+        return Decision(schedule=edit.done(), wake_at=self._rounds.wake_at(view), notes=notes)
+
+    def _welcome(self, view: View, job: JobView, edit: ScheduleEdit) -> str:
+        room, least = Room(view), job.job.min_gpus
+        if self._settings.start_at_once and least <= len(room):
+            gpus = room.place(least)
+            if gpus is not None and OwnerRoom(view, []).take(job.job.owner, least):
+                edit.put(job.id, self._batches.on(job, gpus))
+                return f"new: starts on {least} of the free GPUs until the next round"
+        return f"waits for the round at {self._rounds.wake_at(view):.0f} s"
+
+    def deploy(self, view: View, found: Mapping[JobId, Mapping[NodeId, int]], why: str) -> Decision:
+        """GPUs on each node for these jobs: those whose GPUs change get their best batch, too."""
+        edit = view.schedule.edit()
+        notes: dict[JobId, str] = {}
+        jobs = [view.job(job) for job in found]
+        places = gpus_for(view, jobs, found)
+        for job in jobs:
+            gpus = places.get(job.id, ())
+            before = job.wanted.n_gpus if job.wanted else 0
+            if not gpus:
+                if before:
+                    edit.drop(job.id)
+                notes[job.id] = f"{before} -> 0 GPUs in this round: {why}"
+            elif job.wanted is None or gpus != job.wanted.gpus:
+                allocation = self._batches.on(job, gpus)
+                edit.put(job.id, allocation)
+                batch = f", batch {allocation.batch}" if allocation.batch else ""
+                nodes = "1 node" if allocation.n_nodes == 1 else f"{allocation.n_nodes} nodes"
+                notes[job.id] = f"{before} -> {len(gpus)} GPUs on {nodes}{batch}: {why}"
+        return Decision(schedule=edit.done(), wake_at=self._rounds.wake_at(view), notes=notes)
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "rounds": self._rounds.save(),
+            "restarts": self._restarts.save(),
+            "batches": self._batches.save(),
+            "spoke": self._spoke,
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._rounds.load(saved["rounds"])
+        self._restarts.load(saved["restarts"])
+        self._batches.load(saved["batches"])
+        self._spoke = None if saved["spoke"] is None else JobId(saved["spoke"])
