@@ -159,6 +159,18 @@ def test_a_job_waits_for_one_node_while_a_narrower_one_goes_ahead() -> None:
     assert jobs.brain.state.schedule[JobId("wide")].n_nodes == 1
 
 
+def test_of_two_wide_jobs_the_one_that_finds_a_node_starts() -> None:
+    jobs = world(12)
+    for name, size in (("a", 2), ("b", 2), ("c", 4), ("d", 2)):
+        jobs.submit(name, gpus=size)
+    jobs.end("c")
+    jobs.end("a")  # a whole node is free, and two GPUs on each of two others
+    jobs.submit("big", gpus=12, priority=-1.0)
+    jobs.submit("x", gpus=4)
+    jobs.submit("y", gpus=4)
+    assert jobs.running == ["b", "d", "x"]
+
+
 def test_deciding_does_not_read_the_whole_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two thousand wait; another arrival costs no more looks at jobs than with two hundred."""
     costs = []

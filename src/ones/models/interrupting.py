@@ -110,37 +110,41 @@ class Interrupting:
             owners = OwnerRoom(view, limited)
             return lambda owner, gpus: not owner or owners.take(owner[0], gpus)
 
-        too_wide: frozenset[int] = frozenset()
+        most: dict[int, int] = {}
         while True:
             turn = who_runs(
                 line,
                 len(view.free),
                 rank=lambda group, key: self.waiting_rank(group, key, view.now),
                 taking=taking,
-                except_sizes=too_wide,
+                most=most,
             )
             places, unplaced = self._placed(view, turn)
-            if not unplaced:
+            if unplaced is None:
                 break
-            too_wide |= {unplaced}  # there is room, but not together: for narrower ones, then
+            # there is room, but not together: for narrower ones, then
+            size = size_of(unplaced)
+            most[size] = sum(size_of(view.job(job)) == size for job in places)
         again = view.now + RETRY_SECONDS if turn.ask_again else inf
         starting = [view.job(job) for job in (*self._starting, *places)]
         wake_at = min(again, self.wake_at(view, starting))
         return self._carried_out(view, turn, places, wake_at)
 
-    def _placed(self, view: View, turn: Turn) -> tuple[dict[JobId, tuple[Gpu, ...]], int]:
-        """Where those go who are started; or the size of the first who rather waits."""
+    def _placed(
+        self, view: View, turn: Turn
+    ) -> tuple[dict[JobId, tuple[Gpu, ...]], JobView | None]:
+        """Where those go who are started, up to the first who rather waits."""
         room = Room(view)
         for evicted in turn.evicted:
             room.release(view.schedule[evicted].gpus)
-        places = {}
+        places: dict[JobId, tuple[Gpu, ...]] = {}
         for admitted in turn.admitted:
             job = view.job(admitted)
             gpus = self.place(view, room, job, size_of(job))
             if gpus is None:
-                return {}, size_of(job)
+                return places, job
             places[admitted] = gpus
-        return places, 0
+        return places, None
 
     def _carried_out(
         self, view: View, turn: Turn, places: Mapping[JobId, tuple[Gpu, ...]], wake_at: float

@@ -9,10 +9,12 @@ of a group does not fit, nobody behind it does.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
+from math import inf
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ones.core.cluster import Gpu
@@ -113,6 +115,7 @@ class Turn:
 
     admitted: list[JobId] = field(default_factory=list)  # best first
     evicted: list[JobId] = field(default_factory=list)  # best first
+    started: dict[int, int] = field(default_factory=dict)  # size -> how many are admitted
     left: int = 0  # GPUs that nobody gets
     ask_again: bool = False  # somebody in transition is in the way of somebody better
 
@@ -123,17 +126,17 @@ def who_runs(
     *,
     rank: Callable[[Group, Rank], Rank],
     taking: Callable[[list[Runner]], Callable[[tuple[str, ...], int], bool]],
-    except_sizes: frozenset[int] = frozenset(),
+    most: Mapping[int, int] = MappingProxyType({}),
 ) -> Turn:
     """Fit-first over all jobs, from the best in rank; of equals, the one that runs.
 
     `rank` compares heads of groups with runners; `taking` gives what asks for GPUs in an owner's
-    name, if these runners are placed anew; jobs of `except_sizes` are not started.
+    name, if these runners are placed anew; `most` says of some sizes how many may be started.
     """
     heads = [
         (rank(group, members[0][0]), group, 0, members)
         for group, members in line.groups()
-        if group.size not in except_sizes
+        if most.get(group.size, 1)
     ]
     if not heads:
         return Turn(left=free)
@@ -145,7 +148,7 @@ def who_runs(
     blocked = False
     for runner in outranked:
         while heads and heads[0][0] < runner.rank:
-            blocked |= not _try_head(heads, turn, rank, take)
+            blocked |= not _try_head(heads, turn, rank, take, most)
         if runner.pinned:
             turn.ask_again |= blocked
         elif runner.frees <= turn.left and take(runner.owner, runner.size):
@@ -153,7 +156,7 @@ def who_runs(
         else:
             turn.evicted.append(runner.job)
     while heads and turn.left:
-        _try_head(heads, turn, rank, take)
+        _try_head(heads, turn, rank, take, most)
     return turn
 
 
@@ -165,13 +168,16 @@ def _try_head(
     turn: Turn,
     rank: Callable[[Group, Rank], Rank],
     take: Callable[[tuple[str, ...], int], bool],
+    most: Mapping[int, int],
 ) -> bool:
     """Admit the best of those who wait, or give its whole group up."""
     _, group, at, members = heads[0]
-    if group.size > turn.left or not take(group.owner, group.size):
+    size, so_far = group.size, turn.started.get(group.size, 0)
+    if size > turn.left or so_far >= most.get(size, inf) or not take(group.owner, size):
         heappop(heads)
         return False
-    turn.left -= group.size
+    turn.left -= size
+    turn.started[size] = so_far + 1
     turn.admitted.append(members[at][1])
     if at + 1 < len(members):
         heapreplace(heads, (rank(group, members[at + 1][0]), group, at + 1, members))
