@@ -11,6 +11,7 @@ from ones.cli.bench import bench
 from ones.cli.compare import compare
 from ones.cli.config import config
 from ones.cli.demo import demo
+from ones.cli.paper import paper
 from ones.cli.replay import replay
 from ones.cli.sim import sim
 from ones.cli.trace import trace
@@ -43,6 +44,7 @@ app.command()(demo)
 app.command()(sim)
 app.command()(replay)
 app.command()(compare)
+app.command()(paper)
 app.add_typer(trace, name="trace")
 app.add_typer(bench, name="bench")
 app.command()(config)

@@ -33,15 +33,21 @@ def sim(
     log: Annotated[
         bool, typer.Option("--log", help="Encode every entry for the run log as well.")
     ] = False,
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="Only whole runs of the paper's workload, under each policy."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """Cost of an event in the simulator, by kind of event and size of cluster.
 
+    Without sizes, also whole runs of 50 jobs on 64 GPUs, the paper's workload, for each policy.
+
     Example: ones bench sim --gpus 64,1024 --jobs 640,10000 --load 0.8
     """
     from ones.lab.bench import framed
-    from ones.lab.bench_sim import CASES, LOAD, bench_sim
-    from ones.policies import settings_of
+    from ones.lab.bench_sim import CASES, LOAD, bench_paper, bench_sim
+    from ones.policies import names, settings_of
 
     settings_of(policy)  # refuses what nobody knows
     sizes = _numbers("gpus", gpus) or [case[0] for case in CASES]
@@ -49,24 +55,29 @@ def sim(
     if len(counts) != len(sizes):
         raise InvalidSettingError(f"--jobs: {len(counts)} numbers for {len(sizes)} sizes")
     cases = tuple(zip(sizes, counts, strict=True))
-    rows = bench_sim(policy, cases, load=LOAD if load is None else load, log=log, progress=say)
+    rows = []
+    if not paper:
+        rows += bench_sim(policy, cases, load=LOAD if load is None else load, log=log, progress=say)
+    if paper or (gpus is None and jobs is None):
+        rows += bench_paper(names(), progress=say)
     if json:
         print_json(framed("sim", rows))
         return
-    columns = ["gpus", "jobs", "event", "n", "microseconds_per_event", "ratio",
+    columns = ["policy", "gpus", "jobs", "event", "n", "microseconds_per_event", "ratio",
                "events_per_second", "peak_mb", "wall_seconds"]  # fmt: skip
     heads = [
+        "policy",
         "GPUs",
         "jobs",
         "event",
         "n",
         "us/event",
-        "x smallest",
+        "x rival",
         "events/s",
         "peak MB",
         "wall s",
     ]
-    print_table(f"simulator under {policy}", heads, [[row[c] for c in columns] for row in rows])
+    print_table("simulator", heads, [[row[c] for c in columns] for row in rows])
 
 
 @bench.command()

@@ -10,13 +10,14 @@ that comes starts at once, on a full one it waits, and the end of another starts
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ones.core.brain import Brain
 from ones.core.cluster import Cluster
 from ones.core.events import EpochFinished, JobEnded, JobSubmitted
 from ones.lab.bench import alone, peak_mb
+from ones.lab.runs import Run, RunSpec
 from ones.policies import create
 from ones.runlog import encode
 from ones.sim.engine import SimEngine
@@ -29,6 +30,8 @@ CASES = ((64, 640), (1_024, 10_000), (10_240, 100_000))
 LOAD = 1.2
 #: cases of no more jobs than this are run several times
 SHORT, REPEATS = 1_000, 5
+#: GPUs and jobs of the paper's evaluation, and the policy that the others are held against
+PAPER, PAPER_RIVAL = (64, 50), "fifo"
 KINDS = {JobSubmitted: "submit", EpochFinished: "epoch", JobEnded: "end"}
 
 
@@ -52,6 +55,44 @@ def bench_sim(
             row["ratio"] = round(row["microseconds_per_event"] / rival, 2) if rival else None
             rows.append(row)
     return rows
+
+
+def bench_paper(
+    policies: Sequence[str], *, progress: Callable[[str], None] = lambda text: None
+) -> list[dict[str, Any]]:
+    """A whole run of the paper's workload under each policy, on one core."""
+    rows: list[dict[str, Any]] = []
+    rival: float | None = None
+    for policy in sorted(policies, key=lambda name: name != PAPER_RIVAL):
+        progress(f"{policy}: the paper's workload")
+        row = alone(_paper_case, policy)
+        rival = row["microseconds_per_event"] if rival is None else rival
+        row["rival"] = rows[0]["policy"] if rows else policy
+        row["rival_microseconds_per_event"] = rival
+        row["ratio"] = round(row["microseconds_per_event"] / rival, 2) if rival else None
+        rows.append(row)
+    return rows
+
+
+def _paper_case(policy: str) -> dict[str, Any]:
+    Run(RunSpec(policy=policy, gpus=16, jobs=3, seed=1)).simulate()  # kernels are in now
+    gpus, jobs = PAPER
+    run = Run(RunSpec(policy=policy, gpus=gpus, jobs=jobs, seed=1))
+    began = time.process_time()
+    result = run.simulate()
+    spent = time.process_time() - began
+    return {
+        "case": f"paper, {policy}, {gpus} GPUs, {jobs} jobs",
+        "policy": policy,
+        "gpus": gpus,
+        "jobs": jobs,
+        "event": "all",
+        "n": result.events,
+        "events_per_second": round(result.events / spent) if spent else None,
+        "microseconds_per_event": round(1e6 * spent / result.events, 2) if result.events else 0.0,
+        "peak_mb": peak_mb(),
+        "wall_seconds": round(result.wall_seconds, 2),
+    }
 
 
 def _best_of(

@@ -15,7 +15,31 @@ from ones.errors import InvalidSettingError, UnknownNameError
 from ones.policies import names, settings_of
 
 #: policy -> variant -> settings: readings of a publication that differ in strength
-VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
+VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "tiresias": {
+        "published": {"thresholds": "published"},
+        "gittins": {"variant": "gittins"},
+        "gittins-published": {"variant": "gittins", "thresholds": "published"},
+        "packed": {"placement": "packed"},
+    },
+    "optimus": {
+        "strict": {"idle_start": "off"},
+        "pause-all": {"idle_start": "off", "pause_all": True},
+        "lookahead": {"lookahead": True},
+        "minute": {"interval": 60.0},
+        "oracle": {"knowledge": "oracle"},
+    },
+    "drl": {"offline": {"online": False}, "new-kinds": {"known_kinds": False}},
+    "pollux": {
+        "published": {"restart_seconds": 30.0, "batch_growth": 1e6, "two_parts_alone": True},
+        "at-once": {"start_at_once": True},
+    },
+    "sia": {
+        "published": {"restart_seconds": 30.0, "batch_growth": 1e6, "two_parts_alone": True},
+        "at-once": {"start_at_once": True},
+    },
+    "fifo": {"backfill": {"backfill": True}},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import isnan
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
@@ -165,12 +166,22 @@ def versus(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any] 
         "effect_high": test.effect_interval.high,
     }
     for time in TIMES:
-        pairs = pairs_of(first, second, time)
-        interval = reduction_interval(*pairs)
-        found[f"{time}_reduction_percent"] = reduction_percent(pairs.first, pairs.second)
-        found[f"{time}_reduction_low"] = interval.low
-        found[f"{time}_reduction_high"] = interval.high
+        for end, value in zip(("percent", "low", "high"), reduction(first, second, time),
+                              strict=True):  # fmt: skip
+            found[f"{time}_reduction_{end}"] = value
     return found
+
+
+def reduction(
+    first: Sequence[Record], second: Sequence[Record], time: str
+) -> tuple[float | None, float | None, float | None]:
+    """In per cent, with its interval; None where the second has none of that time at all."""
+    pairs = pairs_of(first, second, time)
+    percent = reduction_percent(pairs.first, pairs.second)
+    if isnan(percent):
+        return None, None, None
+    interval = reduction_interval(*pairs)
+    return percent, interval.low, interval.high
 
 
 def times_of(records: Iterable[Record], time: str) -> list[float]:

@@ -93,8 +93,9 @@ def bars(title: str, axis: str, values: Sequence[Bar], *, marks: str = "") -> Pa
             if bar.low is not None and bar.high is not None:
                 axes.plot([bar.low, bar.high], [place, place], color=_INK, linewidth=1.4)
             end = max(bar.value, bar.high or 0, bar.mark or 0)
+            room = 0.04 if bar.mark == end else 0.02
             axes.text(
-                end + 0.02 * longest, place, _brief(bar.value), va="center", fontsize=8, color=_INK
+                end + room * longest, place, _brief(bar.value), va="center", fontsize=8, color=_INK
             )
         marked = [(p, bar.mark) for p, bar in zip(places, values, strict=True) if bar.mark]
         if marked:

@@ -28,6 +28,7 @@ th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align
   vertical-align: top; }
 th { font-weight: 600; background: var(--soft); }
 td.number, th.number { text-align: right; white-space: nowrap; }
+td.short { white-space: nowrap; }
 tr.strong td { font-weight: 600; }
 caption { text-align: left; color: var(--quiet); padding: .2rem 0 .4rem; font-size: .9rem; }
 figure { margin: 1rem 0; }
@@ -46,6 +47,8 @@ nav a, a { color: #0059a3; }
 """.strip()  # noqa: E501
 
 Cell = str | int | float | None
+#: a text of no more characters is not broken
+_SHORT = 24
 
 
 def page(title: str, parts: Iterable[str]) -> str:
@@ -99,7 +102,9 @@ def table(
     bold = set(strong)
     lines = []
     for number, row in enumerate(rows):
-        cells = "".join(f"<td{m}>{_shown(c)}</td>" for c, m in zip(row, marks, strict=True))
+        cells = "".join(
+            f"<td{m or _kept_together(c)}>{_shown(c)}</td>" for c, m in zip(row, marks, strict=True)
+        )
         lines.append(f'<tr class="strong">{cells}</tr>' if number in bold else f"<tr>{cells}</tr>")
     title = f"<caption>{inline(caption)}</caption>" if caption else ""
     return (
@@ -145,6 +150,10 @@ def number(value: float | None) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+def _kept_together(cell: Cell) -> str:
+    return ' class="short"' if isinstance(cell, str) and len(cell) <= _SHORT else ""
 
 
 def _shown(cell: Cell) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,8 @@ def mean_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
     n = len(sample)
     means = sample[_rng(seed).integers(0, n, (DRAWS, n))].mean(axis=1)
     widening = np.sqrt(n / (n - 1)) if n > 1 else 1.0
-    return _interval(sample.mean() + widening * (means - sample.mean()))
+    found = _interval(sample.mean() + widening * (means - sample.mean()))
+    return Interval(max(found.low, 0.0), found.high) if sample.min() >= 0 else found
 
 
 def signed_rank_test(
@@ -113,13 +115,14 @@ def rank_biserial(first: Sequence[float] | Floats, second: Sequence[float] | Flo
 
 
 def reduction_percent(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float:
-    """By how much the first mean is below the second, in per cent of the second.
+    """By how much the first mean is below the second, in per cent of the second; of nothing,
+    nothing can be said (nan).
 
     >>> reduction_percent([50.0], [200.0])
     75.0
     """
     below = float(np.mean(second))
-    return 100.0 * (1.0 - float(np.mean(first)) / below) if below else 0.0
+    return 100.0 * (1.0 - float(np.mean(first)) / below) if below else nan
 
 
 def reduction_interval(
@@ -161,7 +164,10 @@ def _members(n: int, groups: Sequence[object] | None) -> list[NDArray[np.int64]]
 
 
 def _interval(values: Floats) -> Interval:
-    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return Interval(nan, nan)
+    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(low), float(high))
 
 

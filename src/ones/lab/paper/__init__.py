@@ -1,0 +1,1 @@
+"""The paper's evaluation, rebuilt: every figure and table of it, beside what its text reports."""
