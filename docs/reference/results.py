@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from docs.reference.comparisons import comparison_parts
 from docs.reference.markdown import EXAMPLES, code, page, same, table
 from ones.lab.runs import Run, RunSpec
 from ones.lab.workloads import look_at
@@ -54,7 +55,7 @@ BENCH_ROW_KEYS = {
     "microseconds_per_event": ("µs", "mean, with everything: engine, state, policy, plan"),
     "peak_mb": ("MB", "most memory that the process has held"),
     "wall_seconds": ("s", "of the whole case"),
-    "rival": ("", "what it is compared with: the same event on the smallest cluster of the run"),
+    "rival": ("", "the same event on the smallest cluster; of a whole run: the first policy"),
     "rival_microseconds_per_event": ("µs", "its cost"),
     "ratio": ("", "cost over the rival's cost: what size costs"),
 }
@@ -113,6 +114,7 @@ def results_page() -> str:
         "## ones sim",
         "One object. `result.json` in the directory of `--out` holds the same.",
         _keys(RUN_KEYS),
+        *comparison_parts(RUN_KEYS),
         "## ones demo",
         "`rows`: a row of `ones sim` for each run. `picture`: the path of the picture, or null.",
         "## ones bench sim",

@@ -61,6 +61,14 @@ def test_settings_reach_the_policy_or_one_variant_of_it(monkeypatch: pytest.Monk
         entrants(["fifo:x"])  # its setting is not one that fifo has here
 
 
+@pytest.mark.parametrize("policy", entrants_module.VARIANTS)
+def test_every_variant_of_the_table_can_be_made(policy: str) -> None:
+    """A setting that was renamed would drop its variant without a word."""
+    variants = entrants_module.VARIANTS[policy]
+    assert set(entrants_module.variants_of(policy)) == set(variants)
+    cells(policy, *(f"{policy}:{name}" for name in variants), seeds=1)
+
+
 @pytest.mark.parametrize(
     ("labels", "given", "message"),
     [

@@ -215,6 +215,8 @@ def test_the_page_has_every_panel_and_stands_alone(
     for anchor in anchors:
         assert f'id="{anchor}"' in page
     assert "Not here: unheard-of." in page
+    headline = (tmp_path / "headline.md").read_text().splitlines()
+    assert [line.split("`")[1] for line in headline[2:]] == list(few[:-1])
     assert page.count("restates an assumption of the simulator") >= 5
     sources = re.findall(r'(?:src|href)="([^"#]{1,30})', page)
     assert sources

@@ -10,7 +10,7 @@ from typing import Any
 from ones.lab.compare import Comparison, Failure, Plan, carry_out, records_of
 from ones.lab.grid import Cell
 from ones.lab.kept import Kept
-from ones.lab.paper import performance, predicted, scaling, training
+from ones.lab.paper import performance, predicted, scaling, training, traits
 from ones.lab.paper.design import SCHEDULERS, Depth, Design, is_oracle, missing, present, stronger
 from ones.lab.paper.panel import Panel
 from ones.lab.tables import Record
@@ -26,6 +26,7 @@ class Evaluation:
     panels: Sequence[Panel]
     comparison: Comparison
     standing: Mapping[str, str]
+    headline: Mapping[str, Sequence[Record]]  # label -> its runs
 
     def told(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -62,11 +63,12 @@ def evaluate(design: Design, kept: Kept, home: Path, carry: Watching, processes:
     failures = list(carry(Plan.of(first, kept, processes)))
     headline = records_of(design.headline(), kept)
     standing = stronger(headline)
+    leading, _ = _split(headline, standing)
     second = [*design.mechanisms(standing), *design.scaling(standing)]
     failures += carry(Plan.of(second, kept, processes))
     panels = list(_panels(design, kept, standing, home / FIGURES))
     records = records_of([*first, *second], kept)
-    return Evaluation(panels, Comparison(_once(records), failures), standing)
+    return Evaluation(panels, Comparison(_once(records), failures), standing, leading)
 
 
 def _first(design: Design) -> list[Cell]:
@@ -87,16 +89,16 @@ def _panels(design: Design, kept: Kept, standing: Mapping[str, str], home: Path)
         yield performance.headline(runs, others, missing(), standing)
         yield from performance.performance(runs, standing, home)
         yield performance.longest(runs)
-        yield performance.significance(runs, standing)
+        yield traits.significance(runs, standing)
     mechanisms = records_of(design.mechanisms(standing), kept)
     if mechanisms:
-        yield performance.mechanisms(mechanisms)
+        yield traits.mechanisms(mechanisms)
     yield from scaling.scaling(records_of(design.scaling(standing), kept), standing, home)
     up = records_of(design.up(), kept)
     if up:
         yield scaling.ablation(up, records_of(design.without(), kept))
     if runs:
-        yield performance.properties(runs)
+        yield traits.properties(runs)
     prediction = predicted.prediction(records_of(design.prediction(), kept, "prediction"), home)
     if prediction is not None:
         yield prediction

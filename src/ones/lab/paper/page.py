@@ -8,12 +8,14 @@ from pathlib import Path
 
 from ones import __version__
 from ones.lab.compare import write, write_results
+from ones.lab.paper import claims
 from ones.lab.paper.design import Design
 from ones.lab.paper.evaluation import Evaluation
 from ones.lab.paper.panel import ASSUMPTION, Panel
+from ones.lab.tables import summary_of
 from ones.report import page as html
 
-PAGE_NAME, PANELS_NAME = "index.html", "panels.json"
+PAGE_NAME, PANELS_NAME, TABLE_NAME = "index.html", "panels.json", "headline.md"
 
 
 def write_evaluation(
@@ -25,6 +27,7 @@ def write_evaluation(
     return [
         write(home / PAGE_NAME, text),
         write(home / PANELS_NAME, json.dumps(panels, indent=2) + "\n"),
+        write(home / TABLE_NAME, _main_table(evaluation)),
         *write_results(evaluation.comparison, home),
     ]
 
@@ -53,6 +56,28 @@ def _parts(evaluation: Evaluation, design: Design, command: str) -> Iterator[str
     yield html.heading("How far to trust it", anchor="trust")
     for text in TRUST:
         yield html.paragraph(text)
+
+
+def _main_table(evaluation: Evaluation) -> str:
+    """The headline as markdown, for a README."""
+    lines = [
+        "| scheduler | mean completion s (95 %) | 99 % within s | running s | queueing s"
+        " | within 200 s | paper: mean s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    paper = {"ones": claims.MEAN_JCT, **claims.IMPLIED_JCT}
+    for row in summary_of([r for found in evaluation.headline.values() for r in found]):
+        cells = [
+            f"`{row['label']}`",
+            f"{row['mean_jct']:.0f} ({row['mean_jct_low']:.0f} to {row['mean_jct_high']:.0f})",
+            f"{row['p99_jct']:,.0f}",
+            f"{row['mean_exec']:.0f}",
+            f"{row['mean_queue']:.0f}",
+            f"{100 * row['within_200s']:.0f} %",
+            html.number(paper.get(row["policy"])),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _overview(panels: Sequence[Panel]) -> str:
