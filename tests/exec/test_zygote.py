@@ -48,7 +48,7 @@ class World:
                 cwd=str(self.root),
                 env=ENV,
                 zygote=True,
-            )  # fmt: skip
+            )
         )
 
     def exit(self, id: str) -> Exit:
@@ -78,7 +78,9 @@ class World:
             and os.getsid(pid) == pid
             and os.getpid() != pid
         ]
-        parents = [p for p in found if Path(f"/proc/{p}/stat").read_text().split()[3] not in found]
+        parents = [
+            p for p in found if int(Path(f"/proc/{p}/stat").read_text().split()[3]) not in found
+        ]
         return min(parents or found)
 
 

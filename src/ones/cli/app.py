@@ -11,10 +11,14 @@ from ones.cli.bench import bench
 from ones.cli.compare import compare
 from ones.cli.config import config
 from ones.cli.demo import demo
+from ones.cli.jobs import cancel, ps, show, why
+from ones.cli.logs import logs
 from ones.cli.paper import paper
 from ones.cli.replay import replay
 from ones.cli.sim import sim
+from ones.cli.submit import submit
 from ones.cli.trace import trace
+from ones.cli.up import down, up
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,6 +45,8 @@ def _root(
 
 
 app.command()(demo)
+for _command in (up, down, submit, ps, show, why, logs, cancel):
+    app.command()(_command)
 app.command()(sim)
 app.command()(replay)
 app.command()(compare)

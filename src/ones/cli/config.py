@@ -13,13 +13,21 @@ from ones.cli.settings import effective
 
 def config(json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False) -> None:
     """Show the effective settings with the origin of each value, and the policies with theirs."""
-    from ones.config import SimSettings
+    from ones.config import SECTIONS
     from ones.models.oracle import unasked
     from ones.policies import create, names, settings_of
 
     found = effective()
-    values = asdict(found.settings.sim)
-    help_of = {f.name: f.metadata["help"] for f in fields(SimSettings)}
+    values = {
+        f"{section}.{key}": value
+        for section in SECTIONS
+        for key, value in asdict(getattr(found.settings, section)).items()
+    }
+    help_of = {
+        f"{section}.{f.name}": f.metadata["help"]
+        for section, settings in SECTIONS.items()
+        for f in fields(settings)
+    }
     for name, given in found.settings.policy.items():
         create(name, oracle=unasked, **given)  # refuses what is out of range
     policies = {name: settings_of(name) for name in names()}
@@ -27,7 +35,7 @@ def config(json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False
         print_json(
             {
                 "settings": {
-                    f"sim.{key}": {"value": value, "origin": found.origins[f"sim.{key}"]}
+                    key: {"value": value, "origin": found.origins[key]}
                     for key, value in values.items()
                 },
                 "policies": {
@@ -44,8 +52,7 @@ def config(json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False
         )
         return
     rows: list[tuple[object, ...]] = [
-        (f"sim.{key}", str(value), found.origins[f"sim.{key}"], help_of[key])
-        for key, value in values.items()
+        (key, str(value), found.origins[key], help_of[key]) for key, value in values.items()
     ]
     for name, known in policies.items():
         for s in known:

@@ -6,6 +6,7 @@ Below the root, `live/JOB/NODE` are run directories; a job that was forgotten mo
 
 from __future__ import annotations
 
+import json
 import selectors
 import shutil
 import socket
@@ -14,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -28,7 +30,8 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXP
 
 
 def local_slots(node: str, root: Path, cpus: int | None) -> list[Slot]:
-    """So many CPU slots; or, with None, the GPUs of this machine."""
+    """So many CPU slots; or, with None, the GPUs of this machine that nobody else uses, numbered
+    from 0, and then those that somebody does."""
     if cpus is not None:
         return cpu_slots(node, cpus)
     mark = str(root).encode()
@@ -38,7 +41,22 @@ def local_slots(node: str, root: Path, cpus: int | None) -> list[Slot]:
             return b"ONES_JOB_DIR=" + mark in file.read()
         return False
 
-    return gpu_slots(node, is_ours)
+    found = {slot.device: slot for slot in gpu_slots(node, is_ours)}
+    order = _kept_order(root) if any((root / "live").glob("*/*")) else None
+    if order is None:
+        order = [slot.device for slot in found.values() if not slot.used_by]
+        (root / "slots.json").write_text(json.dumps(order))
+    # while jobs run a slot stays the device it was, even if a stranger came to it meanwhile
+    ours = [replace(found[d], index=i, used_by=()) for i, d in enumerate(order) if d in found]
+    rest = [slot for device, slot in found.items() if device not in order]
+    return ours + [replace(slot, index=len(order) + i) for i, slot in enumerate(rest)]
+
+
+def _kept_order(root: Path) -> list[str] | None:
+    try:
+        return list(json.loads((root / "slots.json").read_text()))
+    except (OSError, ValueError):
+        return None
 
 
 class LocalLauncher:
@@ -223,7 +241,7 @@ class LocalLauncher:
             **launch.env,
             "PYTHONUNBUFFERED": "1",
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(slot.device for slot in slots),
+            "CUDA_VISIBLE_DEVICES": ",".join(slot.device for slot in slots if slot.device),
             "ONES_RUN_DIR": str(run_dir / launch.id),
             "ONES_JOB_DIR": str(run_dir),
             "ONES_HOST": slots[0].host,

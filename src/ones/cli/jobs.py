@@ -1,0 +1,167 @@
+"""`ones ps`, `show`, `why`, `cancel`: look at jobs and act on them."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ones.cli.client import connect
+from ones.cli.output import JSON_HELP, print_json, print_table, say
+
+STATE = typer.Option(help="The service's directory.", metavar="DIR")
+JSON = typer.Option("--json", help=JSON_HELP)
+JOB = typer.Argument(help="Its id.")
+NOTE_WIDTH = 60
+
+
+def ps(
+    all: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    state: Annotated[Path | None, STATE] = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """List jobs: state, GPUs, batch, progress, and why they wait."""
+    jobs = connect(state).get("/api/jobs", all="true" if all else None)
+    if json:
+        print_json(jobs)
+        return
+    rows = [
+        (
+            job["id"],
+            job["owner"],
+            job["state"] + ("" if job["elastic"] else " (fixed)"),
+            job["gpus"] or None,
+            job["batch"],
+            job["epochs"] or None,
+            job["loss"],
+            job["accuracy"],
+            _duration(job["queue_seconds"] + job["run_seconds"]),
+            _eta(job),
+            _short(job["message"] or job["note"]),
+        )
+        for job in reversed(jobs)
+    ]
+    columns = ["job", "owner", "state", "GPUs", "batch", "epochs", "loss", "accuracy", "age"]
+    print_table(None, [*columns, "done in (90 %)", "why"], rows)
+
+
+def show(
+    job: Annotated[str, JOB],
+    state: Annotated[Path | None, STATE] = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show all that is known of a job."""
+    client = connect(state)
+    found = client.get(f"/api/jobs/{job}")
+    launches = client.get(f"/api/jobs/{job}/launches")
+    if json:
+        print_json({**found, "launches": launches})
+        return
+    hidden = {"env", "files", "workers", "command", "tags", "eta_low", "eta_high", "eta"}
+    rows: list[tuple[str, object]] = [("command", " ".join(found["command"]))]
+    rows += [
+        (name.replace("_", " "), _shown(name, value))
+        for name, value in found.items()
+        if name not in hidden and value not in (None, "")
+    ]
+    rows.append(("done in (90 %)", _eta(found)))
+    workers = ", ".join(f"{w['gpu']} (batch {w['batch']})" for w in found["workers"])
+    rows.append(("workers", workers or "none"))
+    if found["tags"]:
+        rows.append(("tags", ", ".join(found["tags"])))
+    print_table(None, [job, ""], rows)
+    for launch in launches:
+        where = ", ".join(launch["slots"])
+        print(f"process {launch['id']} on {where}: {launch['ended'] or 'alive'}")
+    for path in _changed(found["files"]):
+        say(f"{path} was changed since the job was submitted")
+
+
+def why(
+    job: Annotated[str, JOB],
+    all: Annotated[bool, typer.Option("--all", "-a", help="Every epoch, too.")] = False,
+    state: Annotated[Path | None, STATE] = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """Tell the story of a job: what was decided, when, and for what reason."""
+    client = connect(state)
+    lines = client.get(f"/api/jobs/{job}/story")
+    if json:
+        print_json(lines)
+        return
+    for line in lines:
+        if all or line["kind"] not in ("epoch", "ready", "left"):
+            print(f"{_clock(line['at'])}  {line['text']}")
+    card = client.get(f"/api/jobs/{job}")
+    if card["ended_at"] is None:
+        now = f"{card['state']}, {card['gpus']} GPUs" if card["gpus"] else card["state"]
+        print(f"{_clock(time.time())}  now: {now}" + (f"; {card['note']}" if card["note"] else ""))
+
+
+def cancel(
+    jobs: Annotated[list[str], typer.Argument(help="Their ids.", metavar="JOB...")],
+    state: Annotated[Path | None, STATE] = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """End jobs."""
+    client = connect(state)
+    answers = [client.post(f"/api/jobs/{job}/cancel") for job in jobs]
+    if json:
+        print_json(answers)
+        return
+    for answer in answers:
+        print(f"{answer['id']}: {answer['state']}")
+
+
+def _eta(job: dict[str, Any]) -> str | None:
+    if job["ended_at"] is not None or job["eta"] is None:
+        return None
+    now = time.time()
+    middle, low, high = (_duration(max(0.0, job[k] - now)) for k in ("eta", "eta_low", "eta_high"))
+    return f"{middle} ({low} to {high})"
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(75), _duration(7325), _duration(200_000)
+    ('1:15', '2:02:05', '2d 7h')
+    """
+    whole = round(seconds)
+    if whole >= 172_800:
+        return f"{whole // 86_400}d {whole % 86_400 // 3600}h"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d}"
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().strftime("%m-%d %H:%M:%S")
+
+
+def _shown(name: str, value: object) -> object:
+    if name.endswith("_at") and isinstance(value, float):
+        return _clock(value)
+    if name.endswith("_seconds") and isinstance(value, float) and value >= 60:
+        return _duration(value)
+    return value
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= NOTE_WIDTH else text[: NOTE_WIDTH - 1] + "…"
+
+
+def _changed(files: dict[str, str]) -> list[str]:
+    changed = []
+    for path, digest in files.items():
+        try:
+            now = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        except OSError:
+            now = ""
+        if now != digest:
+            changed.append(path)
+    return changed

@@ -1,0 +1,83 @@
+"""`ones logs`: what a job has printed, and what it prints."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ones.cli.client import Client, connect
+from ones.cli.output import say
+from ones.errors import UnknownNameError
+
+POLL_SECONDS = 0.3
+
+
+def logs(
+    job: Annotated[str, typer.Argument(help="Its id.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="As it is printed.")] = False,
+    worker: Annotated[str | None, typer.Option(help="Only of the worker on this slot.")] = None,
+    tail: Annotated[int | None, typer.Option(help="Only the last so many bytes of each.")] = None,
+    state: Annotated[Path | None, typer.Option(help="The service's directory.")] = None,
+) -> None:
+    """Print what a job's processes have written, in the order of their start."""
+    client = connect(state)
+    try:
+        follow_job(client, job, worker=worker, tail=tail, once=not follow)
+    except KeyboardInterrupt:
+        say(f"detached; {job} goes on")
+
+
+def follow_job(
+    client: Client,
+    job: str,
+    *,
+    worker: str | None = None,
+    tail: int | None = None,
+    once: bool = False,
+) -> None:
+    """Until the job has ended and all is printed; or, with `once`, what there is."""
+    offsets: dict[str, int] = {}
+    over: set[str] = set()
+    while True:
+        ended = once or client.get(f"/api/jobs/{job}")["ended_at"] is not None
+        launches = client.get(f"/api/jobs/{job}/launches")
+        if worker is not None:
+            known = {slot for launch in launches for slot in launch["slots"]}
+            if launches and worker not in known and ended:
+                raise UnknownNameError(f"worker of {job}", worker, known)
+            launches = [launch for launch in launches if worker in launch["slots"]]
+        open_ones = [launch for launch in launches if launch["id"] not in over]
+        named = len(launches) > 1
+        for launch in open_ones:
+            id = launch["id"]
+            offset = offsets.get(id, -tail if tail is not None else 0)
+            offsets[id], done = _print_more(client, job, launch, offset, named=named)
+            if done:
+                over.add(id)
+        if ended and (once or all(launch["id"] in over for launch in launches)):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _print_more(
+    client: Client, job: str, launch: dict[str, Any], offset: int, *, named: bool
+) -> tuple[int, bool]:
+    while True:
+        data, headers = client.bytes(f"/api/jobs/{job}/launches/{launch['id']}/log", offset=offset)
+        begins = int(headers["x-offset"])
+        if 0 <= offset < begins:
+            say(f"({begins - offset} bytes of older output were dropped)")
+        if data:
+            if named:
+                mark = f"[{','.join(launch['slots'])}] ".encode()
+                lines = data.splitlines(keepends=True)
+                data = b"".join(mark + line for line in lines)
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        offset = int(headers["x-next"])
+        if not data or headers["x-over"] == "true":
+            return offset, headers["x-over"] == "true"

@@ -1,0 +1,191 @@
+"""`ones submit`: queue a job."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import time
+import tomllib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ones.cli.client import Client, connect
+from ones.cli.logs import follow_job
+from ones.cli.output import JSON_HELP, print_json, say
+from ones.errors import InvalidFileError, UserError
+
+_JOIN = re.compile(rb"\bones\.join\b|\bfrom\s+ones\s+import\b[^\n]*\bjoin\b")
+
+
+def submit(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="python train.py ...")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A TOML file with these options and `command`.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="For people.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Jobs of a kind teach about one another.")
+    ] = None,
+    priority: Annotated[float | None, typer.Option(help="Higher goes first.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="Fixed-size job: one process that sees so many GPUs.")
+    ] = None,
+    min_gpus: Annotated[int | None, typer.Option(help="Never fewer.")] = None,
+    max_gpus: Annotated[int | None, typer.Option(help="Never more.")] = None,
+    requested_gpus: Annotated[
+        int | None, typer.Option(help="For policies that do not choose a size.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Global batch to begin with.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs that the script will do.")] = None,
+    max_epochs: Annotated[int | None, typer.Option(help="End after so many epochs.")] = None,
+    target_accuracy: Annotated[float | None, typer.Option(help="End when it is exceeded.")] = None,
+    target_epochs: Annotated[
+        int | None, typer.Option(help="Epochs in a row above the target.")
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="End after so many epochs without improvement.")
+    ] = None,
+    retries: Annotated[int | None, typer.Option(help="New tries after all workers died.")] = None,
+    max_run: Annotated[
+        float | None, typer.Option(help="Cancel it after so many seconds of running.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Added to its environment.")
+    ] = None,
+    cwd: Annotated[Path | None, typer.Option(help="Working directory.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="For finding it again.")] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until it has ended; exit with its code.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show its output; implies --wait.")
+    ] = False,
+    state: Annotated[Path | None, typer.Option(help="The service's directory.")] = None,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> int:
+    """Queue a job; prints its id."""
+    given: dict[str, Any] = _from_file(file) if file is not None else {}
+    options = {
+        "name": name, "kind": kind, "priority": priority, "gpus": gpus, "min_gpus": min_gpus,
+        "max_gpus": max_gpus, "requested_gpus": requested_gpus, "batch": batch, "epochs": epochs,
+        "max_epochs": max_epochs, "target_accuracy": target_accuracy,
+        "target_epochs": target_epochs, "patience": patience, "retries": retries,
+        "max_run_seconds": max_run, "tags": tag, "command": command or None,
+    }  # fmt: skip
+    given.update({key: value for key, value in options.items() if value is not None})
+    if not given.get("command"):
+        raise UserError("what shall run? ones submit [options] -- python train.py ...")
+    directory = Path(cwd or given.get("cwd") or Path.cwd()).absolute()
+    given["env"] = {**os.environ, **given.get("env", {}), **_pairs(env or [])}
+    script = _look_at(given["command"], directory, given["env"])
+    given.update(
+        command=script.command, cwd=str(directory), git=_git(directory), files=script.files
+    )
+    if "gpus" not in given:
+        given.setdefault("elastic", script.elastic)
+    client = connect(state)
+    job = client.post("/api/jobs", given)["id"]
+    if json and not (wait or follow):
+        print_json({"id": job})
+    elif not json:
+        print(job)
+    if script.elastic is False and "gpus" not in given:
+        say(f"{script.name} has no ones.join: {job} runs as a fixed-size job on 1 GPU")
+    if wait or follow:
+        return _await_end(client, job, follow=follow, json=json)
+    return 0
+
+
+def _await_end(client: Client, job: str, *, follow: bool, json: bool) -> int:
+    try:
+        if follow:
+            follow_job(client, job)
+        while (card := client.get(f"/api/jobs/{job}"))["ended_at"] is None:
+            time.sleep(0.3)
+    except KeyboardInterrupt:
+        say(f"detached; {job} goes on. Look: ones logs -f {job}; end it: ones cancel {job}")
+        return 130
+    if json:
+        print_json(card)
+    else:
+        say(f"{job}: {card['state']}" + (f" ({card['message']})" if card["message"] else ""))
+    if card["state"] in ("finished", "converged"):
+        return 0
+    codes = [p["exit_code"] for p in client.get(f"/api/jobs/{job}/launches")]
+    return next((code for code in reversed(codes) if code), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    command: list[str]
+    name: str
+    elastic: bool | None  # None: it cannot be seen from here
+    files: dict[str, str]
+
+
+def _look_at(command: list[str], directory: Path, env: dict[str, str]) -> _Script:
+    """Refuse what cannot run, before it is queued; and see whether it is elastic."""
+    program = command[0]
+    found = shutil.which(
+        program if os.sep not in program else str(directory / program), path=env.get("PATH")
+    )
+    if found is None:
+        there = directory / program
+        what = "is not executable" if there.is_file() else "no such program"
+        raise UserError(f"{program}: {what}")
+    command = [found, *command[1:]]
+    if not os.path.basename(found).startswith("python"):
+        return _Script(command, os.path.basename(found), None, {})
+    words = [word for word in command[1:] if not word.startswith("-")]
+    if len(command) < 2 or command[1] in ("-m", "-c") or not words:
+        return _Script(command, " ".join(command[1:3]), None, {})
+    path = directory / words[0]
+    try:
+        text = path.read_bytes()
+    except OSError as problem:
+        raise UserError(f"{path}: {(problem.strerror or 'cannot be read').lower()}") from problem
+    files = {str(path): hashlib.sha256(text).hexdigest()}
+    return _Script(command, path.name, _JOIN.search(text) is not None, files)
+
+
+def _git(directory: Path) -> str:
+    """The commit, and whether files differ from it; empty where there is none."""
+
+    def ask(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(directory), *words],
+            capture_output=True, text=True, timeout=10, check=True,
+        ).stdout.strip()  # fmt: skip
+
+    with suppress(OSError, subprocess.SubprocessError):
+        commit = ask("rev-parse", "--short=12", "HEAD")
+        return commit + (" with changes" if ask("status", "--porcelain", "-uno") else "")
+    return ""
+
+
+def _pairs(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UserError(f"--env {pair}: NAME=VALUE is expected")
+        found[name] = value
+    return found
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise InvalidFileError(path, f"is not TOML: {problem}") from problem

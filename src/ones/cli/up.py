@@ -1,0 +1,140 @@
+"""`ones up`, `ones down`: the service of this machine."""
+
+from __future__ import annotations
+
+import json as json_text
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ones.cli.output import JSON_HELP, print_json, say
+from ones.cli.settings import effective, policy_settings
+from ones.errors import InvalidSettingError, WorldError
+
+STATE = typer.Option(help="Directory of all it keeps.", metavar="DIR")
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+def up(
+    state: Annotated[Path | None, STATE] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="CPU slots instead of this machine's GPUs.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: a free one.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Which policy decides.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the policy.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A policy's setting.")
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay here, as a service manager wants it.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Start the service: controller, slots of this machine, web page. It stays when you leave."""
+    from ones.control.server import Ready, serve
+    from ones.control.statedir import StateDir
+
+    found = effective(
+        section="service",
+        state=str(state) if state else None,
+        slots=slots,
+        host=host,
+        port=port,
+        policy=policy,
+        seed=seed,
+    )
+    service = found.settings.service
+    if service.slots is not None and service.slots < 1:
+        raise InvalidSettingError(f"slots: {service.slots} is not at least 1")
+    chosen = {service.policy: policy_settings(found, service.policy, set_ or [])}
+
+    def show(ready: Ready) -> None:
+        if json:
+            print_json({"url": ready.url, "link": ready.link, "slots": ready.slots})
+            return
+        print(f"ONES is up: {ready.url} ({ready.slots} slots, policy {service.policy})")
+        for gpu in ready.unused:
+            print(f"not used, for somebody else does: {gpu}")
+        print(f"web page: {ready.link}")
+        sys.stdout.flush()
+
+    if foreground:
+        from dataclasses import replace
+
+        serve(replace(found.settings, policy=chosen), show)
+        return
+    directory = StateDir.of(found.settings.service.state)
+    directory.make()
+    options = {"service": asdict(service), "policy": chosen}
+    with directory.log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ones.control.server"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    assert process.stdin is not None
+    process.stdin.write(json_text.dumps(options).encode())
+    process.stdin.close()
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        address = directory.address()
+        if address is not None and address.pid == process.pid and directory.is_locked():
+            break
+        if process.poll() is not None:
+            lines = directory.log.read_text(errors="replace").strip().splitlines()
+            last = lines[-1].removeprefix("error: ") if lines else "it said nothing"
+            raise WorldError(f"the service did not start: {last}")
+        if time.monotonic() > deadline:
+            process.kill()
+            raise WorldError(f"the service did not start in time; see {directory.log}")
+        time.sleep(0.05)
+    from ones.cli.client import connect
+
+    client = connect(directory.path)
+    cluster = client.get("/api/cluster")
+    unused = tuple(
+        f"{s['id']} ({', '.join(s['used_by'])})" for s in cluster["slots"] if s["used_by"]
+    )
+    link = client.post("/api/link")["url"]
+    show(Ready(address.url, link, len(cluster["slots"]) - len(unused), unused))
+
+
+def down(
+    state: Annotated[Path | None, STATE] = None,
+    keep_jobs: Annotated[
+        bool, typer.Option("--keep-jobs", help="Stop the controller only; training goes on.")
+    ] = False,
+) -> None:
+    """Stop the service and its workers. They save their work; jobs go on after the next ones up."""
+    from ones.control.server import stop_jobs
+    from ones.control.statedir import StateDir
+
+    found = effective(section="service", state=str(state) if state else None)
+    directory = StateDir.of(found.settings.service.state)
+    address = directory.address()
+    if directory.is_locked() and address is not None:
+        os.kill(address.pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while directory.is_locked():
+            if time.monotonic() > deadline:
+                os.kill(address.pid, signal.SIGKILL)
+            time.sleep(0.05)
+    elif not directory.runs.exists():
+        raise WorldError(f"{directory.path}: no service is running here")
+    if not keep_jobs:
+        stop_jobs(directory)
+    say("the service is down" + ("; its jobs go on" if keep_jobs else ""))

@@ -1,0 +1,129 @@
+"""Users, their tokens and their browsers. Kept in the database, read into memory."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from ones.control.schema import sessions, users
+from ones.control.store import Operation, Store, insert, upsert
+from ones.control.tokens import hash_of, new_token
+from ones.errors import InvalidSettingError, UnknownNameError
+
+ROLES = ("admin", "user")
+LINK_SECONDS = 600.0
+SESSION_SECONDS = 30 * 86400.0
+_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    name: str
+    role: str
+    token_hash: str
+    max_gpus: int | None = None
+    created_at: float = 0.0
+
+    @property
+    def is_admin(self) -> bool:
+        return self.role == "admin"
+
+
+class Accounts:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._users = {row.name: User(**row._mapping) for row in store.rows(sa.select(users))}
+        self._links: dict[str, tuple[str, float]] = {}  # hash of a one-time code -> user, until
+        self._sessions = {
+            row.hash: (row.user, row.expires_at) for row in store.rows(sa.select(sessions))
+        }
+
+    def all(self) -> list[User]:
+        return sorted(self._users.values(), key=lambda user: user.name)
+
+    def get(self, name: str) -> User:
+        if name not in self._users:
+            raise UnknownNameError("user", name, self._users)
+        return self._users[name]
+
+    def add(self, name: str, role: str) -> tuple[User, str]:
+        """The user, and the token: shown once, for only its hash is kept."""
+        if not _NAME.fullmatch(name):
+            raise InvalidSettingError(f"name: {name!r} is not a name (a-z, 0-9, _, -, .)")
+        if role not in ROLES:
+            raise InvalidSettingError(f"role: {role!r} is not one of {', '.join(ROLES)}")
+        if name in self._users:
+            raise InvalidSettingError(f"name: user {name!r} exists already")
+        token = new_token()
+        user = User(name=name, role=role, token_hash=hash_of(token), created_at=time.time())
+        self._store.write_now(insert(users, _row(user)))
+        self._users[name] = user
+        return user, token
+
+    def renew(self, name: str) -> str:
+        """Another token; the old one is void."""
+        old = self.get(name)
+        token = new_token()
+        user = User(
+            name=name, role=old.role, token_hash=hash_of(token), max_gpus=old.max_gpus,
+            created_at=old.created_at,
+        )  # fmt: skip
+        self._store.write_now(upsert(users, _row(user)))
+        self._users[name] = user
+        return token
+
+    def limit(self, name: str, max_gpus: int | None) -> Operation:
+        """To be written with the event that tells the scheduler."""
+        old = self.get(name)
+        user = User(
+            name=name, role=old.role, token_hash=old.token_hash, max_gpus=max_gpus,
+            created_at=old.created_at,
+        )  # fmt: skip
+        self._users[name] = user
+        return upsert(users, _row(user))
+
+    def by_token(self, token: str) -> User | None:
+        wanted = hash_of(token)
+        for user in self._users.values():
+            if secrets.compare_digest(user.token_hash, wanted):
+                return user
+        return None
+
+    # browsers
+
+    def new_link(self, user: User) -> str:
+        """A code that logs one browser in, once."""
+        now = time.time()
+        self._links = {h: (u, until) for h, (u, until) in self._links.items() if until > now}
+        code = new_token()
+        self._links[hash_of(code)] = (user.name, now + LINK_SECONDS)
+        return code
+
+    def redeem(self, code: str) -> str | None:
+        """The secret of a new session, for the browser's cookie."""
+        name, until = self._links.pop(hash_of(code), ("", 0.0))
+        if until < time.time() or name not in self._users:
+            return None
+        secret = new_token()
+        row = {"hash": hash_of(secret), "user": name, "expires_at": time.time() + SESSION_SECONDS}
+        self._store.write_now(insert(sessions, row))
+        self._sessions[hash_of(secret)] = (name, time.time() + SESSION_SECONDS)
+        return secret
+
+    def by_session(self, secret: str) -> User | None:
+        name, until = self._sessions.get(hash_of(secret), ("", 0.0))
+        return self._users.get(name) if until > time.time() else None
+
+
+def _row(user: User) -> dict[str, object]:
+    return {
+        "name": user.name,
+        "role": user.role,
+        "token_hash": user.token_hash,
+        "max_gpus": user.max_gpus,
+        "created_at": user.created_at,
+    }

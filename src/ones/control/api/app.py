@@ -1,0 +1,99 @@
+"""The application: routes, limits, and errors in one form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ones.control.api import cluster, jobs, worker
+from ones.control.service import Service
+from ones.control.version import SOFTWARE
+from ones.errors import BugError, OnesError, UnknownNameError, UserError
+from ones.wire.codec import short
+
+LARGEST_REQUEST = 4 << 20
+
+
+def create_app(service: Service) -> FastAPI:
+    app = FastAPI(
+        title="ONES",
+        version=SOFTWARE,
+        description="Share GPUs among training jobs. Times are seconds since 1970.",
+        docs_url="/docs",
+        redoc_url=None,
+    )
+    app.state.service = service
+    for part in (jobs, cluster, worker):
+        app.include_router(part.router)
+    app.add_middleware(_Limit)
+    app.add_exception_handler(OnesError, _ones_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(StarletteHTTPException, _http_error)
+    return app
+
+
+def _error(status: int, text: str, headers: Any = None) -> JSONResponse:  # noqa: ANN401
+    return JSONResponse({"error": text}, status, headers)
+
+
+def _ones_error(request: Request, problem: Exception) -> JSONResponse:
+    if isinstance(problem, UnknownNameError):
+        return _error(404, str(problem))
+    if isinstance(problem, UserError):
+        return _error(422, str(problem))
+    return _error(500 if isinstance(problem, BugError) else 503, str(problem))
+
+
+def _invalid(request: Request, problem: Exception) -> JSONResponse:
+    """One line: the field, what is wrong with it, and what it was."""
+    assert isinstance(problem, RequestValidationError)
+    first = problem.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    what = first["msg"].removeprefix("Value error, ")
+    got = "" if isinstance(first.get("input"), dict) else f" (got {short(first.get('input'))})"
+    return _error(422, f"{place}: {what}{got}" if place else f"{what}{got}")
+
+
+def _http_error(request: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, StarletteHTTPException)
+    headers = problem.headers if isinstance(problem, HTTPException) else None
+    return _error(problem.status_code, str(problem.detail), headers)
+
+
+class _TooLargeError(Exception):
+    pass
+
+
+class _Limit:
+    """No request may be larger than what any of ours is."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > LARGEST_REQUEST:
+            await _error(413, f"a request may have {LARGEST_REQUEST} bytes")(scope, receive, send)
+            return
+        received = 0
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > LARGEST_REQUEST:
+                raise _TooLargeError
+            return message
+
+        try:
+            await self._app(scope, limited, send)
+        except _TooLargeError:
+            await _error(413, f"a request may have {LARGEST_REQUEST} bytes")(scope, receive, send)

@@ -1,0 +1,210 @@
+"""The cluster, decisions, users, health, metrics: all that is not one job."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from sse_starlette import EventSourceResponse
+
+from ones.control.accounts import SESSION_SECONDS
+from ones.control.api.access import COOKIE, TheAdmin, TheService, TheUser, committed
+from ones.control.api.metrics import exposition
+from ones.control.api.models import (
+    ADMINS,
+    NOT_FOUND,
+    PROBLEMS,
+    ClusterShown,
+    Decision,
+    Health,
+    Limit,
+    Link,
+    NewToken,
+    NewUser,
+    NodeShown,
+    SlotShown,
+    UserShown,
+)
+from ones.control.readmodels.cards import JobCard
+from ones.control.readmodels.story import decisions
+from ones.control.service import Service
+from ones.control.version import SOFTWARE
+
+router = APIRouter(tags=["service"], responses=PROBLEMS)
+#: news that a slow reader has not taken; then it is let go, and comes again
+BACKLOG = 1000
+
+
+@router.get("/api/cluster")
+def cluster(service: TheService, user: TheUser) -> ClusterShown:
+    """Nodes and slots, and who is where."""
+    board, live = service.board, service.board.live()
+    where = {worker.gpu: (card, worker) for card in live for worker in card.workers}
+    slots = []
+    for slot in service.launcher.slots():
+        card, worker = where.get(slot.id, (None, None))
+        visible = card is not None and service.may_see(user, card.owner)
+        slots.append(
+            SlotShown(
+                id=slot.id,
+                node=slot.node,
+                kind=slot.kind,
+                name=slot.name,
+                memory_mb=slot.memory_mb,
+                job=card.id if card is not None and visible else None,
+                owner=card.owner if card is not None else None,
+                batch=worker.batch if worker is not None else None,
+                leaving=worker.leaving if worker is not None else False,
+                used_by=list(slot.used_by),
+            )
+        )
+    return ClusterShown(
+        policy=service.policy,
+        now=service.clock.now(),
+        nodes=[NodeShown(name=n.name, gpus=n.gpus, state=n.state) for n in board.nodes],
+        slots=slots,
+        waiting=sum(card.state == "waiting" for card in live),
+        running=sum(bool(card.workers) for card in live),
+    )
+
+
+@router.get("/api/decisions")
+def all_decisions(
+    service: TheService,
+    user: TheUser,
+    before: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+) -> list[Decision]:
+    """Plans with their reasons, the newest first; what speaks of others' jobs is left out."""
+
+    def may_see(job: str) -> bool:
+        card = service.board.cards.get(job)
+        return card is not None and service.may_see(user, card.owner)
+
+    found = []
+    for plan in decisions(service.store, before=before, limit=limit):
+        plan["actions"] = [a for a in plan["actions"] if may_see(a["job"])]
+        for part in ("notes", "forecasts"):
+            plan[part] = {job: value for job, value in plan[part].items() if may_see(job)}
+        found.append(Decision.model_validate(plan))
+    return found
+
+
+@router.get("/api/events", response_class=EventSourceResponse)
+async def events(service: TheService, user: TheUser, request: Request) -> EventSourceResponse:
+    """Server-sent events: `job` with a job's new card whenever one changes. Read the list of jobs
+    after connecting, and nothing is missed."""
+    return EventSourceResponse(_news(service, user.name, user.is_admin, request), ping=15)
+
+
+async def _news(
+    service: Service, user: str, is_admin: bool, request: Request
+) -> AsyncIterator[dict[str, str]]:
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[JobCard | None] = asyncio.Queue(BACKLOG)
+
+    def put(card: JobCard) -> None:
+        if queue.full():
+            while not queue.empty():
+                queue.get_nowait()
+            queue.put_nowait(None)
+        else:
+            queue.put_nowait(card)
+
+    def follower(card: JobCard) -> None:
+        if is_admin or card.owner == user:
+            loop.call_soon_threadsafe(put, card)
+
+    unfollow = service.board.follow(follower)
+    try:
+        yield {"event": "hello", "data": json.dumps({"now": service.clock.now()})}
+        while not service.closing:
+            try:
+                card = await asyncio.wait_for(queue.get(), 1.0)
+            except TimeoutError:
+                continue
+            if card is None:
+                return
+            yield {"event": "job", "data": json.dumps(card.at(service.clock.now()))}
+    finally:
+        unfollow()
+
+
+@router.get("/api/users", responses=ADMINS)
+def users(service: TheService, admin: TheAdmin) -> list[UserShown]:
+    return [
+        UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
+        for user in service.accounts.all()
+    ]
+
+
+@router.get("/api/me")
+def me(user: TheUser) -> UserShown:
+    """Who you are."""
+    return UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
+
+
+@router.post("/api/users", status_code=201, responses=ADMINS)
+def add_user(new: NewUser, service: TheService, admin: TheAdmin) -> NewToken:
+    """A new user. The token is shown once: only its hash is kept."""
+    user, token = service.accounts.add(new.name, new.role)
+    return NewToken(name=user.name, token=token)
+
+
+@router.post("/api/users/{name}/token", responses={**ADMINS, **NOT_FOUND})
+def renew_token(name: str, service: TheService, admin: TheAdmin) -> NewToken:
+    """Another token for a user; the old one is void at once."""
+    return NewToken(name=name, token=service.accounts.renew(name))
+
+
+@router.put("/api/users/{name}/limit", responses={**ADMINS, **NOT_FOUND})
+async def set_limit(name: str, new: Limit, service: TheService, admin: TheAdmin) -> UserShown:
+    """No more than so many GPUs for this user's jobs together; null lifts the limit."""
+    service.accounts.get(name)
+    await committed(lambda done: service.set_limit(name, new.max_gpus, done), service)
+    user = service.accounts.get(name)
+    return UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
+
+
+@router.post("/api/link")
+def link(service: TheService, user: TheUser, request: Request) -> Link:
+    """A link that logs one browser in, once, within ten minutes."""
+    code = service.accounts.new_link(user)
+    return Link(url=f"{str(request.base_url).rstrip('/')}/login?code={code}")
+
+
+@router.get("/login", response_class=RedirectResponse, status_code=303)
+def login(service: TheService, request: Request, code: str = "") -> Response:
+    """Where the link leads: the browser gets its cookie and goes to the page."""
+    secret = service.accounts.redeem(code)
+    if secret is None:
+        return Response("This link was used before, or is too old.\n", 401, media_type="text/plain")
+    answer = RedirectResponse("/", 303)
+    answer.set_cookie(
+        COOKIE,
+        secret,
+        max_age=int(SESSION_SECONDS),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return answer
+
+
+@router.get("/health", responses={503: {"model": Health}})
+def health(service: TheService, response: Response) -> Health:
+    """Is all well? Open to all; says nothing of jobs."""
+    problems = service.problems()
+    if problems:
+        response.status_code = 503
+    return Health(ok=not problems, version=SOFTWARE, problems=problems)
+
+
+@router.get("/metrics", response_class=Response)
+def metrics(service: TheService) -> Response:
+    """For Prometheus: counts and durations, no names of jobs."""
+    return Response(exposition(service), media_type="text/plain; version=0.0.4")

@@ -1,0 +1,212 @@
+"""Jobs: queue one, look at them, change, cancel, read their output."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from ones.control.api.access import TheJob, TheService, TheUser, committed
+from ones.control.api.models import (
+    NOT_FOUND,
+    PROBLEMS,
+    Change,
+    Changed,
+    Curves,
+    JobDetails,
+    JobShown,
+    Launch,
+    NewJob,
+    StoryLine,
+    Submitted,
+)
+from ones.control.readmodels.story import curves, story
+from ones.control.service import Service
+from ones.control.submission import Submission, scrubbed
+from ones.core.job import Job
+from ones.errors import InvalidJobError, UnknownNameError
+from ones.stopping import StopRule
+
+router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=PROBLEMS)
+
+LOG_BYTES = 1 << 20
+POLL_SECONDS = 0.1
+
+
+@router.post("", status_code=201)
+async def submit(new: NewJob, service: TheService, user: TheUser) -> Submitted:
+    """Queue a job. The answer comes when it is safe: it will run, whatever happens."""
+    slots = len(service.usable_slots())
+    least = new.gpus or new.min_gpus
+    if least > slots:
+        field = "gpus" if new.gpus else "min_gpus"
+        raise InvalidJobError(new.name or "new", f"{field} {least} is more than the {slots} here")
+    name = new.name or _name_of(new.command)
+    job = Job(
+        id=service.new_id(name),
+        submitted_at=0.0,  # stamped when it is received
+        kind=new.kind or _script_of(new.command),
+        owner=user.name,
+        command=tuple(new.command),
+        priority=new.priority,
+        min_gpus=least,
+        max_gpus=new.gpus or new.max_gpus,
+        requested_gpus=new.gpus or max(new.requested_gpus, new.min_gpus),
+        requested_batch=new.batch,
+        epochs=new.epochs,
+        stop=StopRule(
+            target_accuracy=new.target_accuracy,
+            target_epochs=new.target_epochs,
+            patience=new.patience,
+            max_epochs=new.max_epochs,
+        ),
+        retries=new.retries,
+    )
+    submission = Submission(
+        name=name,
+        argv=tuple(new.command),
+        cwd=new.cwd,
+        env=scrubbed(new.env),
+        elastic=False if new.gpus else new.elastic,
+        max_run_seconds=new.max_run_seconds,
+        tags=tuple(new.tags),
+        git=new.git,
+        files=new.files,
+    )
+    await committed(lambda done: service.submit(job, submission, done), service)
+    return Submitted(id=job.id)
+
+
+@router.get("")
+def jobs(
+    service: TheService,
+    user: TheUser,
+    state: Annotated[list[str] | None, Query(description="only these", max_length=20)] = None,
+    all: Annotated[bool, Query(description="also those that have ended")] = False,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> list[JobShown]:
+    """Jobs that you may see, the newest first."""
+    owner = None if user.is_admin else user.name
+    cards = service.board.listed(
+        owner=owner,
+        states=set(state) if state else None,
+        limit=limit,
+        over=all or bool(state),
+    )
+    now = service.clock.now()
+    return [JobShown.model_validate(card.at(now)) for card in cards]
+
+
+@router.get("/{job}", responses=NOT_FOUND)
+def job(card: TheJob, service: TheService) -> JobDetails:
+    """One job, with its environment and what was recorded at its submission."""
+    submission = service.board.submission(card.id)
+    more: dict[str, Any] = {"cwd": "", "git": "", "env": {}, "files": {}}
+    if submission is not None:
+        more = {
+            "cwd": submission.cwd,
+            "git": submission.git,
+            "env": dict(submission.env),
+            "files": dict(submission.files),
+        }
+    return JobDetails.model_validate({**card.at(service.clock.now()), **more})
+
+
+@router.patch("/{job}", responses=NOT_FOUND)
+async def change(card: TheJob, new: Change, service: TheService) -> Changed:
+    """Another priority."""
+    await committed(lambda done: service.set_priority(card.id, new.priority, done), service)
+    return Changed(id=card.id, state=service.board.cards[card.id].state)
+
+
+@router.post("/{job}/cancel", responses=NOT_FOUND)
+async def cancel(card: TheJob, service: TheService, user: TheUser) -> Changed:
+    """End it; of a job that has ended nothing changes."""
+    if not card.over:
+        await committed(lambda done: service.cancel(card.id, user.name, done), service)
+    return Changed(id=card.id, state=service.board.cards[card.id].state)
+
+
+@router.get("/{job}/story", responses=NOT_FOUND)
+def why(
+    card: TheJob,
+    service: TheService,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> list[StoryLine]:
+    """What happened to it and why, the oldest first."""
+    return [StoryLine.model_validate(asdict(line)) for line in story(service.store, card.id, limit)]
+
+
+@router.get("/{job}/curves", responses=NOT_FOUND)
+def job_curves(card: TheJob, service: TheService) -> Curves:
+    """Loss, accuracy, batch, GPUs and samples per second, against time."""
+    return Curves.model_validate(curves(service.store, card.id))
+
+
+@router.get("/{job}/launches", responses=NOT_FOUND)
+def launches(card: TheJob, service: TheService) -> list[Launch]:
+    """Its processes, in the order of their start."""
+    return [
+        Launch(
+            id=process.id,
+            slots=list(process.slots),
+            pid=process.pid,
+            alive=process.alive,
+            exit_code=process.exit.code if process.exit else None,
+            ended=process.exit.told() if process.exit else "",
+        )
+        for process in service.launcher.history(card.id)
+    ]
+
+
+@router.get(
+    "/{job}/launches/{launch}/log",
+    responses={**NOT_FOUND, 200: {"content": {"application/octet-stream": {}}}},
+    response_class=Response,
+)
+async def log(
+    card: TheJob,
+    launch: str,
+    service: TheService,
+    offset: Annotated[int, Query(ge=-(2**53), le=2**53, description="below 0: from the end")] = 0,
+    limit: Annotated[int, Query(ge=1, le=LOG_BYTES)] = LOG_BYTES,
+    wait: Annotated[float, Query(ge=0, le=30, description="for more, if it lives")] = 0.0,
+) -> Response:
+    """Output from an offset on. `X-Offset` is where it really begins (older output may have been
+    dropped), `X-Next` where to go on, `X-Over` whether nothing will follow."""
+    known = {p.id: p for p in await asyncio.to_thread(service.launcher.history, card.id)}
+    if launch not in known:
+        raise UnknownNameError("launch", launch, known)
+    deadline = asyncio.get_running_loop().time() + wait
+    while True:
+        over = not await asyncio.to_thread(_alive, service, card.id, launch)
+        chunk = await asyncio.to_thread(service.launcher.logs, card.id, launch, offset, limit)
+        if chunk.data or over or asyncio.get_running_loop().time() >= deadline:
+            break
+        await asyncio.sleep(POLL_SECONDS)
+    headers = {
+        "X-Offset": str(chunk.offset),
+        "X-Next": str(chunk.next),
+        "X-Over": str(over and chunk.next >= chunk.end).lower(),
+    }
+    return Response(chunk.data, media_type="application/octet-stream", headers=headers)
+
+
+def _alive(service: Service, job: str, launch: str) -> bool:
+    process = service.launcher.running().get(launch)
+    return process is not None and process.alive
+
+
+def _script_of(command: list[str]) -> str:
+    """What is run, as a path: the default of a job's kind."""
+    for word in command[1:]:
+        if word.endswith(".py"):
+            return word
+    return command[0]
+
+
+def _name_of(command: list[str]) -> str:
+    return PurePath(_script_of(command)).stem[:100] or "job"

@@ -1,0 +1,64 @@
+"""What Prometheus reads: made when it is asked for, from the board."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ones.control.service import Service
+
+
+class _Collector:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        service = self._service
+        board = service.board
+        cards = list(board.cards.values())
+        jobs = GaugeMetricFamily("ones_jobs", "Jobs by state.", labels=["state"])
+        for state, count in sorted(Counter(card.state for card in cards).items()):
+            jobs.add_metric([state], count)
+        yield jobs
+        slots = service.launcher.slots()
+        held = sum(len(card.workers) for card in cards)
+        yield GaugeMetricFamily("ones_slots", "Slots that are offered.", len(slots))
+        yield GaugeMetricFamily("ones_slots_held", "Slots that a job's worker is on.", held)
+        yield CounterMetricFamily("ones_plans", "Plans that were carried out.", board.plan_number)
+        for name, words in (
+            ("rescales", "Changes of size or batch without a restart."),
+            ("preemptions", "Jobs that were stopped for others."),
+            ("losses", "Workers that died."),
+        ):
+            total = sum(getattr(card, name) for card in cards)
+            yield CounterMetricFamily(f"ones_{name}", words, total)
+        pauses = sum(card.pause_seconds for card in cards)
+        yield CounterMetricFamily("ones_pause_seconds", "Training time lost to changes.", pauses)
+        dropped = CounterMetricFamily(
+            "ones_reports_dropped", "Reports that came late, twice, or of nobody.", labels=["cause"]
+        )
+        for cause, count in sorted(board.dropped.items()):
+            dropped.add_metric([cause], count)
+        yield dropped
+        recent = sorted(service.engine.decision_seconds)
+        if recent:
+            yield GaugeMetricFamily(
+                "ones_decision_seconds",
+                "From an event to its orders given, median of the last ones.",
+                recent[len(recent) // 2],
+            )
+        yield CounterMetricFamily(
+            "ones_log_entries", "Entries of the run log.", service.recorder.number
+        )
+        yield CounterMetricFamily(
+            "ones_commits", "Transactions since the start.", service.store.commits
+        )
+
+
+def exposition(service: Service) -> bytes:
+    registry = CollectorRegistry()
+    registry.register(_Collector(service))
+    return generate_latest(registry)

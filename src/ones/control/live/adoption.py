@@ -1,0 +1,130 @@
+"""After a restart: what the log says and what the launcher finds become one again.
+
+The log knows who should be on which GPU; the launcher knows what lives, and how what does
+not live has ended. Known and alive: adopted. Known and gone: told now, as it would have
+been told then. Unknown: stopped. An order that was being carried out is begun again: every
+launch has its id and starts once, every order to workers has its plan and is taken once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from ones.control.live.engine import LiveEngine
+from ones.control.live.jobs import NOW, LiveJob, LiveWorker, gpu_of, plan_of
+from ones.control.schema import heard, submissions
+from ones.control.store import Store
+from ones.control.submission import Submission
+from ones.core import events as ev
+from ones.core.job import Generation, JobId
+from ones.core.plan import Action, Finish, Rescale, Start, Stop
+from ones.core.record import JobRecord, OrderKind
+from ones.core.state import State
+from ones.launchers import Exited, Process, Started
+from ones.launchers.api import Launcher
+
+#: of a worker whose job has ended: nothing but its GPU is left of it, and no plan is newer
+LAST = Generation(2**62)
+
+
+def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) -> None:
+    """To be called in the thread that will turn the loop, before it does."""
+    known = _submissions(store)
+    for record in state.records.values():
+        job = LiveJob(record.id, known[record.id], record.generation, record.description)
+        job.elastic = job.submission.elastic is not False
+        engine.jobs[record.id] = job
+    found = launcher.running()
+    reports = {row.launch: row for row in store.rows(sa.select(heard))}
+    for process in found.values():
+        _take_in(engine, state, launcher, process, reports)
+    for job_id, record in state.records.items():
+        order = _order_of(record)
+        if order is not None:
+            assert record.in_flight is not None
+            engine.begin(order, record.in_flight.plan)
+            _count_ready(engine.jobs[job_id], record)
+    # what ended meanwhile is told after the orders stand again, so that it finds them
+    for process in found.values():
+        if process.exit is not None:
+            engine.on_launcher(Exited(process.id, process.exit))
+        elif process.pid is not None:
+            engine.on_launcher(Started(process.id, process.pid))
+    _vacate(engine, state)
+
+
+def _take_in(
+    engine: LiveEngine,
+    state: State,
+    launcher: Launcher,
+    process: Process,
+    reports: Mapping[str, sa.Row[tuple[str, str, int, bool]]],
+) -> None:
+    job_id, plan = JobId(process.job), plan_of(process.id)
+    gpus = tuple(map(gpu_of, process.slots))
+    mine = [
+        gpu
+        for gpu in gpus
+        if (occupant := state.occupants.get(gpu)) is not None
+        and (occupant.job, occupant.plan) == (job_id, plan)
+    ]
+    if not mine:
+        if process.alive:
+            launcher.stop(process.id, 0.0)  # nobody knows of it
+        elif job_id not in state.records:
+            launcher.forget(job_id)
+        return
+    job = engine.jobs.get(job_id)
+    if job is None:  # it has ended, and its workers were still there
+        job = LiveJob(job_id, Submission(name=job_id, argv=("-",), cwd="/"), LAST, ended=True)
+        engine.jobs[job_id] = job
+        if process.alive:
+            launcher.stop(process.id, 0.0)
+    row = reports.get(process.id)
+    worker = LiveWorker(process.id, tuple(mine), plan)
+    if row is not None:
+        worker.heard, worker.joined = row.number, row.joined
+    job.workers[process.id] = worker
+
+
+def _order_of(record: JobRecord) -> Action | None:
+    """What was being carried out, as it was ordered."""
+    order = record.in_flight
+    if order is None:
+        return None
+    if record.ending is not None and record.ending.ordered:
+        return Finish(record.id, record.ending.reason, record.ending.message)
+    match order.kind:
+        case OrderKind.START:
+            assert order.allocation is not None
+            return Start(record.id, order.allocation)
+        case OrderKind.RESCALE:
+            assert order.allocation is not None
+            return Rescale(record.id, order.allocation)
+        case OrderKind.STOP:
+            return Stop(record.id)
+
+
+def _count_ready(job: LiveJob, record: JobRecord) -> None:
+    if job.pending is not None:
+        job.pending.ready |= record.ready
+
+
+def _vacate(engine: LiveEngine, state: State) -> None:
+    """GPUs that somebody should be on and nobody is: the process never came to be."""
+    for gpu, occupant in list(state.occupants.items()):
+        job = engine.jobs.get(occupant.job)
+        if job is not None and job.on(gpu) is not None:
+            continue
+        if job is None or job.ended:
+            engine.tell(ev.WorkerLeft(NOW, occupant.job, LAST, gpu))
+        else:
+            why = "it was not there when the service came back"
+            engine.tell(ev.WorkerLost(NOW, occupant.job, Generation(occupant.plan), gpu, why))
+
+
+def _submissions(store: Store) -> dict[str, Submission]:
+    rows = store.rows(sa.select(submissions.c.job, submissions.c.body))
+    return {row.job: Submission.decoded(row.body) for row in rows}

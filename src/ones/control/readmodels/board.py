@@ -1,0 +1,124 @@
+"""All jobs as they are now. The brain's thread pins cards up, everybody reads them.
+
+A card is replaced and never changed, and the board is a dictionary, so that no reader needs
+a lock. Who wants to follow gets every new card as it comes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from ones.control.readmodels.cards import JobCard, card_of, card_of_ended
+from ones.control.schema import submissions
+from ones.control.store import Store
+from ones.control.submission import Submission
+from ones.core.state import State
+
+#: news to a follower: (what it is, the card)
+Follower = Callable[[JobCard], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCard:
+    name: str
+    gpus: int
+    state: str
+
+
+class Board:
+    def __init__(self, store: Store, is_elastic: Callable[[str], bool]) -> None:
+        self._store = store
+        self._is_elastic = is_elastic
+        self.cards: dict[str, JobCard] = {}  # in order of submission
+        self.nodes: tuple[NodeCard, ...] = ()
+        self.now = 0.0
+        self.plan_number = 0
+        self.dropped: dict[str, int] = {}
+        self._submissions: dict[str, Submission] = {}
+        self._followers: dict[int, Follower] = {}
+        self._next_follower = 0
+        self._lock = threading.Lock()  # of the followers
+
+    def fill(self, state: State) -> None:
+        """After a restart: everybody who is known."""
+        rows = self._store.rows(sa.select(submissions.c.job, submissions.c.body))
+        self._submissions = {row.job: Submission.decoded(row.body) for row in rows}
+        known = [(o.submitted_at, o.id) for o in state.ended.values()]
+        known += [(r.job.submitted_at, r.id) for r in state.records.values()]
+        self.update(state, (job for _, job in sorted(known)))
+
+    def submitted(self, job: str, submission: Submission) -> None:
+        """Known before the brain hears of it, so that its first card has its name."""
+        self._submissions[job] = submission
+
+    def submission(self, job: str) -> Submission | None:
+        return self._submissions.get(job)
+
+    def update(self, state: State, jobs: Iterable[str]) -> None:
+        """In the brain's thread."""
+        self.now, self.plan_number = state.now, state.plan_number
+        self.dropped = dict(state.dropped)
+        self.nodes = tuple(
+            NodeCard(node.id, node.gpus, node.state.value) for node in state.cluster.nodes.values()
+        )
+        for job in jobs:
+            card = self._card(state, job)
+            if card is not None and card != self.cards.get(job):
+                self.cards[job] = card
+                self._tell(card)
+
+    def _card(self, state: State, job: str) -> JobCard | None:
+        submission = self._submissions.get(job)
+        record = state.records.get(job)  # type: ignore[call-overload]
+        if record is not None:
+            return card_of(record, submission, elastic=self._is_elastic(job))
+        outcome = state.ended.get(job)  # type: ignore[call-overload]
+        if outcome is not None:
+            last = self.cards.get(job)
+            return card_of_ended(outcome, submission, last, elastic=self._is_elastic(job))
+        return None
+
+    # followers
+
+    def follow(self, follower: Follower) -> Callable[[], None]:
+        """Every new card from now on, in the brain's thread; call what is returned to end it."""
+        with self._lock:
+            self._next_follower += 1
+            number = self._next_follower
+            self._followers[number] = follower
+        return lambda: self._unfollow(number)
+
+    def _unfollow(self, number: int) -> None:
+        with self._lock:
+            self._followers.pop(number, None)
+
+    def _tell(self, card: JobCard) -> None:
+        with self._lock:
+            followers = list(self._followers.values())
+        for follower in followers:
+            follower(card)
+
+    # what is asked of it
+
+    def live(self) -> list[JobCard]:
+        return [card for card in list(self.cards.values()) if not card.over]
+
+    def listed(
+        self, *, owner: str | None, states: set[str] | None, over: bool, limit: int
+    ) -> list[JobCard]:
+        """The newest first."""
+        found = []
+        for card in reversed(list(self.cards.values())):
+            if (
+                (owner is None or card.owner == owner)
+                and (states is None or card.state in states)
+                and (over or not card.over)
+            ):
+                found.append(card)
+                if len(found) == limit:
+                    break
+        return found

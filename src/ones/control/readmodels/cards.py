@@ -1,0 +1,176 @@
+"""A job as it is shown: one frozen card, made anew whenever the brain has touched the job."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ones.control.submission import Submission
+from ones.core.job import Phase
+from ones.core.record import JobRecord, Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCard:
+    gpu: str
+    batch: int
+    micro_steps: int = 1
+    leaving: bool = False  # still there, and on its way out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCard:
+    id: str
+    name: str
+    owner: str
+    state: str  # a phase, or how it ended
+    elastic: bool  # False: fixed-size, for its script does not call ones.join
+    kind: str
+    command: tuple[str, ...]
+    tags: tuple[str, ...]
+    priority: float
+    min_gpus: int
+    max_gpus: int | None
+    workers: tuple[WorkerCard, ...]
+    batch: int | None  # global, per optimizer step
+    epochs: int
+    samples: int
+    dataset_size: int | None
+    loss: float | None
+    accuracy: float | None
+    step_seconds: float | None
+    eta: float | None
+    eta_low: float | None
+    eta_high: float | None
+    note: str  # why it is as it is, in the policy's words
+    message: str  # why it ended
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    queue_seconds: float
+    run_seconds: float
+    gpu_seconds: float
+    booked_at: float  # the three above are booked up to here
+    rescales: int
+    pause_seconds: float
+    preemptions: int
+    losses: int
+    failures: int
+
+    @property
+    def over(self) -> bool:
+        return self.ended_at is not None
+
+    def at(self, now: float) -> dict[str, Any]:
+        """As plain values, with times booked up to now."""
+        plain = asdict(self)
+        del plain["booked_at"]
+        plain["gpus"] = len(self.workers)
+        if not self.over:
+            elapsed = max(0.0, now - self.booked_at)
+            plain["run_seconds" if self.workers else "queue_seconds"] += elapsed
+            plain["gpu_seconds"] += elapsed * len(self.workers)
+        return plain
+
+
+def card_of(record: JobRecord, submission: Submission | None, *, elastic: bool) -> JobCard:
+    """Of a job that has not ended."""
+    job, forecast = record.job, record.forecast
+    shown = record.held
+    if shown is None and record.in_flight is not None:
+        shown = record.in_flight.allocation
+    there = {w.gpu: w for w in shown.workers} if shown is not None else {}
+    workers = tuple(
+        WorkerCard(
+            gpu=str(gpu),
+            batch=there[gpu].batch if gpu in there else 0,
+            micro_steps=there[gpu].micro_steps if gpu in there else 1,
+            leaving=gpu not in there,
+        )
+        for gpu in sorted(record.occupied)
+    )
+    return JobCard(
+        id=job.id,
+        name=submission.name if submission else job.id,
+        owner=job.owner,
+        state=record.phase.value,
+        elastic=elastic,
+        kind=job.kind,
+        command=job.command,
+        tags=submission.tags if submission else (),
+        priority=record.priority,
+        min_gpus=job.min_gpus,
+        max_gpus=job.max_gpus,
+        workers=workers,
+        batch=(shown.batch or None) if shown is not None else None,
+        epochs=record.epochs,
+        samples=record.samples + record.epoch_samples,
+        dataset_size=record.description.dataset_size if record.description else None,
+        loss=record.loss,
+        accuracy=record.accuracy,
+        step_seconds=record.step_seconds,
+        eta=forecast.eta if forecast else None,
+        eta_low=forecast.low if forecast else None,
+        eta_high=forecast.high if forecast else None,
+        note=record.note,
+        message=record.ending.message if record.ending else "",
+        submitted_at=job.submitted_at,
+        started_at=record.started_at,
+        ended_at=None,
+        queue_seconds=record.queue_seconds,
+        run_seconds=record.run_seconds,
+        gpu_seconds=record.gpu_seconds,
+        booked_at=record.since,
+        rescales=record.rescales,
+        pause_seconds=record.pause_seconds,
+        preemptions=record.preemptions,
+        losses=record.losses,
+        failures=record.failures,
+    )
+
+
+def card_of_ended(
+    outcome: Outcome, submission: Submission | None, last: JobCard | None, *, elastic: bool
+) -> JobCard:
+    """Of a job that has. `last`: its card before that, if it was seen alive."""
+    return JobCard(
+        id=outcome.id,
+        name=submission.name if submission else outcome.id,
+        owner=outcome.owner,
+        state=outcome.reason.value,
+        elastic=last.elastic if last else elastic,
+        kind=outcome.kind,
+        command=submission.argv if submission else (),
+        tags=submission.tags if submission else (),
+        priority=last.priority if last else 0.0,
+        min_gpus=last.min_gpus if last else 1,
+        max_gpus=last.max_gpus if last else None,
+        workers=(),
+        batch=last.batch if last else None,
+        epochs=outcome.epochs,
+        samples=outcome.samples,
+        dataset_size=last.dataset_size if last else None,
+        loss=last.loss if last else None,
+        accuracy=last.accuracy if last else None,
+        step_seconds=last.step_seconds if last else None,
+        eta=None,
+        eta_low=None,
+        eta_high=None,
+        note="",
+        message=outcome.message,
+        submitted_at=outcome.submitted_at,
+        started_at=outcome.started_at,
+        ended_at=outcome.ended_at,
+        queue_seconds=outcome.queue_seconds,
+        run_seconds=outcome.run_seconds,
+        gpu_seconds=outcome.gpu_seconds,
+        booked_at=outcome.ended_at,
+        rescales=outcome.rescales,
+        pause_seconds=outcome.pause_seconds,
+        preemptions=outcome.preemptions,
+        losses=outcome.losses,
+        failures=last.failures if last else 0,
+    )
+
+
+WAITING = Phase.WAITING.value

@@ -1,0 +1,98 @@
+"""Entries of the log in words, as `ones why` tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ones.core import events as ev
+from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop
+from ones.core.schedule import Allocation
+from ones.runlog import Entry
+
+
+def tell(entry: Entry, job: str) -> Iterator[tuple[str, str]]:
+    """(what it is, in words) for one job; nothing if the entry is not worth a line."""
+    if isinstance(entry, Plan):
+        notes: Any = entry.notes
+        if job in notes:
+            yield "reason", notes[job]
+        for action in entry.actions:
+            if action.job == job:
+                yield "order", tell_action(action)
+        return
+    told = _WORDS.get(type(entry))
+    if told is not None:
+        yield told[0], told[1](entry)
+
+
+def tell_action(action: Action) -> str:
+    match action:
+        case Start():
+            return f"starts on {_places(action.allocation)}"
+        case Rescale():
+            return f"is re-scaled to {_places(action.allocation)}"
+        case Prepare():
+            return f"will go to {_places(action.allocation)} when they are free"
+        case Stop():
+            return "is told to save its work and leave"
+        case Finish():
+            return f"is ended: {action.message or action.reason.value}"
+        case _:
+            return "will not get what was prepared for it"
+
+
+def _places(allocation: Allocation) -> str:
+    gpus = ", ".join(map(str, allocation.gpus))
+    batch = f"batch {allocation.batch}" if allocation.batch else "the script's own batch"
+    return f"{gpus} with {batch}"
+
+
+def _submitted(event: ev.JobSubmitted) -> str:
+    by = f" by {event.job.owner}" if event.job.owner else ""
+    return f"submitted{by}: {' '.join(event.job.command)}"
+
+
+def _described(event: ev.JobDescribed) -> str:
+    megabytes = event.parameter_bytes / 1e6
+    return (
+        f"joined: {event.dataset_size:,} samples, batch {event.base_batch},"
+        f" {megabytes:.1f} MB of parameters"
+    )
+
+
+def _rescaled(event: ev.Rescaled) -> str:
+    what = "re-formed after a loss" if event.generation.incarnation else "re-scaled"
+    return f"{what}; it stood still for {event.pause_seconds:.3f} s"
+
+
+def _epoch(event: ev.EpochFinished) -> str:
+    numbers = [
+        f"{name} {value:.4g}"
+        for name, value in (("loss", event.loss), ("accuracy", event.accuracy))
+        if value is not None
+    ]
+    return f"epoch {event.epoch} done" + (f": {', '.join(numbers)}" if numbers else "")
+
+
+def _ended(event: ev.JobEnded) -> str:
+    return f"ended: {event.reason.value}" + (f" ({event.message})" if event.message else "")
+
+
+_WORDS: dict[type[ev.Event], tuple[str, Callable[[Any], str]]] = {
+    ev.JobSubmitted: ("submitted", _submitted),
+    ev.JobDescribed: ("joined", _described),
+    ev.WorkerReady: ("ready", lambda e: f"the worker on {e.gpu} trains"),
+    ev.WorkerLeft: ("left", lambda e: f"the worker on {e.gpu} has left"),
+    ev.WorkerLost: ("lost", lambda e: f"lost the worker on {e.gpu}: {e.reason}"),
+    ev.Rescaled: ("rescaled", _rescaled),
+    ev.RescaleFailed: ("failed", lambda e: f"the change failed: {e.reason}"),
+    ev.EpochFinished: ("epoch", _epoch),
+    ev.MemoryLimitLearned: (
+        "memory",
+        lambda e: f"no more than {e.max_local_batch} samples fit one GPU at once",
+    ),
+    ev.CancelRequested: ("cancel", lambda e: f"cancelled by {e.by or 'somebody'}"),
+    ev.PriorityChanged: ("priority", lambda e: f"its priority is {e.priority:g} now"),
+    ev.JobEnded: ("ended", _ended),
+}

@@ -1,0 +1,170 @@
+"""Run the service: sockets, signals, and the order in which things begin and end."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ones.config import ServiceSettings, Settings
+from ones.control.live.patience import Patience
+from ones.control.service import Options, Service
+from ones.control.statedir import Address, StateDir
+from ones.errors import BugError, InvalidSettingError, OnesError, UserError, WorldError
+from ones.launchers.local import LocalLauncher, local_slots
+
+NODE = "local"
+SHUTDOWN_SECONDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What is told once the service can be reached."""
+
+    url: str
+    link: str
+    slots: int
+    unused: tuple[str, ...]  # GPUs that strangers are on
+
+
+def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
+    """Until SIGTERM or SIGINT. The workers go on; `ones down` ends them."""
+    import uvicorn
+
+    from ones.control.api import create_app
+
+    of_service = settings.service
+    directory = StateDir.of(of_service.state)
+    directory.make()
+    slots = local_slots(NODE, directory.runs, of_service.slots)
+    usable = [slot for slot in slots if not slot.used_by]
+    if not usable:
+        raise UserError(_no_slots(len(slots)))
+    service = Service(
+        directory,
+        LocalLauncher(directory.runs, slots),
+        Options(
+            policy=of_service.policy,
+            seed=of_service.seed,
+            settings=settings.policy.get(of_service.policy, {}),
+            database=of_service.database,
+            patience=Patience(
+                join_seconds=of_service.join_seconds,
+                grace_seconds=of_service.grace_seconds,
+                silence_seconds=of_service.silence_seconds,
+            ),
+        ),
+    )
+    listener = _listen(of_service.host, of_service.port)
+    tls = bool(of_service.tls_certificate)
+    url = _url(listener, of_service.host, tls=tls)
+    config = uvicorn.Config(
+        create_app(service),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        ssl_certfile=of_service.tls_certificate or None,
+        ssl_keyfile=of_service.tls_key or None,
+    )
+    server = uvicorn.Server(config)
+
+    def fail() -> None:
+        server.should_exit = True
+
+    service.on_failure = fail
+    service.start(url)
+    service.first_admin()
+    directory.write_address(Address(pid=os.getpid(), url=url))
+    on_ready(
+        Ready(
+            url,
+            _link(service, url),
+            len(usable),
+            tuple(f"{s.id} ({', '.join(s.used_by)})" for s in slots if s.used_by),
+        )
+    )
+    _notice_the_end(server, service)
+    server.run(sockets=[listener])
+    service.closing = True
+    service.stop()
+    if service.failure is not None:
+        raise BugError(f"the scheduler has stopped: {service.failure}")
+
+
+def _notice_the_end(server: Any, service: Service) -> None:  # noqa: ANN401
+    """Long answers must end when the server is told to: they look at `closing`."""
+    handle = server.handle_exit
+
+    def noticed(number: int, frame: object) -> None:
+        service.closing = True
+        handle(number, frame)
+
+    server.handle_exit = noticed
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as problem:
+        raise WorldError(
+            f"{host}:{port}: {problem.strerror or problem}; choose another with --port"
+        ) from problem
+    except OverflowError as problem:
+        raise InvalidSettingError(f"port: {port} is not a port") from problem
+    return listener
+
+
+def _url(listener: socket.socket, host: str, *, tls: bool) -> str:
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    if ":" in shown:
+        shown = f"[{shown}]"
+    return f"{'https' if tls else 'http'}://{shown}:{listener.getsockname()[1]}"
+
+
+def _link(service: Service, url: str) -> str:
+    admins = [user for user in service.accounts.all() if user.is_admin]
+    return f"{url}/login?code={service.accounts.new_link(admins[0])}" if admins else url
+
+
+def _no_slots(found: int) -> str:
+    if found:
+        return f"all {found} GPUs of this machine are in use by others; see nvidia-smi"
+    return "no GPU was found; offer CPU slots with: ones up --slots 4"
+
+
+def stop_jobs(directory: StateDir) -> None:
+    """End all workers of a service that is down: they save their work, and wait for the next."""
+    launcher = LocalLauncher(directory.runs, [])
+    launcher.open(lambda event: None)
+    launcher.close(kill=True)
+
+
+def main() -> int:
+    """`python -m ones.control.server`, as `ones up` starts it: settings on standard input."""
+    given = json.loads(sys.stdin.read())
+    settings = Settings(service=ServiceSettings(**given["service"]), policy=given["policy"])
+
+    def tell(ready: Ready) -> None:
+        print(f"listening on {ready.url}", flush=True)
+
+    try:
+        serve(settings, tell)
+    except OnesError as problem:
+        print(f"error: {problem}", file=sys.stderr, flush=True)
+        return problem.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        sys.exit(main())

@@ -1,0 +1,227 @@
+"""The parts of the live service, put together: store, brain, engine, launcher, board."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ones.control.accounts import Accounts, User
+from ones.control.clock import Clock
+from ones.control.live.adoption import adopt
+from ones.control.live.engine import LiveEngine, Surroundings
+from ones.control.live.hearing import hear
+from ones.control.live.jobs import NOW, LiveJob
+from ones.control.live.patience import Patience
+from ones.control.readmodels.board import Board
+from ones.control.recorder import begin, change_header, recover
+from ones.control.schema import submissions
+from ones.control.statedir import StateDir
+from ones.control.store import Done, Store, insert
+from ones.control.submission import Submission
+from ones.control.tokens import JobTokens
+from ones.control.version import SOFTWARE
+from ones.core import events as ev
+from ones.core.cluster import NodeId
+from ones.core.engine import drive
+from ones.core.job import Job, JobId, SwitchCost
+from ones.core.state import State
+from ones.errors import UserError
+from ones.launchers import Launcher, LauncherEvent, Slot
+from ones.policies import create
+from ones.runlog import VERSION, Header
+from ones.wire import Reports
+
+_NOT_IN_IDS = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    policy: str = "ones"
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the policy
+    database: str = ""
+    patience: Patience = field(default_factory=Patience)
+
+
+class Service:
+    """`start` takes up what was there before; `stop` leaves the workers to themselves."""
+
+    def __init__(self, state_dir: StateDir, launcher: Launcher, options: Options) -> None:
+        state_dir.make()
+        state_dir.lock()
+        self.dir = state_dir
+        self.launcher = launcher
+        self._options = options
+        self.policy = options.policy
+        self.closing = False
+        self.failure: BaseException | None = None  # of the brain's thread: the end of everything
+        self.on_failure: Callable[[], None] = lambda: None
+        self.store = Store(options.database or state_dir.database)
+        self.accounts = Accounts(self.store)
+        self.tokens = JobTokens.kept_in(state_dir.key)
+        self.board = Board(self.store, self._is_elastic)
+        self._ids = threading.Lock()
+        self._last_id = 0
+        self._thread = threading.Thread(target=self._run, name="ones-brain", daemon=True)
+        self._early: list[LauncherEvent] | None = []
+
+    def start(self, url: str) -> None:
+        """`url`: where workers reach us."""
+        options = self._options
+        policy = create(options.policy, seed=options.seed, **options.settings)
+        wanted = Header(
+            version=VERSION,
+            software=SOFTWARE,
+            policy=options.policy,
+            seed=options.seed,
+            settings=dict(options.settings),
+            nodes=(),  # they come up as events
+            switch_cost=SwitchCost(),
+        )
+        header = begin(self.store, wanted)
+        self.brain, self.recorder = recover(self.store, header, policy)
+        if header != wanted:
+            change_header(self.store, wanted)
+        self.clock = Clock(self.brain.state.now)
+        self.launcher.open(self._on_launcher)
+        self.engine = LiveEngine(
+            self.brain.state,
+            Surroundings(
+                store=self.store,
+                recorder=self.recorder,
+                launcher=self.launcher,
+                clock=self.clock,
+                tokens=self.tokens,
+                url=url,
+                checkpoints=self.dir.checkpoints,
+                patience=options.patience,
+            ),
+            self.board.update,
+        )
+        adopt(self.engine, self.brain.state, self.store, self.launcher)
+        early, self._early = self._early or [], None
+        for event in early:
+            self.engine.on_launcher(event)
+        self._bring_up_nodes(self.brain.state)
+        self.board.fill(self.brain.state)
+        self._thread.start()
+
+    def stop(self, *, kill: bool = False) -> None:
+        if self._thread.is_alive():
+            self.engine.stop()
+            self._thread.join()
+        self.launcher.close(kill=kill)
+        self.store.close()
+        self.dir.unlock()
+
+    def _run(self) -> None:
+        try:
+            drive(self.brain, self.engine, self.recorder)
+        except BaseException as failure:
+            self.failure = failure
+            traceback.print_exc()
+            self.on_failure()
+
+    def _on_launcher(self, event: LauncherEvent) -> None:
+        if self._early is not None:
+            self._early.append(event)
+        else:
+            self.engine.on_launcher(event)
+
+    def _bring_up_nodes(self, state: State) -> None:
+        wanted: dict[str, int] = {}
+        for slot in self.usable_slots():
+            wanted[slot.node] = wanted.get(slot.node, 0) + 1
+        for name, gpus in wanted.items():
+            node = NodeId(name)
+            known = state.cluster.nodes.get(node)
+            if known is not None and known.gpus != gpus:
+                held = sorted(o.job for gpu, o in state.occupants.items() if gpu.node == node)
+                if held:
+                    raise UserError(
+                        f"slots: {gpus} now, {known.gpus} before, and {held[0]} is still there:"
+                        f" start with {known.gpus}, or end the jobs first (ones down)"
+                    )
+                self.engine.tell(ev.NodeDown(NOW, node))
+            if known is None or known.gpus != gpus or known.state.value == "down":
+                self.engine.tell(ev.NodeUp(NOW, node, gpus))
+
+    def usable_slots(self) -> list[Slot]:
+        return [slot for slot in self.launcher.slots() if not slot.used_by]
+
+    def _is_elastic(self, job: str) -> bool:
+        live = self.engine.jobs.get(JobId(job))
+        if live is not None:
+            return live.elastic
+        submission = self.board.submission(job)
+        return submission is None or submission.elastic is not False
+
+    # what the interface asks for; from any thread
+
+    def submit(self, job: Job, submission: Submission, done: Done) -> None:
+        """`job.id` comes from `new_id`."""
+        live = LiveJob(job.id, submission, elastic=submission.elastic is not False)
+        row = {
+            "job": job.id,
+            "owner": job.owner,
+            "submitted_at": self.clock.now(),
+            "body": submission.encoded(),
+        }
+        self.board.submitted(job.id, submission)
+
+        def enter() -> None:
+            self.engine.jobs[job.id] = live
+            event = ev.JobSubmitted(NOW, job)
+            self.engine.say(event, [insert(submissions, row)], self._when_shown(done))
+
+        self.engine.post(enter)
+
+    def _when_shown(self, done: Done) -> Done:
+        """Not only safe, but also on the board: stimuli are run after it was brought up to date."""
+        return lambda problem: self.engine.post(lambda: done(problem))
+
+    def new_id(self, name: str) -> JobId:
+        """Short and speaking: `bert-7`."""
+        word = _NOT_IN_IDS.sub("-", name.lower()).strip("-")[:40] or "job"
+        with self._ids:
+            self._last_id = max(self._last_id, len(self.board.cards)) + 1
+            while (job := f"{word}-{self._last_id}") in self.board.cards:
+                self._last_id += 1
+            return JobId(job)
+
+    def cancel(self, job: str, by: str, done: Done) -> None:
+        self.engine.tell(ev.CancelRequested(NOW, JobId(job), by), done=self._when_shown(done))
+
+    def set_priority(self, job: str, priority: float, done: Done) -> None:
+        event = ev.PriorityChanged(NOW, JobId(job), priority)
+        self.engine.tell(event, done=self._when_shown(done))
+
+    def set_limit(self, user: str, max_gpus: int | None, done: Done) -> None:
+        operation = self.accounts.limit(user, max_gpus)
+        self.engine.tell(ev.OwnerLimitSet(NOW, user, max_gpus), [operation], done)
+
+    def hear(self, message: Reports, done: Done) -> None:
+        self.engine.post(lambda: hear(self.engine, self.store, message, done))
+
+    def first_admin(self) -> None:
+        """On the very first start: who starts the service rules it."""
+        if self.accounts.all():
+            return
+        name = _NOT_IN_IDS.sub("-", getpass.getuser().lower()).strip("-") or "admin"
+        _, token = self.accounts.add(name, "admin")
+        self.dir.write_token(token)
+
+    def problems(self) -> list[str]:
+        """Why the service is not well; empty: it is."""
+        found = [self.store.problem] if self.store.problem else []
+        if self.failure is not None:
+            found.append(f"the scheduler has stopped: {self.failure}")
+        return found
+
+    def may_see(self, user: User, owner: str) -> bool:
+        return user.is_admin or user.name == owner

@@ -1,0 +1,129 @@
+"""The directory that holds all the service keeps, and the lock that lets one controller in.
+
+ones.db         the database (and its -wal and -shm files)
+runs/           run directories of jobs: their processes and their output
+checkpoints/    of jobs, unless they name another place
+key             from which tokens of jobs follow
+admin.token     of the user who first started the service
+controller.json where the running controller is reached
+controller.log  what it has to say
+lock            held by the controller while it lives
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ones.errors import UserError, WorldError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    pid: int
+    url: str
+
+
+class StateDir:
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().absolute()
+        self._lock: int | None = None
+
+    @classmethod
+    def of(cls, path: str) -> StateDir:
+        """As the setting says; empty: where a user's programs keep their state."""
+        if path:
+            return cls(Path(path))
+        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return cls(Path(base) / "ones")
+
+    @property
+    def database(self) -> str:
+        return f"sqlite:///{self.path / 'ones.db'}"
+
+    @property
+    def runs(self) -> Path:
+        return self.path / "runs"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def key(self) -> Path:
+        return self.path / "key"
+
+    @property
+    def token(self) -> Path:
+        return self.path / "admin.token"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "controller.log"
+
+    def make(self) -> None:
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in (self.runs, self.checkpoints):
+                directory.mkdir(mode=0o700, exist_ok=True)
+        except OSError as problem:
+            raise WorldError(f"{problem.filename}: {problem.strerror}") from problem
+
+    def lock(self) -> None:
+        """One controller for each directory: a second one is refused."""
+        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            where = self.address()
+            who = f" (pid {where.pid}, {where.url})" if where else ""
+            raise UserError(
+                f"{self.path}: another controller is running here{who}; stop it with: ones down"
+            ) from None
+        self._lock = handle
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def is_locked(self) -> bool:
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def write_address(self, address: Address) -> None:
+        path = self.path / "controller.json"
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(asdict(address)))
+        beside.replace(path)
+
+    def address(self) -> Address | None:
+        """Of the controller that was here last, whether it still is or not."""
+        try:
+            return Address(**json.loads((self.path / "controller.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write_token(self, token: str) -> None:
+        handle = os.open(self.token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(token + "\n")
+
+    def read_token(self) -> str | None:
+        try:
+            return self.token.read_text().strip()
+        except OSError:
+            return None

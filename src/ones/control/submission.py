@@ -1,0 +1,43 @@
+"""What a user asked for beyond what the scheduler needs: how to start the processes of a job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ones.wire.codec import Codec, parse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    name: str
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: does the script call `ones.join`? None: nobody looked. False: one process for all its GPUs
+    elastic: bool | None = None
+    max_run_seconds: float | None = None
+    tags: tuple[str, ...] = ()
+    git: str = ""  # commit, and whether files differed from it
+    files: Mapping[str, str] = field(default_factory=dict)  # path -> sha256 at submission
+
+    def encoded(self) -> str:
+        return json.dumps(_CODEC.encode(self))
+
+    @classmethod
+    def decoded(cls, text: str) -> Submission:
+        submission = _CODEC.decode(parse(text))
+        assert isinstance(submission, Submission)
+        return submission
+
+
+_CODEC = Codec(Submission)
+
+#: variables that belong to a session or to a service, and not to a training process
+NOT_PASSED = ("ONES_", "SSH_", "DBUS_", "XDG_SESSION", "SUDO_")
+
+
+def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
+    """Without what is ours to set and what a training process has no use for."""
+    return {k: v for k, v in env.items() if not k.startswith(NOT_PASSED)}

@@ -1,0 +1,46 @@
+"""Who may speak: tokens of users (random, only their hash is kept) and of jobs (derived).
+
+A job's token follows from the service's key and the job's id, so that it can be given to
+every worker that is started later, also after a restart, and is stored nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+KEY_BYTES = 32
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(KEY_BYTES)
+
+
+def hash_of(token: str) -> str:
+    """Of 32 random bytes: nobody finds them by trying, so that no slow hash is needed."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class JobTokens:
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    @classmethod
+    def kept_in(cls, path: Path) -> JobTokens:
+        """With the key of this file, which is made if it is not there."""
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return cls(path.read_bytes())
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+        return cls(path.read_bytes())
+
+    def of(self, job: str) -> str:
+        return hmac.new(self._key, job.encode(), hashlib.sha256).hexdigest()
+
+    def fits(self, job: str, token: str) -> bool:
+        return hmac.compare_digest(self.of(job), token)
