@@ -63,7 +63,9 @@ class RoundSettings:
     )
     batch_growth: float = field(
         default=4.0,
-        metadata={"help": "most that a batch grows from one epoch to the next (published: no limit)"},
+        metadata={
+            "help": "most that a batch grows from one epoch to the next (published: no limit)"
+        },
     )
 
     def __post_init__(self) -> None:
