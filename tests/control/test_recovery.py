@@ -71,6 +71,13 @@ def test_training_goes_on_while_the_controller_is_dead_and_is_adopted(
     assert (card["state"], card["epochs"], card["losses"]) == ("finished", 25, 0)
     assert [p["pid"] for p in world.launches(job)] == [before["pid"]], "one process, all the time"
     assert world.wait_end(fixed)["state"] == "finished"
+    world.restart()
+    again = world.job(job)
+    assert (again["loss"], again["accuracy"], again["cwd"]) == (
+        card["loss"],
+        card["accuracy"],
+        str(world.root),
+    ), "what was shown is kept"
     epochs = [e.epoch for e in entries(world) if isinstance(e, ev.EpochFinished)]
     assert epochs == list(range(1, 26)), "each report once"
     check_log(world)

@@ -62,6 +62,15 @@ submissions = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
 )
 
+#: the last card of every job that has ended, as it is shown
+ended_cards = sa.Table(
+    "ended_cards",
+    metadata,
+    sa.Column("job", sa.String, primary_key=True),
+    sa.Column("submitted_at", sa.Float, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
 #: how far each worker process has been heard: its reports up to `number` are in the log
 heard = sa.Table(
     "heard",

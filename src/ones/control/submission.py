@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import sqlalchemy as sa
+
+from ones.control.schema import submissions
+from ones.control.store import Store
 from ones.wire.codec import Codec, parse
 
 
@@ -33,6 +37,20 @@ class Submission:
 
 
 _CODEC = Codec(Submission)
+_AT_ONCE = 500  # names in one query
+
+
+def submissions_of(store: Store, jobs: Iterable[str]) -> dict[str, Submission]:
+    """Of these jobs only: environments are large."""
+    names = list(jobs)
+    found = {}
+    for first in range(0, len(names), _AT_ONCE):
+        some = names[first : first + _AT_ONCE]
+        query = sa.select(submissions.c.job, submissions.c.body)
+        for row in store.rows(query.where(submissions.c.job.in_(some))):
+            found[row.job] = Submission.decoded(row.body)
+    return found
+
 
 #: variables that belong to a session or to a service, and not to a training process
 NOT_PASSED = ("ONES_", "SSH_", "DBUS_", "XDG_SESSION", "SUDO_")

@@ -14,9 +14,9 @@ import sqlalchemy as sa
 
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW, LiveJob, LiveWorker, gpu_of, plan_of
-from ones.control.schema import heard, submissions
+from ones.control.schema import heard
 from ones.control.store import Store
-from ones.control.submission import Submission
+from ones.control.submission import Submission, submissions_of
 from ones.core import events as ev
 from ones.core.job import Generation, JobId
 from ones.core.plan import Action, Finish, Rescale, Start, Stop
@@ -31,7 +31,7 @@ LAST = Generation(2**62)
 
 def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) -> None:
     """To be called in the thread that will turn the loop, before it does."""
-    known = _submissions(store)
+    known = submissions_of(store, state.records)
     for record in state.records.values():
         job = LiveJob(record.id, known[record.id], record.generation, record.description)
         job.elastic = job.submission.elastic is not False
@@ -123,8 +123,3 @@ def _vacate(engine: LiveEngine, state: State) -> None:
         else:
             why = "it was not there when the service came back"
             engine.tell(ev.WorkerLost(NOW, occupant.job, Generation(occupant.plan), gpu, why))
-
-
-def _submissions(store: Store) -> dict[str, Submission]:
-    rows = store.rows(sa.select(submissions.c.job, submissions.c.body))
-    return {row.job: Submission.decoded(row.body) for row in rows}

@@ -6,16 +6,17 @@ a lock. Who wants to follow gets every new card as it comes.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
-from ones.control.readmodels.cards import JobCard, card_of, card_of_ended
-from ones.control.schema import submissions
-from ones.control.store import Store
-from ones.control.submission import Submission
+from ones.control.readmodels.cards import JobCard, card_from, card_of, card_of_ended
+from ones.control.schema import ended_cards
+from ones.control.store import Store, upsert
+from ones.control.submission import Submission, submissions_of
 from ones.core.state import State
 
 #: news to a follower: (what it is, the card)
@@ -45,18 +46,21 @@ class Board:
 
     def fill(self, state: State) -> None:
         """After a restart: everybody who is known."""
-        rows = self._store.rows(sa.select(submissions.c.job, submissions.c.body))
-        self._submissions = {row.job: Submission.decoded(row.body) for row in rows}
-        known = [(o.submitted_at, o.id) for o in state.ended.values()]
-        known += [(r.job.submitted_at, r.id) for r in state.records.values()]
-        self.update(state, (job for _, job in sorted(known)))
+        rows = self._store.rows(sa.select(ended_cards).order_by(ended_cards.c.submitted_at))
+        self.cards = {row.job: card_from(json.loads(row.body)) for row in rows}
+        # whose card was not written before a crash
+        rest = [*(job for job in state.ended if job not in self.cards), *state.records]
+        self._submissions = submissions_of(self._store, rest)
+        self.update(state, rest)
 
     def submitted(self, job: str, submission: Submission) -> None:
         """Known before the brain hears of it, so that its first card has its name."""
         self._submissions[job] = submission
 
     def submission(self, job: str) -> Submission | None:
-        return self._submissions.get(job)
+        """Of any job; reads the database for one that has ended."""
+        known = self._submissions.get(job)
+        return known or submissions_of(self._store, [job]).get(job)
 
     def update(self, state: State, jobs: Iterable[str]) -> None:
         """In the brain's thread."""
@@ -69,7 +73,18 @@ class Board:
             card = self._card(state, job)
             if card is not None and card != self.cards.get(job):
                 self.cards[job] = card
+                if card.over:
+                    self._keep(card)
                 self._tell(card)
+
+    def _keep(self, card: JobCard) -> None:
+        self._submissions.pop(card.id, None)
+        row = {
+            "job": card.id,
+            "submitted_at": card.submitted_at,
+            "body": json.dumps(asdict(card)),
+        }
+        self._store.write(operations=[upsert(ended_cards, row)])
 
     def _card(self, state: State, job: str) -> JobCard | None:
         submission = self._submissions.get(job)

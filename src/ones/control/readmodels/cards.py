@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ones.control.submission import Submission
-from ones.core.job import Phase
 from ones.core.record import JobRecord, Outcome
 
 
@@ -173,4 +172,8 @@ def card_of_ended(
     )
 
 
-WAITING = Phase.WAITING.value
+def card_from(plain: dict[str, Any]) -> JobCard:
+    """From the plain values of its fields."""
+    workers = tuple(WorkerCard(**worker) for worker in plain["workers"])
+    lists = {name: tuple(plain[name]) for name in ("command", "tags")}
+    return JobCard(**{**plain, **lists, "workers": workers})

@@ -47,6 +47,12 @@ def upgrade() -> None:
         sa.Column("body", sa.Text, nullable=False),
     )
     op.create_table(
+        "ended_cards",
+        sa.Column("job", sa.String, primary_key=True),
+        sa.Column("submitted_at", sa.Float, nullable=False),
+        sa.Column("body", sa.Text, nullable=False),
+    )
+    op.create_table(
         "heard",
         sa.Column("launch", sa.String, primary_key=True),
         sa.Column("job", sa.String, nullable=False),
@@ -75,6 +81,7 @@ def downgrade() -> None:
         "sessions",
         "users",
         "heard",
+        "ended_cards",
         "submissions",
         "outcomes",
         "snapshots",

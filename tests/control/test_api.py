@@ -1,0 +1,306 @@
+"""The HTTP interface: who may do what, what is refused and how, what is shown."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.control.world import ENV, World
+from tests.processes import wait_for
+
+
+@pytest.fixture(scope="module")
+def ann(world: World) -> Iterator[httpx.Client]:
+    """A user who is no admin."""
+    token = world.post("/api/users", {"name": "ann"}, 201)["token"]
+    with httpx.Client(
+        base_url=world.http.base_url, headers={"Authorization": f"Bearer {token}"}, timeout=30
+    ) as client:
+        yield client
+
+
+def new_job(**more: Any) -> dict[str, Any]:
+    return {"command": ["true"], "cwd": "/", "env": ENV, "gpus": 1, **more}
+
+
+def test_without_a_token_or_with_a_wrong_one_there_is_nothing(world: World) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}):
+        for method, path in (
+            ("GET", "/api/jobs"),
+            ("POST", "/api/jobs"),
+            ("GET", "/api/cluster"),
+            ("GET", "/api/events"),
+            ("GET", "/api/users"),
+            ("GET", "/api/decisions"),
+        ):
+            answer = httpx.request(
+                method, f"{world.http.base_url}{path}", headers=headers, json=new_job()
+            )
+            assert answer.status_code == 401, path
+            assert answer.json() == {"error": "no token, or a wrong one"}
+    assert httpx.get(f"{world.http.base_url}/health").json()["ok"]
+
+
+def test_a_user_sees_and_cancels_only_their_own(world: World, ann: httpx.Client) -> None:
+    secret = new_job(env={**ENV, "PASSWORD": "hidden"}, command=["sleep", "100"])
+    theirs = world.post("/api/jobs", secret, 201)["id"]
+    mine = ann.post("/api/jobs", json=new_job(command=["sleep", "100"])).json()["id"]
+    for path in ("", "/story", "/curves", "/launches"):
+        answer = ann.get(f"/api/jobs/{theirs}{path}")
+        assert answer.status_code == 404
+        assert "hidden" not in answer.text
+    assert ann.post(f"/api/jobs/{theirs}/cancel").status_code == 404
+    assert ann.patch(f"/api/jobs/{theirs}", json={"priority": 9}).status_code == 404
+    assert [job["id"] for job in ann.get("/api/jobs").json()] == [mine]
+    wait_for(lambda: any(s["owner"] == "ann" for s in world.get("/api/cluster")["slots"]))
+    seen = {slot["job"] for slot in ann.get("/api/cluster").json()["slots"]}
+    assert theirs not in seen
+    shown = json.dumps(ann.get("/api/decisions").json())
+    assert mine in shown
+    assert theirs not in shown
+    assert world.job(mine)["owner"] == "ann", "an admin sees all"
+    assert world.job(theirs)["env"]["PASSWORD"] == "hidden"
+    for job in (theirs, mine):
+        world.post(f"/api/jobs/{job}/cancel")
+        world.wait_end(job)
+    assert "cancelled by" in ann.get(f"/api/jobs/{mine}").json()["message"]
+
+
+def test_only_admins_manage_users(world: World, ann: httpx.Client) -> None:
+    assert ann.get("/api/users").status_code == 403
+    assert ann.post("/api/users", json={"name": "eve"}).status_code == 403
+    assert ann.put("/api/users/ann/limit", json={"max_gpus": 100}).status_code == 403
+    assert ann.get("/api/me").json() == {"name": "ann", "role": "user", "max_gpus": None}
+    assert world.http.post("/api/users", json={"name": "ann"}).status_code == 422
+    assert world.http.post("/api/users/nobody/token").status_code == 404
+
+
+def test_a_renewed_token_voids_the_old_one(world: World) -> None:
+    old = world.post("/api/users", {"name": "bob"}, 201)["token"]
+    new = world.post("/api/users/bob/token")["token"]
+    url = f"{world.http.base_url}/api/me"
+    assert httpx.get(url, headers={"Authorization": f"Bearer {old}"}).status_code == 401
+    assert httpx.get(url, headers={"Authorization": f"Bearer {new}"}).json()["name"] == "bob"
+    database = (world.dir.path / "ones.db").read_bytes()
+    database += (world.dir.path / "ones.db-wal").read_bytes()
+    assert new.encode() not in database, "only a hash is kept"
+
+
+def test_limits_are_kept_and_visible(world: World, ann: httpx.Client) -> None:
+    answer = world.http.put("/api/users/ann/limit", json={"max_gpus": 1})
+    assert answer.json()["max_gpus"] == 1
+    jobs = [
+        ann.post("/api/jobs", json=new_job(command=["sleep", "100"])).json()["id"] for _ in range(2)
+    ]
+    wait_for(lambda: world.job(jobs[0])["state"] == "running")
+    assert world.job(jobs[1])["state"] == "waiting"
+    world.http.put("/api/users/ann/limit", json={"max_gpus": None})
+    wait_for(lambda: world.job(jobs[1])["state"] == "running")
+    for job in jobs:
+        world.post(f"/api/jobs/{job}/cancel")
+        world.wait_end(job)
+
+
+def test_priority_decides_who_is_next_and_can_be_changed(world: World) -> None:
+    wait_for(lambda: not world.get("/api/cluster")["running"])
+    hog = world.post("/api/jobs", new_job(command=["sleep", "100"], gpus=4), 201)["id"]
+    wait_for(lambda: world.job(hog)["state"] == "running")
+    low, high = (
+        world.post("/api/jobs", new_job(command=["sleep", "0.1"], gpus=4, priority=p), 201)["id"]
+        for p in (0, 5)
+    )
+    assert world.http.patch(f"/api/jobs/{low}", json={"priority": 9}).status_code == 200
+    assert world.job(low)["priority"] == 9
+    world.post(f"/api/jobs/{hog}/cancel")
+    ends = [world.wait_end(job)["started_at"] for job in (low, high)]
+    assert ends[0] < ends[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"gpus": 5}, "gpus 5 is more than the 4 here"),
+        ({"gpus": 0}, "gpus: Input should be greater than or equal to 1 (got 0)"),
+        ({"gpus": None, "min_gpus": 9}, "min_gpus 9 is more than the 4 here"),
+        ({"gpus": None, "min_gpus": 3, "max_gpus": 2}, "max_gpus: 2 is less than min_gpus 3"),
+        ({"command": []}, "command: List should have at least 1 item"),
+        ({"cwd": "here"}, "cwd: 'here' is not an absolute path"),
+        ({"env": {"A=B": "x"}}, "env: a name holds '=' or is empty"),
+        ({"env": {"A": "x\0y"}}, "env.A: String should match pattern"),
+        ({"colour": "red"}, "colour: Extra inputs are not permitted (got 'red')"),
+        ({"target_accuracy": 2}, "target_accuracy: Input should be less than or equal to 1"),
+        ({"retries": "many"}, "retries: Input should be a valid integer (got 'many')"),
+        ({"gpus": 1, "elastic": True}, "gpus: a fixed-size job is not elastic"),
+    ],
+)
+def test_an_impossible_job_is_refused_by_field_and_value(
+    world: World, change: dict[str, Any], words: str
+) -> None:
+    before = len(world.get("/api/jobs", all=True))
+    answer = world.http.post("/api/jobs", json={**new_job(), **change})
+    assert answer.status_code == 422
+    assert words in answer.json()["error"]
+    assert len(world.get("/api/jobs", all=True)) == before
+
+
+def test_an_unknown_job_is_404_with_a_hint(world: World) -> None:
+    job = world.post("/api/jobs", new_job(name="bert"), 201)["id"]
+    answer = world.http.get(f"/api/jobs/{job}0")
+    assert answer.status_code == 404
+    assert answer.json()["error"] == f"unknown job '{job}0'; did you mean '{job}'?"
+    assert world.http.get(f"/api/jobs/{job}/launches/nope/log").status_code == 404
+
+
+def test_a_request_that_is_too_large_is_refused(world: World) -> None:
+    answer = world.http.post("/api/jobs", content=b"x" * (5 << 20))
+    assert answer.status_code == 413
+
+
+def test_a_link_logs_one_browser_in_once(world: World) -> None:
+    link = world.post("/api/link")["url"]
+    with httpx.Client() as browser:
+        answer = browser.get(link)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert browser.get(f"{world.http.base_url}/api/me").json()["role"] == "admin"
+    assert httpx.get(link).status_code == 401
+    assert httpx.get(f"{world.http.base_url}/login").status_code == 401
+
+
+def test_news_come_as_they_happen(world: World, ann: httpx.Client) -> None:
+    states: list[str] = []
+    others: list[str] = []
+    ready = threading.Event()
+
+    def listen(client: httpx.Client, into: list[str], seen: threading.Event) -> None:
+        with client.stream("GET", "/api/events", timeout=60) as stream:
+            kind = ""
+            for line in stream.iter_lines():
+                if line.startswith("event:"):
+                    kind = line.removeprefix("event:").strip()
+                    if kind == "hello":
+                        seen.set()
+                elif line.startswith("data:") and kind == "job":
+                    into.append(json.loads(line.removeprefix("data:"))["state"])
+                    if into[-1] in ("finished", "failed"):
+                        return
+
+    both = threading.Event()
+    threads = [
+        threading.Thread(target=listen, args=(world.http, states, ready), daemon=True),
+        threading.Thread(target=listen, args=(ann, others, both), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    assert ready.wait(20)
+    assert both.wait(20)
+    world.post("/api/jobs", new_job(command=["sleep", "0.2"]), 201)
+    threads[0].join(20)
+    assert states[-1] == "finished"
+    assert "running" in states
+    assert others == [], "of others' jobs nothing is told"
+    ann.post("/api/jobs", json=new_job())
+    threads[1].join(20)
+    assert others[-1] == "finished"
+
+
+def test_metrics_are_for_prometheus(world: World) -> None:
+    text = httpx.get(f"{world.http.base_url}/metrics").text
+    assert "# TYPE ones_jobs gauge" in text
+    assert "ones_slots 4.0" in text
+    assert "ones_plans_total" in text
+
+
+def test_a_worker_without_the_job_s_token_is_nobody(world: World) -> None:
+    job = world.submit(1000, 1.0)
+    wait_for(lambda: world.job(job)["state"] == "running")
+    launch = world.launches(job)[0]
+    body = {"type": "Reports", "job": job, "worker": launch["slots"][0], "plan": 1, "first": 0}
+    url = f"{world.http.base_url}/worker/reports"
+    assert httpx.post(url, json=body).status_code == 401
+    assert world.http.post("/worker/reports", json=body).status_code == 401, "nor is a user"
+    assert httpx.post(url, content=b"{").status_code == 422
+    world.post(f"/api/jobs/{job}/cancel")
+    world.wait_end(job)
+
+
+def test_nothing_that_its_own_schema_allows_or_forbids_breaks_it(world: World) -> None:
+    """Random requests for every operation that OpenAPI names: no 5xx, and refused ones change
+    nothing."""
+    schema = world.get("/openapi.json")
+    dice = random.Random(3)
+    shapes = schema["components"]["schemas"]
+    tried: dict[str, int] = {}
+    for _ in range(8):
+        for path, operations in schema["paths"].items():
+            for method, operation in operations.items():
+                if path in ("/api/events", "/api/users/{name}/token", "/login"):
+                    continue
+                place = path
+                query = {}
+                for parameter in operation.get("parameters", ()):
+                    value = _value(parameter.get("schema", {}), shapes, dice)
+                    if parameter["in"] == "path":
+                        text = quote(str(value), safe="") or "x"
+                        place = place.replace(f"{{{parameter['name']}}}", text)
+                    elif dice.random() < 0.7:
+                        query[parameter["name"]] = value
+                query.pop("wait", None)
+                body = None
+                if "requestBody" in operation:
+                    shape = operation["requestBody"]["content"]["application/json"]["schema"]
+                    body = _value(shape, shapes, dice)
+                    if isinstance(body, dict) and "command" in body and body["command"]:
+                        body["command"] = ["true"]
+                jobs = len(world.get("/api/jobs", all=True)) if body is not None else 0
+                answer = world.http.request(method.upper(), place, params=query, json=body)
+                assert answer.status_code < 500, (method, place, query, body, answer.text)
+                if answer.status_code >= 400:
+                    assert "error" in answer.json()
+                    assert body is None or len(world.get("/api/jobs", all=True)) == jobs
+                tried[f"{method} {path}"] = answer.status_code
+    assert len(tried) > 12
+    assert world.get("/health")["ok"]
+    for job in world.get("/api/jobs"):
+        world.post(f"/api/jobs/{job['id']}/cancel")
+
+
+def _value(shape: Any, shapes: dict[str, Any], dice: random.Random) -> Any:  # noqa: ANN401
+    """Something of that shape, or nearly."""
+    if "$ref" in shape:
+        shape = shapes[shape["$ref"].rsplit("/", 1)[1]]
+    if dice.random() < 0.08:
+        return dice.choice([None, "", "\u2603" * 9, -1, 10**12, 1e308, [], {}, True, "\x00"])
+    if "anyOf" in shape:
+        return _value(dice.choice(shape["anyOf"]), shapes, dice)
+    match shape.get("type"):
+        case "object":
+            if "properties" not in shape:
+                return {f"k{i}": "v" for i in range(dice.randint(0, 2))}
+            needed = shape.get("required", ())
+            return {
+                name: _value(inner, shapes, dice)
+                for name, inner in shape["properties"].items()
+                if name in needed or dice.random() < 0.3
+            }
+        case "array":
+            inner = shape.get("items", {})
+            return [_value(inner, shapes, dice) for _ in range(dice.randint(0, 3))]
+        case "integer" | "number":
+            low = int(shape.get("minimum", 0))
+            return dice.randint(low, low + 5)
+        case "boolean":
+            return dice.random() < 0.5
+        case "null":
+            return None
+        case _:
+            return dice.choice(["/", "job-1", "x y", "a" * 50, "ä", "../..", "%00"])
