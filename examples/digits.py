@@ -45,7 +45,7 @@ def accuracy(model: nn.Module, data: TensorDataset, device: torch.device) -> flo
     x, y = data.tensors
     right: Tensor = model(x.to(device)).argmax(1) == y.to(device)
     model.train()
-    return right.float().mean().item()
+    return right.sum().item() / len(right)
 
 
 def main() -> None:

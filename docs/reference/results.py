@@ -59,6 +59,31 @@ BENCH_ROW_KEYS = {
     "rival_microseconds_per_event": ("µs", "its cost"),
     "ratio": ("", "cost over the rival's cost: what size costs"),
 }
+#: each measured value comes with `_low` and `_high`: the lowest and highest of all seeds
+CONVERGENCE_ROW_KEYS = {
+    "case": ("", "the row in words"),
+    "figure": ("", "`workers` or `jump`"),
+    "workers": ("", "that share a step"),
+    "batches": ("samples", "of a step, by the epoch from which they hold"),
+    "rule": ("", "by which the learning rate follows the batch: `linear` or `none`"),
+    "ramp_steps": ("steps", "in which it follows"),
+    "n": ("", "runs, each with a seed of its own"),
+    "diverged": ("", "runs whose loss became infinite or undefined"),
+    "final_accuracy": ("", "mean over the seeds, on held-out samples"),
+    "target_accuracy": ("", "`workers` only, as the next two"),
+    "reached": ("", "runs that reached it"),
+    "epochs_to_target": ("epochs", "mean; runs that did not reach it count with all their epochs"),
+    "loss_before": (
+        "",
+        "`jump` only, as the next two: training loss of the epoch before the change",
+    ),
+    "peak_loss": ("", "highest training loss of an epoch after it; null if a run diverged"),
+    "epochs_to_recover": ("epochs", "until the loss is back where it was before the change"),
+    "rival": ("", "one worker, or a batch that stays"),
+    "rival_epochs_to_target": ("epochs", "of the rival, in `workers`"),
+    "rival_peak_loss": ("", "of the rival, in `jump`"),
+    "ratio": ("", "epochs to target, or peak loss, over the rival's"),
+}
 REPLAY_KEYS = {
     "log": ("", "the path"),
     "policy": ("", "of the log"),
@@ -121,6 +146,10 @@ def results_page() -> str:
         _keys(BENCH_KEYS),
         "Each row:",
         _keys(BENCH_ROW_KEYS),
+        "## ones bench convergence",
+        "The same frame. Each row, where measured values have `_low` and `_high` beside them, the "
+        "lowest and the highest of all seeds:",
+        _keys(CONVERGENCE_ROW_KEYS),
         "## ones replay",
         "Exit code 0 if `same` is true, 1 if it is not.",
         _keys(REPLAY_KEYS),

@@ -75,6 +75,14 @@ ONE_WORKER, STEADY = _workers(1, "none"), Case("jump", "batch stays", _growth())
 CASES = (
     ONE_WORKER,
     *(_workers(count, rule) for rule in ("none", "linear") for count in (2, 4, 8, 16)),
+    # as the scheduler does it: start with one worker, no more than doubled after an epoch
+    Case(
+        "workers",
+        f"1 to 16 x {LOCAL_BATCH}, doubled each epoch, rate follows",
+        ",".join(f"{epoch}:{LOCAL_BATCH * 2**epoch}" for epoch in range(5)),
+        16,
+        ramp=RAMP,
+    ),
     STEADY,
     Case("jump", "x16 at once", _growth((0, 16))),
     Case("jump", "x16 at once, rate ramped", _growth((0, 16)), ramp=RAMP, quick=False),
