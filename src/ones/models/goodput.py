@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from math import ceil
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ones.core.view import JobView
 from ones.models.speed import SpeedModel, fit_speed
 
@@ -15,6 +18,12 @@ _CANDIDATES = 24
 def efficiency(batch: int, base_batch: int, noise: float) -> float:
     """Statistical efficiency (φ + B0)/(φ + B); a batch below the base one is worth no more."""
     return min(1.0, (noise + base_batch) / (noise + batch))
+
+
+def worth(batches: NDArray[np.int64], base_batch: int, noise: float) -> NDArray[np.float64]:
+    """`efficiency` of many batches at once."""
+    efficiencies: NDArray[np.float64] = np.minimum(1.0, (noise + base_batch) / (noise + batches))
+    return efficiencies
 
 
 class Goodput:

@@ -90,7 +90,7 @@ def test_the_printed_formula_never_lets_a_limit_grow() -> None:
 
 def test_nobody_loses_batch_while_nobody_waits_unless_the_paper_is_read_literally() -> None:
     job = a_job()
-    for settings, expected in ((OnesSettings(), 128), (PaperSettings(), 64)):
+    for settings, expected in ((OnesSettings(ripening=0), 128), (PaperSettings(), 64)):
         mine = BatchLimits(settings)
         mine.joined(job)
         mine.finished_epoch(job, pressure=9.0, gpus=64, crowded=False)

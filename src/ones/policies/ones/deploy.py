@@ -17,7 +17,7 @@ from ones.core.schedule import Allocation, Schedule
 from ones.core.view import JobView, View
 from ones.models.packing import Room
 from ones.models.sharing import OwnerRoom
-from ones.policies.ones.question import Question
+from ones.policies.ones.question import Choices, Question
 
 #: a change of nothing but the batch must save so many times what it costs
 BATCH_CHANGE_WORTH = 2.0
@@ -28,14 +28,12 @@ def deploy(
     question: Question,
     counts: NDArray[np.int32],
     *,
-    remaining: NDArray[np.float64],
     packed: bool,
     choosy: bool,
 ) -> tuple[Schedule, dict[JobId, str]]:
     """The schedule with these numbers of GPUs, and a note for each job that it changes.
 
-    `remaining` is the expected work of each job in samples; `choosy` leaves a batch alone
-    that is not worth a change of its own.
+    `choosy` leaves a batch alone that is not worth a change of its own.
     """
     sizes = _within_owners_room(view, question, counts)
     places = _pack(view, question, sizes) if packed else _keep(view, question, sizes)
@@ -45,13 +43,14 @@ def deploy(
         if job.id not in places:
             if job.wanted is not None:
                 edit.drop(job.id)
-                notes[job.id] = f"preempted: {_why(question, i, remaining)}"
+                notes[job.id] = f"preempted: {_why(question, i)}"
             continue
         gpus = places[job.id]
-        allocation = _allocation(question, i, gpus, float(remaining[i]), choosy=choosy)
+        left = float(question.remaining[i])
+        allocation = allocate(job, question.choices[i], left, gpus, choosy=choosy)
         if allocation != job.wanted:
             edit.put(job.id, allocation)
-            notes[job.id] = f"{_what(job, allocation)}: {_why(question, i, remaining)}"
+            notes[job.id] = f"{_what(job, allocation)}: {_why(question, i)}"
     return edit.done(), notes
 
 
@@ -91,19 +90,19 @@ def _pack(
     return places
 
 
-def _allocation(
-    question: Question, i: int, gpus: tuple[Gpu, ...], remaining: float, *, choosy: bool
+def allocate(
+    job: JobView, choices: Choices, remaining: float, gpus: tuple[Gpu, ...], *, choosy: bool
 ) -> Allocation:
-    job = question.jobs[i]
+    """The batch for these GPUs; if it has them already, only if it is worth the change."""
     size = len(gpus)
-    batch = int(question.batches[i][size - 1])
-    if not batch:
+    place = choices.at(size)
+    batch = max(int(choices.batches[place]), size)
+    if not choices.batches[place]:
         return Allocation.as_scripted(gpus)
     if choosy and job.wanted is not None and job.wanted.gpus == gpus:
-        now = job.wanted.batch
-        speed = question.rates[i][size - 1]
+        now, speed = job.wanted.batch, choices.rates[place]
         slower = speed * min(1.0, now / batch) ** 0.5  # a smaller batch is slower, not by all
-        saved = remaining / slower - remaining / speed
+        saved = remaining * (1 / slower - 1 / speed)
         if batch <= now or saved < BATCH_CHANGE_WORTH * job.switch_cost.rescale_seconds:
             return job.wanted
     return Allocation.even(gpus, batch, job.local_limit)
@@ -120,13 +119,12 @@ def _what(job: JobView, allocation: Allocation) -> str:
     return f"{'grows' if allocation.n_gpus > before else 'shrinks'} from {before} to {gpus}{batch}"
 
 
-def _why(question: Question, i: int, remaining: NDArray[np.float64]) -> str:
+def _why(question: Question, i: int) -> str:
     """Its place by remaining work, and how many compete."""
-    seconds = remaining[i] / question.rates[i][0]
-    ahead = sum(
-        1 for k in range(len(question.jobs)) if remaining[k] / question.rates[k][0] < seconds
-    )
+    single = np.array([choices.rates[0] for choices in question.choices])
+    seconds = question.remaining / single
+    ahead = int((seconds < seconds[i]).sum())
     return (
-        f"about {seconds:,.0f} GPU-seconds left, {ahead} of {len(question.jobs) - 1} others"
+        f"about {seconds[i]:,.0f} GPU-seconds left, {ahead} of {len(question.jobs) - 1} others"
         f" have less, {question.problem.gpus} GPUs"
     )

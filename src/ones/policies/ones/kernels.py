@@ -155,16 +155,19 @@ def _fill(t: Tables, b: Bench, n: int, idle: int, x: np.uint64) -> int:
             size = _push(keys, heap, size, key, job)
     while idle > 0:
         place = _next_waiting(b.c, b.barred, t.least, order, place, idle)
-        if place < t.runnable and (size == 0 or order_cost[place] <= keys[0]):
+        starts = place < t.runnable and (size == 0 or order_cost[place] <= keys[0])
+        if not starts and size == 0:
+            break
+        if t.idle_charge == 0.0 and (order_cost[place] if starts else keys[0]) >= 0.0:
+            break  # nothing that is left to do pays
+        if starts:
             job = order[place]
             b.jobs[n] = job
             n += 1
             place += 1
-        elif size > 0:
+        else:
             job = heap[0]
             size = _drop_first(keys, heap, size)
-        else:
-            break
         c = b.c[job]
         to = min(grown[job, c], c + idle)  # the last one gets what is left
         b.c[job] = to

@@ -9,7 +9,7 @@ formula after that. docs/paper.md, items 30 to 36.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from ones.core.job import JobId
@@ -90,6 +90,7 @@ class BatchLimits:
         self._settings = settings
         self._limits: dict[JobId, int] = {}
         self._warm: set[JobId] = set()  # has done its warm-up steps
+        self._grown_at: dict[JobId, float] = {}  # when the clock was looked at last
 
     def of(self, view: JobView) -> int:
         """Now; what a job may ask for when nothing else is known is its own batch."""
@@ -109,11 +110,27 @@ class BatchLimits:
             self._warm.add(view.id)
             self._set(view, int(self.of(view) * self._settings.growth), gpus=None)
 
+    def is_ripe(self, job: JobId, now: float) -> bool:
+        """Worth looking at: nothing is known of its steps here."""
+        return now - self._grown_at.get(job, -inf) >= self._settings.ripening
+
+    def ripen(self, view: JobView, now: float, *, gpus: int) -> None:
+        """Growth by the clock: after so many seconds and twenty steps, as far as can be told."""
+        if view.description is None or view.held is None or view.id not in self._warm:
+            return
+        since = self._grown_at.setdefault(view.id, now)
+        steps = self._settings.warmup_steps * (view.progress.step_seconds or 0.0)
+        if now - since >= max(self._settings.ripening, steps):
+            self._grown_at[view.id] = now
+            self._set(view, int(self.of(view) * self._settings.growth), gpus)
+
     def finished_epoch(self, view: JobView, *, pressure: float, gpus: int, crowded: bool) -> None:
         self._warm.add(view.id)
         rule = self._settings.scale_down
         if self._settings.shrink_only_when_waiting and not crowded:
             rule = "never"
+        if self._settings.ripening and rule == "never":
+            return  # the clock sees to it
         grown = after_epoch(
             self.of(view),
             growth=self._settings.growth,
@@ -130,6 +147,7 @@ class BatchLimits:
     def forget(self, job: JobId) -> None:
         self._limits.pop(job, None)
         self._warm.discard(job)
+        self._grown_at.pop(job, None)
 
     def _floor(self, view: JobView) -> int:
         assert view.description is not None
@@ -141,8 +159,13 @@ class BatchLimits:
         self._limits[view.id] = max(1, min(limit, most))
 
     def save(self) -> dict[str, Any]:
-        return {"limits": dict(self._limits), "warm": sorted(self._warm)}
+        return {
+            "limits": dict(self._limits),
+            "warm": sorted(self._warm),
+            "grown_at": dict(self._grown_at),
+        }
 
     def load(self, saved: Mapping[str, Any]) -> None:
         self._limits = {JobId(job): int(limit) for job, limit in saved["limits"].items()}
         self._warm = {JobId(job) for job in saved["warm"]}
+        self._grown_at = {JobId(job): float(at) for job, at in saved["grown_at"].items()}

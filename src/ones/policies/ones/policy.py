@@ -20,11 +20,23 @@ from ones.core.events import PROGRESS_EVENTS, Event
 from ones.core.job import Forecast, JobId
 from ones.core.plan import PlanAdopted, Prepare, Rescale, Start
 from ones.core.policy import Decision
+from ones.core.schedule import Schedule
 from ones.core.view import JobView, View
-from ones.policies.ones.deploy import deploy
+from ones.models.allocation import exact
+from ones.policies.ones.deploy import allocate, deploy
+from ones.policies.ones.effort import Effort
 from ones.policies.ones.limits import ArrivalRate, BatchLimits
+from ones.policies.ones.problem import Problem
 from ones.policies.ones.progress import Features, ProgressModel, ProgressSettings, features_of
-from ones.policies.ones.question import UNKNOWN_DATASET, Question, Standing, ask, movable
+from ones.policies.ones.question import (
+    UNKNOWN_DATASET,
+    Knowledge,
+    Question,
+    Standing,
+    ask,
+    choices_of,
+    movable,
+)
 from ones.policies.ones.search import PAPER, Search, SearchOptions
 from ones.policies.ones.settings import OnesSettings, PaperSettings
 from ones.policies.ones.speeds import Speeds
@@ -38,7 +50,9 @@ _DRAWS = 1  # what a random number is for
 
 class Ones:
     # the workers of a start come one by one: what they bring is known with the job's first report
-    decides_on: ClassVar[frozenset[type[Event]]] = PROGRESS_EVENTS - {ev.WorkerReady}
+    decides_on: ClassVar[frozenset[type[Event]]] = (PROGRESS_EVENTS | {ev.ThroughputMeasured}) - {
+        ev.WorkerReady
+    }
     native_mechanism: ClassVar[str] = "elastic"
     Settings: ClassVar[type[OnesSettings]] = OnesSettings
 
@@ -56,6 +70,8 @@ class Ones:
         )
         self._limits = BatchLimits(chosen)
         self._speeds = Speeds(chosen.throughput)
+        self._effort = Effort(raw=not chosen.effective)
+        self._known = Knowledge(self._limits, self._speeds, self._effort)
         self._arrivals = ArrivalRate()
         self._search: Search | None = None
         self._seen = 0  # events; draws depend on it
@@ -65,6 +81,7 @@ class Ones:
         self._changed_at: dict[JobId, float] = {}
         self._last_batch: dict[JobId, int] = {}  # at the end of its last epoch, or its first
         self._spoke: JobId | None = None  # whose epoch was the last event
+        self._stirred: list[JobId] = []  # jobs of which it has changed what batch they may have
         self._asked: tuple[int, Question | None] = (-1, None)  # of that event; only a cache
 
     # learning
@@ -72,16 +89,22 @@ class Ones:
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         self._seen += 1
         self._spoke = None
+        self._stirred = []
         match event:
             case ev.JobSubmitted():
                 self._arrivals.saw(event.at)
                 self._new.add(event.job.id)
             case ev.JobDescribed():
                 self._limits.joined(view.job(event.job))
+                self._effort.joined(view.job(event.job))
             case ev.ThroughputMeasured():
                 self._limits.stepped(view.job(event.job), event.steps)
                 self._speeds.learn(view.job(event.job))
+                self._stirred.append(event.job)
+            case ev.StepsDone():
+                self._effort.learn(view.job(event.job))
             case ev.EpochFinished():
+                self._effort.learn(view.job(event.job))
                 self._learn_epoch(view.job(event.job), view)
             case ev.JobEnded():
                 self._forget(event.job, completed=event.reason.completed)
@@ -90,15 +113,19 @@ class Ones:
                 return
             case _:
                 pass
-        if type(event) in self.decides_on and not isinstance(event, ev.Woke):
-            self._evolve(view, self._settings.generations)
-        elif isinstance(event, ev.Woke):
-            self._evolve(view, self._settings.idle_generations)
+        if type(event) not in self.decides_on:
+            return
+        if self._settings.ripening:
+            self._ripen(view)
+        woke = isinstance(event, ev.Woke)
+        chosen = self._settings
+        self._evolve(view, chosen.idle_generations if woke else chosen.generations)
 
     def _learn_epoch(self, job: JobView, view: View) -> None:
         self._spoke = job.id
+        self._stirred.append(job.id)
         self._trained.add(job.id)
-        features = features_of(job)
+        features = self._features_of(job)
         if features is None:
             return  # it reports without having joined
         self._progress.saw_epoch(job.id, features)
@@ -113,6 +140,13 @@ class Ones:
             crowded=view.n_waiting > 0,
         )
 
+    def _ripen(self, view: View) -> None:
+        """Limits grow by the clock, in jobs that train."""
+        for job in view.schedule:
+            if self._limits.is_ripe(job, view.now):
+                self._limits.ripen(view.job(job), view.now, gpus=view.cluster.n_gpus)
+                self._stirred.append(job)
+
     def _learn_plan(self, event: PlanAdopted, view: View) -> None:
         """Only now is a job deployed, or left waiting by an update (Resume)."""
         moved = False
@@ -122,8 +156,8 @@ class Ones:
                 self._new.discard(action.job)
                 self._changed_at[action.job] = event.at
                 self._last_batch.setdefault(action.job, action.allocation.batch)
-        if not moved:
-            return
+        if not moved or not self._may_update(view):
+            return  # nothing, or second strokes and starts between two updates
         self._deployed_at = event.at
         self._trained.clear()
         for job in view.waiting:
@@ -134,17 +168,22 @@ class Ones:
         self._progress.finished(job, completed=completed)
         self._limits.forget(job)
         self._speeds.forget(job)
+        self._effort.forget(job)
         self._new.discard(job)
         self._trained.discard(job)
         self._changed_at.pop(job, None)
         self._last_batch.pop(job, None)
 
     def _evolve(self, view: View, generations: int) -> None:
+        if not self._may_update(view):
+            return  # nothing is deployed before the next update: it starts from there
         question = self._question(view)
         if question is None:
             return
         search = self._search_for(view)
         search.refresh(question.problem)
+        if self._settings.seeds:
+            search.add(_exact(question.problem), question.problem)
         search.evolve(question.problem, generations)
 
     def _search_for(self, view: View) -> Search:
@@ -180,8 +219,7 @@ class Ones:
         if not jobs:
             return None
         standings = {job.id: self._standing(job, view.now) for job in jobs}
-        work = self._work(jobs)
-        return ask(view, standings, work, self._limits, self._speeds, self._settings)
+        return ask(view, jobs, standings, self._work(jobs), self._known, self._settings)
 
     def _standing(self, job: JobView, now: float) -> Standing:
         stay = 0.0
@@ -202,46 +240,57 @@ class Ones:
         """Remaining samples of each job, in each draw (Eq. 7): one bank for all candidates."""
         features = self._features(jobs)
         alpha, beta = self._progress.predict(features)
-        rng = np.random.default_rng([self._seed, self._seen, _DRAWS])
-        rho = self._progress.draws(alpha, beta, self._settings.draws, rng)
+        if self._settings.score == "flow":
+            rho = self._progress.quantiles(alpha, beta, self._settings.draws)
+        else:
+            rng = np.random.default_rng([self._seed, self._seen, _DRAWS])
+            rho = self._progress.draws(alpha, beta, self._settings.draws, rng)
         return self._progress.remaining(features, rho)
+
+    def _features_of(self, job: JobView) -> Features | None:
+        return features_of(job, self._effort.done(job))
 
     def _features(self, jobs: list[JobView]) -> list[Features]:
         known = [job.description.dataset_size for job in jobs if job.description]
         usual = sum(known) // len(known) if known else UNKNOWN_DATASET
-        return [
-            features_of(job)
-            or Features(
-                dataset_size=usual,
-                first_loss=None,
-                samples=0,
-                loss=None,
-                accuracy=None,
-                kind=job.job.kind,
-                declared_epochs=job.job.epochs,
-            )
-            for job in jobs
-        ]
+        found = []
+        for job in jobs:
+            features = self._features_of(job)
+            if features is None:  # it has not joined: its kind may tell
+                shape = self._effort.shape(job)
+                features = Features(
+                    dataset_size=shape.dataset_size if shape else usual,
+                    samples=0,
+                    kind=job.job.kind,
+                    declared_epochs=job.job.epochs,
+                )
+            found.append(features)
+        return found
 
     # deciding
 
     def decide(self, view: View) -> Decision:
-        question = self._question(view)
-        if question is None or self._search is None:
-            return Decision(schedule=view.schedule)
         forecasts = self._forecasts(view)
+        if not self._may_update(view) and not (view.n_waiting and len(view.free)):
+            # between two updates batches follow the limits, and free GPUs are given away
+            wake = self._deployed_at + self._settings.spacing if len(view.jobs) else inf
+            schedule, notes = self._rebatch(view)
+            return Decision(schedule=schedule, wake_at=wake, notes=notes, forecasts=forecasts)
+        question = self._question(view)
+        if question is None:
+            return Decision(schedule=view.schedule, forecasts=forecasts)
         may_update, wait_until = self._update_rule(view, question)
-        search = self._search
-        if not search.fits(question.problem):  # deciding must not change what was learned
-            search = self._twin(search)
-        counts = search.best(question.problem)
-        if not may_update:
+        if may_update and self._search is not None:
+            search = self._search
+            if not search.fits(question.problem):  # deciding must not change what was learned
+                search = self._twin(search)
+            counts = question.rounded(search.best(question.problem))
+        else:
             counts = _only_starts(question)
         schedule, notes = deploy(
             view,
             question,
             counts,
-            remaining=question.problem.work.mean(axis=0),
             packed=may_update and self._settings.placement == "occurrence",
             choosy=self._settings.switching_cost,
         )
@@ -252,20 +301,42 @@ class Ones:
             forecasts=forecasts,
         )
 
+    def _rebatch(self, view: View) -> tuple[Schedule, dict[JobId, str]]:
+        """Jobs whose limit or speed has changed may take another batch on the GPUs they have."""
+        edit = view.schedule.edit()
+        notes = {}
+        for job in (view.job(job) for job in self._stirred if job in view.jobs):
+            if job.pinned or job.wanted is None or job.description is None:
+                continue
+            size = job.wanted.n_gpus
+            standing = self._standing(job, view.now)
+            choices = choices_of(view, job, size, size, self._known, standing, self._settings)
+            left = float(self._work([job]).mean())
+            chosen = allocate(job, choices, left, job.wanted.gpus, choosy=True)
+            if chosen != job.wanted:
+                edit.put(job.id, chosen)
+                limit = self._limits.of(job)
+                notes[job.id] = f"batch {job.wanted.batch} to {chosen.batch}, limit {limit}"
+        return (edit.done(), notes) if notes else (view.schedule, {})
+
     def _update_rule(self, view: View, question: Question) -> tuple[bool, float]:
         """May the schedule be changed now; if not, when is it worth asking again?"""
         if self._settings.update == "epochs":
             running = [job.id for job in question.jobs if job.wanted is not None]
             return all(job in self._trained for job in running), inf
-        ready_at = self._deployed_at + self._settings.spacing
-        return view.now >= ready_at, ready_at
+        return self._may_update(view), self._deployed_at + self._settings.spacing
+
+    def _may_update(self, view: View) -> bool:
+        chosen = self._settings
+        return chosen.update == "epochs" or view.now >= self._deployed_at + chosen.spacing
 
     def _wake_at(self, view: View, wait_until: float) -> float:
         """Evolution goes on between events, until it has stopped finding anything better."""
-        assert self._search is not None
         wake = inf
-        if self._settings.idle_generations and self._search.stalled < self._settings.patience:
-            wake = view.now + IDLE_SECONDS
+        search = self._search
+        if self._settings.idle_generations and search and search.stalled < self._settings.patience:
+            events = self._settings.update == "events"
+            wake = view.now + (2.0 if events else IDLE_SECONDS)
         if wait_until > view.now:
             wake = min(wake, wait_until)
         return wake
@@ -275,13 +346,13 @@ class Ones:
         if self._spoke is None or self._spoke not in view.jobs:
             return {}
         job = view.job(self._spoke)
-        features = features_of(job)
+        features = self._features_of(job)
         step = job.progress.step_seconds
         if features is None or not step or job.held is None or not job.held.batch:
             return {}
         alpha, beta = self._progress.predict([features])
         middle, low, high = self._progress.forecast(features, float(alpha[0]), float(beta[0]))
-        second = job.held.batch / step  # samples
+        second = job.held.batch / step * self._effort.worth(job)  # (effective) samples
         return {
             job.id: Forecast(
                 *(round(view.now + samples / second, 3) for samples in (middle, low, high))
@@ -294,6 +365,7 @@ class Ones:
         return {
             "seen": self._seen,
             "spoke": self._spoke,
+            "stirred": list(self._stirred),
             "deployed_at": None if self._deployed_at == -inf else self._deployed_at,
             "new": sorted(self._new),
             "trained": sorted(self._trained),
@@ -302,6 +374,7 @@ class Ones:
             "progress": self._progress.save(),
             "limits": self._limits.save(),
             "speeds": self._speeds.save(),
+            "effort": self._effort.save(),
             "arrivals": self._arrivals.save(),
             "search": None if self._search is None else self._search.save(),
         }
@@ -309,6 +382,7 @@ class Ones:
     def load(self, saved: Mapping[str, Any]) -> None:
         self._seen = int(saved["seen"])
         self._spoke = saved["spoke"]
+        self._stirred = list(saved["stirred"])
         self._deployed_at = -inf if saved["deployed_at"] is None else float(saved["deployed_at"])
         self._new = set(saved["new"])
         self._trained = set(saved["trained"])
@@ -317,6 +391,7 @@ class Ones:
         self._progress.load(saved["progress"])
         self._limits.load(saved["limits"])
         self._speeds.load(saved["speeds"])
+        self._effort.load(saved["effort"])
         self._arrivals.load(saved["arrivals"])
         if saved["search"] is not None:
             self._search = Search(2, self._seed, options=self._options())
@@ -328,6 +403,16 @@ class OnesPaper(Ones):
     """The closest reading of the text that can run."""
 
     Settings: ClassVar[type[OnesSettings]] = PaperSettings
+
+
+def _exact(problem: Problem) -> NDArray[np.int32]:
+    """The best division, if a job's cost depended on its own number of GPUs alone."""
+    must = np.zeros(len(problem.keys), np.bool_)
+    must[problem.first_in()] = True
+    table = problem.table(problem.work.mean(axis=0))
+    return exact(
+        table, problem.least, problem.most, problem.gpus, must_run=must, use_all=problem.use_all
+    )
 
 
 def _only_starts(question: Question) -> NDArray[np.int32]:

@@ -39,6 +39,7 @@ class Problem:
     cost: Floats  # [job, GPUs]: GPU-seconds per unit of work, c_j/X_j; [job, 0]: while it waits
     extra: Floats  # [job, GPUs]: added whatever the work, such as what a switch loses
     work: Floats  # [draw, job]: Y_j (Eq. 7), the same draws for all candidates
+    use_all: bool = True  # Eq. 4: no GPU is idle that some job could use; else only if it pays
 
     def __post_init__(self) -> None:
         kinds = {
@@ -89,6 +90,8 @@ class Problem:
 
     def idle_charge(self) -> float:
         """For each idle GPU: more than any two schedules can differ in cost, under any draw."""
+        if not self.use_all:
+            return 0.0
         largest = np.abs(self.work).max(axis=0)[:, None] * np.abs(self.cost) + np.abs(self.extra)
         return max(IDLE, 2.0 * float(largest.max(axis=1).sum()))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ones.core.job import JobId
 from ones.policies.ones.history import (
@@ -138,6 +139,18 @@ class ProgressModel:
         rho = rng.beta(alpha, beta, (n, len(alpha)))
         return np.clip(rho, self._settings.rho_least, self._settings.rho_most)
 
+    def quantiles(self, alpha: Floats, beta: Floats, n: int) -> Floats:
+        """ρ, (n, jobs), as `draws` but even and without chance: the i-th draw is a quantile.
+
+        Which one is shifted from job to job, so that no draw takes all jobs for long ones.
+        """
+        from scipy.special import betaincinv
+
+        places = (np.arange(n)[:, None] + _shifts(n, len(alpha))) % n
+        rho = betaincinv(alpha, beta, (places + 0.5) / n)
+        clipped: Floats = np.clip(rho, self._settings.rho_least, self._settings.rho_most)
+        return clipped
+
     def remaining(self, features: Sequence[Features], rho: Floats) -> Floats:
         """Samples to go, Y = Y_processed (1/ρ - 1); of a new job an epoch counts as done."""
         return _processed(features) * (1.0 / rho - 1.0)
@@ -204,6 +217,12 @@ def covered(alpha: Floats, beta: Floats, rho: Floats) -> float:
 
     below = betainc(alpha, beta, rho)
     return float(np.mean((below >= _LOW) & (below <= _HIGH)))
+
+
+def _shifts(n: int, jobs: int) -> NDArray[np.int64]:
+    """Far apart for neighbours: multiples of the golden section."""
+    shifts: NDArray[np.int64] = (n * ((np.arange(jobs) * 0.6180339887) % 1.0)).astype(np.int64)
+    return shifts
 
 
 def _processed(features: Sequence[Features]) -> Floats:

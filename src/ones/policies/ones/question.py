@@ -1,13 +1,15 @@
 """What the search is asked: the jobs that may be changed now, as arrays.
 
 Jobs in transition keep what they are to have and are no part of it. How many GPUs a job
-may have follows from its batch limit R_j and the share of one GPU; what it costs with
-each number of them, from its speed there (Eq. 5 to 8).
+may have follows from its batch limit R_j, or from the sizes that its kind has tried; what
+it costs with each number of them, from its speed there: by the paper's score (Eq. 5 to 8,
+`_remaining_gpu_time`) or by flow time (`_flow_time`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +17,49 @@ from numpy.typing import NDArray
 from ones.core.cluster import Gpu, NodeState
 from ones.core.job import JobId
 from ones.core.view import JobView, View
+from ones.policies.ones.effort import Effort
+from ones.policies.ones.flow import flow_weights, usual_sizes
 from ones.policies.ones.limits import BatchLimits
 from ones.policies.ones.problem import Problem
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
 #: samples of an epoch of a job that has not joined, when no other job can tell
 UNKNOWN_DATASET = 10_000
+#: c GPUs make a job of which nothing was measured c^0.8 times as fast
+USUAL_SPEEDUP = 0.8
+
+
+class Choices(NamedTuple):
+    """What a job may have: sizes in ascending order, with a batch and a speed for each."""
+
+    sizes: Ints
+    batches: Ints  # 0: the script's own
+    rates: Floats  # (effective) samples per second, never falling
+
+    def at(self, gpus: int) -> int:
+        """The largest size of use within so many GPUs, as its place; 0 if there is none."""
+        return max(0, int(np.searchsorted(self.sizes, gpus, side="right")) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     jobs: list[JobView]
     staying: dict[JobId, tuple[Gpu, ...]]  # what each holds on nodes that are up
-    batches: list[NDArray[np.int64]]  # of each job, with 1, 2, ... GPUs; 0: the script's own
-    rates: list[NDArray[np.float64]]  # (effective) samples per second, likewise
+    choices: list[Choices]
+    remaining: Floats  # expected work of each job, in (effective) samples
     problem: Problem
+
+    def rounded(self, counts: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Without GPUs that would be of no use to the job that has them."""
+        sizes = [
+            int(c.sizes[c.at(n)]) if n else 0
+            for c, n in zip(self.choices, counts.tolist(), strict=True)
+        ]
+        return np.array(sizes, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,54 +71,56 @@ class Standing:
     last_batch: int  # that it trained with an epoch ago; 0: it has not
 
 
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What has been learned of all jobs."""
+
+    limits: BatchLimits
+    speeds: Speeds
+    effort: Effort
+
+
 def ask(
     view: View,
+    jobs: list[JobView],
     standings: dict[JobId, Standing],
-    work: NDArray[np.float64],
-    limits: BatchLimits,
-    speeds: Speeds,
+    work: Floats,
+    known: Knowledge,
     settings: OnesSettings,
 ) -> Question | None:
     """None when there is nothing to share. `work` has a row for each draw and a column for each
-    movable job, in their order."""
-    jobs = movable(view)
+    of these jobs."""
     staying = {job.id: _on_nodes_that_are_up(view, job) for job in jobs}
     gpus = len(view.free) + sum(map(len, staying.values()))
     if not gpus:
         return None
-    per_node = max(1, view.cluster.width)
     least = np.array([job.job.min_gpus for job in jobs], np.int32)
     held = np.array([len(staying[job.id]) for job in jobs], np.int32)
     most = np.zeros(len(jobs), np.int32)
-    batches, rates = [], []
+    choices = []
     for i, job in enumerate(jobs):
         standing = standings[job.id]
-        most[i] = _most_gpus(view, job, limits, settings, gpus)
+        most[i] = _most_gpus(view, job, known, settings, gpus)
         if not standing.may_shrink and 0 < held[i] <= most[i]:
             least[i] = held[i]
-        sizes = np.arange(1, max(1, int(most[i]), int(held[i])) + 1)
-        highest = _batches(job, sizes, limits.of(job), standing, settings)
-        if settings.batch == "goodput" and job.description is not None:
-            chosen, rate = speeds.best_batches(job, highest, per_node)
-        else:
-            chosen, rate = highest, speeds.samples_per_second(job, highest, per_node)
-        batches.append(chosen)
-        rates.append(rate)
+        choices.append(choices_of(view, job, int(most[i]), int(held[i]), known, standing, settings))
+    width = int(max(most.max(), held.max(), 1)) + 1
+    score = _flow_time if settings.score == "flow" else _remaining_gpu_time
     return Question(
         jobs,
         staying,
-        batches,
-        rates,
+        choices,
+        work.mean(axis=0),
         Problem(
             gpus=gpus,
             keys=np.array([job.number for job in jobs], np.int64),
             least=least,
             most=most,
             held=held,
-            new=np.array([standings[job.id].new for job in jobs], np.bool_),
+            new=np.array([settings.admit_new and standings[job.id].new for job in jobs], np.bool_),
             processed=np.array([job.run_seconds_at(view.now) for job in jobs]),
-            work=work,
-            **_costs(jobs, rates, held, least, settings),
+            use_all=settings.score != "flow",
+            **score(view, jobs, choices, work, held, width, known, settings),
         ),
     )
 
@@ -105,57 +136,143 @@ def _on_nodes_that_are_up(view: View, job: JobView) -> tuple[Gpu, ...]:
 
 
 def _most_gpus(
-    view: View, job: JobView, limits: BatchLimits, settings: OnesSettings, gpus: int
+    view: View, job: JobView, known: Knowledge, settings: OnesSettings, gpus: int
 ) -> int:
-    """As many as R_j feeds with the share of one GPU; a job that is not warm starts small."""
+    """By what R_j feeds, or what its kind has tried; a job that is not warm starts small."""
     least, owner_room = job.job.min_gpus, view.room(job.job.owner)
-    most = least
-    if job.description is not None and limits.is_warm(job):
+    most, tried = least, known.speeds.largest_tried(job)
+    if job.description is not None and settings.sizes == "tried":
+        most = max(least, int(settings.exploration * max(tried, 1)))
+    elif job.description is not None and known.limits.is_warm(job):
         share = min(job.description.base_batch, job.local_limit or job.description.base_batch)
-        most = max(least, limits.of(job) // share)
+        most = max(least, known.limits.of(job) // share)
     most = min(most, settings.most_gpus, gpus, job.max_gpus or gpus)
     if owner_room is not None:
         most = min(most, (job.wanted.n_gpus if job.wanted else 0) + owner_room)
     return most if most >= least else 0
 
 
-def _batches(
+def choices_of(
+    view: View,
     job: JobView,
-    sizes: NDArray[np.int64],
-    limit: int,
+    most: int,
+    held: int,
+    known: Knowledge,
     standing: Standing,
     settings: OnesSettings,
-) -> NDArray[np.int64]:
+) -> Choices:
+    per_node = max(1, view.cluster.width)
+    up_to = max(1, most, held)
+    sizes = np.arange(1, up_to + 1)
+    if settings.score == "flow":
+        odd = [n for n in (held, job.job.min_gpus) if n]
+        sizes = np.union1d(usual_sizes(up_to, per_node), odd).astype(np.int64)
+    highest = _highest_batches(job, sizes, known.limits.of(job), standing, settings)
+    if settings.batch == "goodput" and job.description is not None:
+        noise = known.effort.noise(job)
+        batches, rates = known.speeds.best_batches(job, sizes, highest, per_node, noise)
+    else:
+        batches, rates = highest, known.speeds.samples_per_second(job, sizes, highest, per_node)
+    if settings.score == "flow":
+        rates = np.maximum.accumulate(rates)
+    return Choices(sizes, batches, rates)
+
+
+def _highest_batches(
+    job: JobView, sizes: Ints, limit: int, standing: Standing, settings: OnesSettings
+) -> Ints:
     """min(R_j, what memory holds), and no sudden growth (§3.3.2)."""
     if job.description is None:
         return np.zeros(len(sizes), np.int64)
     local = job.local_limit or job.description.base_batch
     most = np.minimum(limit, sizes * local)
     if standing.last_batch:
-        most = np.minimum(most, int(settings.growth * standing.last_batch))
+        most = np.minimum(most, int(settings.epoch_growth * standing.last_batch))
     return np.maximum(most, sizes).astype(np.int64)
 
 
-def _costs(
+def _remaining_gpu_time(
+    view: View,
     jobs: list[JobView],
-    rates: list[NDArray[np.float64]],
+    choices: list[Choices],
+    work: Floats,
     held: NDArray[np.int32],
-    least: NDArray[np.int32],
+    width: int,
+    known: Knowledge,
     settings: OnesSettings,
-) -> dict[str, NDArray[np.float64]]:
+) -> dict[str, Floats]:
     """GPU-seconds per sample with c GPUs (c_j / X_j of Eq. 8), and what a change adds."""
-    width = max((len(row) for row in rates), default=0) + 1
     cost = np.zeros((len(jobs), width))
     extra = np.zeros((len(jobs), width))
-    for i, (job, row) in enumerate(zip(jobs, rates, strict=True)):
-        sizes = np.arange(1, len(row) + 1)
-        cost[i, 1 : len(row) + 1] = sizes / row
-        cost[i, len(row) + 1 :] = cost[i, len(row)]
-        start = min(int(least[i]), len(row))
-        cost[i, 0] = settings.waiting_charge * cost[i, start]
+    for i, (job, (sizes, _, rates)) in enumerate(zip(jobs, choices, strict=True)):
+        cost[i, 1:] = _spread(sizes, sizes / rates, width)
+        cost[i, 0] = settings.waiting_charge * cost[i, min(job.job.min_gpus, width - 1)]
         if settings.switching_cost and held[i]:
             extra[i, 1:] = job.switch_cost.rescale_seconds * np.arange(1, width)
             extra[i, 0] = job.switch_cost.restart_seconds * held[i]
-            if held[i] < width:
-                extra[i, held[i]] = 0.0
-    return {"cost": cost, "extra": extra}
+            extra[i, held[i]] = 0.0
+    return {"cost": cost, "extra": extra, "work": work}
+
+
+def _flow_time(
+    view: View,
+    jobs: list[JobView],
+    choices: list[Choices],
+    work: Floats,
+    held: NDArray[np.int32],
+    width: int,
+    known: Knowledge,
+    settings: OnesSettings,
+) -> dict[str, Floats]:
+    """What a job's speed-up is worth to all, less what a change loses: to be maximised.
+
+    "Work" of the problem is the weight here, in every draw. A start is never charged: that
+    would starve a job whose end is wrongly thought near.
+    """
+    per_node = max(1, view.cluster.width)
+    gpus = max(1, view.cluster.n_gpus)
+    usual = usual_sizes(min(gpus, settings.most_gpus), per_node)
+    single = np.array([c.rates[0] for c in choices])  # with one GPU, or the least it takes
+    speedups = np.array([_speedup(c, usual, job) for c, job in zip(choices, jobs, strict=True)])
+    seconds = work / single
+    weights = flow_weights(
+        seconds,
+        speedups,
+        usual,
+        gpus,
+        done_seconds=np.array([known.effort.done(job) for job in jobs]) / single,
+        ages=np.array([view.now - job.job.submitted_at for job in jobs]),
+        ageing=settings.ageing,
+    )
+    weights *= np.exp2(np.clip([job.priority for job in jobs], -20, 20))
+    cost = np.zeros((len(jobs), width))
+    middle = np.median(seconds, axis=0)
+    for i, (job, (sizes, _, rates)) in enumerate(zip(jobs, choices, strict=True)):
+        speedup = rates / rates[0]
+        value = speedup.copy()
+        if settings.switching_cost and held[i]:
+            stay = np.minimum(settings.stay_seconds, middle[i] / speedup)
+            value *= stay / (stay + job.switch_cost.rescale_seconds)
+            now = int(np.searchsorted(sizes, held[i]))
+            value[now] = speedup[now]
+            lost = job.switch_cost.restart_seconds
+            cost[i, 0] = speedup[now] * lost / (settings.stay_seconds + lost)
+        cost[i, 1:] = -_spread(sizes, value, width)
+    return {"cost": cost, "extra": np.zeros_like(cost), "work": weights}
+
+
+def _speedup(choices: Choices, usual: Ints, job: JobView) -> Floats:
+    """Over one GPU, at all sizes: beyond what may be had now it is taken to go on as usual."""
+    known = np.searchsorted(choices.sizes, usual, side="right") - 1
+    speedup: Floats = choices.rates[np.maximum(known, 0)] / choices.rates[0]
+    last = choices.sizes[-1]
+    beyond = usual > last
+    speedup[beyond] = speedup[~beyond][-1] * (usual[beyond] / last) ** USUAL_SPEEDUP
+    return speedup
+
+
+def _spread(sizes: Ints, values: Floats, width: int) -> Floats:
+    """A value for 1, 2, ... GPUs: that of the largest size within them."""
+    places = np.searchsorted(sizes, np.arange(1, width), side="right") - 1
+    spread: Floats = values[np.maximum(places, 0)]
+    return spread

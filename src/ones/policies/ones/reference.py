@@ -117,12 +117,12 @@ class Repair:
         while idle > 0:
             while waiting and self._least[waiting[-1][1]] > idle:
                 waiting.pop()
-            if waiting and (not growing or waiting[-1][0] <= growing[0][0]):
-                job = waiting.pop()[1]
-            elif growing:
-                job = heappop(growing)[1]
-            else:
+            starts = bool(waiting) and (not growing or waiting[-1][0] <= growing[0][0])
+            if not starts and not growing:
                 break
+            if self._t.idle_charge == 0.0 and (waiting[-1] if starts else growing[0])[0] >= 0.0:
+                break  # nothing that is left to do pays
+            job = waiting.pop()[1] if starts else heappop(growing)[1]
             now = c.get(job, 0)
             c[job] = min(self._grown[rule][job][now], now + idle)
             idle -= c[job] - now

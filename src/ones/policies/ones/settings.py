@@ -19,6 +19,18 @@ class OnesSettings:
     """The first version of `ones`; `PaperSettings` has the closest reading of the text."""
 
     # score
+    score: str = _choice(
+        "flow",
+        ("flow", "sruf"),
+        "3: flow time, in which waiting jobs count; or remaining GPU time as printed",
+    )
+    ageing: float = field(
+        default=1.0,
+        metadata={"help": "flow: how much age counts; more serves the slowest, less the mean"},
+    )
+    stay_seconds: float = field(
+        default=300.0, metadata={"help": "flow: how long a job is expected to stay as it is"}
+    )
     waiting_charge: float = field(
         default=2.0,
         metadata={"help": "3: GPU-seconds that a waiting job costs, in those it would take"},
@@ -34,8 +46,12 @@ class OnesSettings:
     throughput: str = _choice(
         "fitted", ("fitted", "per-gpu"), "8: a fitted step-time model, or the measured rate per GPU"
     )
+    effective: bool = field(
+        default=True,
+        metadata={"help": "work is counted in effective samples, by the gradient noise scale"},
+    )
     batch: str = _choice(
-        "limit",
+        "goodput",
         ("goodput", "limit"),
         "20: the batch with the best goodput under the limit, or the limit itself",
     )
@@ -49,6 +65,20 @@ class OnesSettings:
         default=30, metadata={"help": "17: expected epochs when nothing is known and declared"}
     )
     # search
+    sizes: str = _choice(
+        "tried",
+        ("tried", "limit"),
+        "33: GPUs up to twice what its kind has tried, or one for each base batch of the limit",
+    )
+    exploration: float = field(
+        default=8.0, metadata={"help": "33: GPUs that a job may be given, over what was tried"}
+    )
+    admit_new: bool = field(
+        default=False, metadata={"help": "22: new jobs are admitted before anybody grows"}
+    )
+    seeds: bool = field(
+        default=True, metadata={"help": "26: the exact division joins the population"}
+    )
     population: int = field(
         default=64, metadata={"help": "26: schedules, at most as many as GPUs; 0: just as many"}
     )
@@ -86,7 +116,14 @@ class OnesSettings:
     warmup_steps: int = field(
         default=20, metadata={"help": "34: steps on one GPU before a job may grow"}
     )
-    growth: float = field(default=2.0, metadata={"help": "36: factor on the limit after an epoch"})
+    growth: float = field(default=2.0, metadata={"help": "36: factor by which the limit grows"})
+    ripening: float = field(
+        default=10.0,
+        metadata={"help": "36: seconds, and 20 steps, after which the limit grows; 0: an epoch"},
+    )
+    epoch_growth: float = field(
+        default=4.0, metadata={"help": "36: most that a batch grows within an epoch"}
+    )
     most_base_batches: int = field(
         default=32, metadata={"help": "35: no batch beyond so many base batches"}
     )
@@ -107,6 +144,7 @@ class OnesSettings:
 
 
 _LEAST = {
+    "ageing": 0, "stay_seconds": 1, "ripening": 0, "epoch_growth": 1,
     "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
     "idle_generations": 0, "patience": 1, "spacing": 0, "least_stay": 0, "warmup_steps": 0,
     "growth": 1, "most_base_batches": 1, "least_steps": 1, "most_gpus": 1,
@@ -117,7 +155,15 @@ _LEAST = {
 class PaperSettings(OnesSettings):
     """`ones-paper`: the closest reading of the text that can run."""
 
+    score: str = _choice("sruf", ("flow", "sruf"), "3: Eq. 3, the GPU time that is left")
     waiting_charge: float = field(default=0.0, metadata={"help": "3: Eq. 3 sums over running jobs"})
+    effective: bool = field(default=False, metadata={"help": "Y counts samples"})
+    batch: str = _choice("limit", ("goodput", "limit"), "20: the batch is the limit")
+    sizes: str = _choice("limit", ("tried", "limit"), "33: one GPU for each base batch of R_j")
+    admit_new: bool = field(default=True, metadata={"help": "22: preferential admission"})
+    seeds: bool = field(default=False, metadata={"help": "26: none but the incumbent"})
+    ripening: float = field(default=0.0, metadata={"help": "36: R_j doubles after each epoch"})
+    epoch_growth: float = field(default=2.0, metadata={"help": "36: as R_j"})
     draws: int = field(default=1, metadata={"help": "4: Algorithm 1 draws once for all candidates"})
     select_by_mean: bool = field(default=False, metadata={"help": "4: the best of that one draw"})
     switching_cost: bool = field(default=False, metadata={"help": "5: none in Eq. 8"})

@@ -14,15 +14,19 @@ from numpy.typing import NDArray
 
 from ones.core.job import Configuration, JobId, StepTime
 from ones.core.view import JobView
-from ones.models.goodput import ASSUMED_NOISE_RATIO
+from ones.models.goodput import worth
 from ones.models.speed import SpeedModel, fit_speed
 
 #: a step of a job of which nothing is known, by its base batch: half fixed, half by sample
 UNKNOWN_STEP_SECONDS = 0.2
-#: batches that are looked at: the limit, a half of it, a quarter, ...
-_LADDER = 6
+#: batches that are looked at: parts of the limit
+_LADDER = np.array([1.0, 0.71, 0.5, 0.35, 0.25, 0.12, 0.06, 0.0])
 #: configurations remembered of a kind
 MOST_OF_A_KIND = 64
+
+
+#: a batch for each number of GPUs, and how fast that is
+Choice = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 class Speeds:
@@ -33,7 +37,7 @@ class Speeds:
         self._kinds: dict[str, dict[Configuration, StepTime]] = {}
         self._versions: dict[str, int] = {}  # of what is known of a kind
         # both only spare work: they follow from what is known
-        self._rates: dict[JobId, tuple[object, tuple[object, ...], NDArray[np.float64]]] = {}
+        self._best: dict[JobId, tuple[object, tuple[object, ...], Choice]] = {}
         self._fits: dict[JobId, tuple[object, tuple[object, ...], SpeedModel]] = {}
 
     def learn(self, view: JobView) -> None:
@@ -45,61 +49,62 @@ class Speeds:
             del pool[next(iter(pool))]
 
     def samples_per_second(
-        self, view: JobView, batches: NDArray[np.int64], per_node: int
+        self, view: JobView, sizes: NDArray[np.int64], batches: NDArray[np.int64], per_node: int
     ) -> NDArray[np.float64]:
-        """For 1, 2, 3, ... GPUs with these global batches, packed on nodes of this size.
+        """With so many GPUs and these global batches, packed on nodes of this size.
 
-        A batch of 0 is the script's own.
+        A batch of 0 is the script's own. `batches` may have rows, one choice for each size.
         """
-        key = (self._version(view), view.local_limit, per_node, batches.tobytes())
-        known = self._rates.get(view.id)
-        if known is not None and known[0] is view.profile and known[1] == key:
-            return known[2]
-        rates = self._make_rates(view, batches, per_node)
-        self._rates[view.id] = (view.profile, key, rates)
-        return rates
-
-    def _make_rates(
-        self, view: JobView, batches: NDArray[np.int64], per_node: int
-    ) -> NDArray[np.float64]:
-        gpus = np.arange(1, len(batches) + 1)
         if self._rule == "per-gpu":
-            return self._rate_per_gpu(view) * gpus.astype(np.float64)
+            return np.broadcast_to(self._rate_per_gpu(view) * sizes, batches.shape)
         own = view.base_batch or 1
-        batches = np.where(batches > 0, batches, np.maximum(own, gpus))
-        nodes = -(-gpus // per_node)
-        shares = -(-batches // gpus)
+        batches = np.where(batches > 0, batches, np.maximum(own, sizes))
+        nodes = -(-sizes // per_node)
+        shares = -(-batches // sizes)
         parts = -(-shares // (view.local_limit or own))
         rates: NDArray[np.float64] = batches / self._model(view).all_step_seconds(
-            gpus, nodes, batches, parts
+            sizes, nodes, batches, parts
         )
         for c, time in view.profile.items():  # what was measured is not to be guessed
-            i = c.gpus - 1
-            if i < len(batches) and c[1:] == (nodes[i], batches[i], parts[i]):
-                rates[i] = c.batch / time.seconds
+            same = (sizes == c.gpus) & (nodes == c.nodes)
+            if same.any():
+                same = same & (batches == c.batch) & (parts == c.micro_steps)
+                rates[same] = c.batch / time.seconds
         return rates
 
     def best_batches(
-        self, view: JobView, most: NDArray[np.int64], per_node: int
+        self,
+        view: JobView,
+        sizes: NDArray[np.int64],
+        most: NDArray[np.int64],
+        per_node: int,
+        noise: float,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The batch of the best goodput for 1, 2, ... GPUs, up to `most`, and that goodput.
+        """The batch of the best goodput for each number of GPUs, up to `most`, and that goodput.
 
         Goodput is samples per second times what a sample is worth at that batch.
         """
         assert view.description is not None
         base = view.description.base_batch
-        noise = view.progress.gradient_noise
-        if noise is None:
-            noise = ASSUMED_NOISE_RATIO * base
-        best, goodput = most, np.zeros(len(most))
-        for i in range(_LADDER):
-            batches = np.maximum(most >> i, np.arange(1, len(most) + 1))
-            batches = np.where(batches < np.minimum(base, most), np.minimum(base, most), batches)
-            worth = np.minimum(1.0, (noise + base) / (noise + batches))
-            found = self.samples_per_second(view, batches, per_node) * worth
-            better = found > goodput
-            best, goodput = np.where(better, batches, best), np.where(better, found, goodput)
-        return best, goodput
+        key = (self._version(view), view.local_limit, per_node, noise, sizes.tobytes(),
+               most.tobytes())  # fmt: skip
+        known = self._best.get(view.id)
+        if known is not None and known[0] is view.profile and known[1] == key:
+            return known[2]
+        least = np.maximum(np.minimum(base, most), sizes)
+        batches = np.maximum((most * _LADDER[:, None]).astype(np.int64), least)
+        goodput = self.samples_per_second(view, sizes, batches, per_node)
+        goodput = goodput * worth(batches, base, noise)
+        best = np.argmax(goodput, axis=0)
+        column = np.arange(len(sizes))
+        found = (batches[best, column], goodput[best, column])
+        self._best[view.id] = (view.profile, key, found)
+        return found
+
+    def largest_tried(self, view: JobView) -> int:
+        """GPUs that the job, or another of its kind, has been measured with."""
+        pool = self._kinds.get(view.job.kind, {})
+        return max((c.gpus for profile in (pool, view.profile) for c in profile), default=0)
 
     def _rate_per_gpu(self, view: JobView) -> float:
         """The paper: the mean of what was measured on each GPU."""
@@ -127,7 +132,7 @@ class Speeds:
 
     def forget(self, job: JobId) -> None:
         self._fits.pop(job, None)
-        self._rates.pop(job, None)
+        self._best.pop(job, None)
 
     def save(self) -> dict[str, Any]:
         return {
@@ -145,4 +150,4 @@ class Speeds:
             }
             for kind, rows in saved["kinds"].items()
         }
-        self._fits, self._rates = {}, {}
+        self._fits, self._best = {}, {}

@@ -1,0 +1,92 @@
+"""Work in effective samples: what each job has done, counted by what its batches were worth.
+
+A sample of a batch far above the noise scale teaches less (`models.goodput.efficiency`).
+Counted so, the length of a job does not depend on how it was run, and what jobs of a kind
+have in common (data, batch, noise) is remembered for those that have not joined yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from ones.core.job import JobId
+from ones.core.view import JobView
+from ones.models.goodput import ASSUMED_NOISE_RATIO, efficiency
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of the last job of a kind that joined."""
+
+    dataset_size: int
+    base_batch: int
+
+
+class Effort:
+    """Same reports, same counts; `raw` counts every sample as one (the paper)."""
+
+    def __init__(self, *, raw: bool) -> None:
+        self._raw = raw
+        self._done: dict[JobId, float] = {}
+        self._reported: dict[JobId, int] = {}  # raw samples that `_done` covers
+        self._noise: dict[str, float] = {}  # by kind
+        self._shapes: dict[str, Shape] = {}  # by kind
+
+    def joined(self, view: JobView) -> None:
+        if view.description is not None:
+            self._shapes[view.job.kind] = Shape(
+                view.description.dataset_size, view.description.base_batch
+            )
+
+    def learn(self, view: JobView) -> None:
+        """It has reported samples, and perhaps its noise scale."""
+        noise = view.progress.gradient_noise
+        if noise is not None:
+            self._noise[view.job.kind] = noise
+        more = view.progress.samples - self._reported.get(view.id, 0)
+        self._reported[view.id] = view.progress.samples
+        self._done[view.id] = max(0.0, self._done.get(view.id, 0.0) + more * self.worth(view))
+
+    def worth(self, view: JobView) -> float:
+        """Of a sample, with the batch that the job has now."""
+        if self._raw or view.description is None or view.held is None or not view.held.batch:
+            return 1.0
+        return efficiency(view.held.batch, view.description.base_batch, self.noise(view))
+
+    def done(self, view: JobView) -> float:
+        if self._raw:
+            return float(view.progress.samples)
+        return self._done.get(view.id, 0.0)
+
+    def noise(self, view: JobView) -> float:
+        """As reported; before that, by its kind; or a usual multiple of its base batch."""
+        own = view.progress.gradient_noise
+        if own is None:
+            own = self._noise.get(view.job.kind)
+        return ASSUMED_NOISE_RATIO * (view.base_batch or 1) if own is None else own
+
+    def shape(self, view: JobView) -> Shape | None:
+        """Its own, or what its kind lets expect."""
+        if view.description is not None:
+            return Shape(view.description.dataset_size, view.description.base_batch)
+        return self._shapes.get(view.job.kind)
+
+    def forget(self, job: JobId) -> None:
+        self._done.pop(job, None)
+        self._reported.pop(job, None)
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "done": dict(self._done),
+            "reported": dict(self._reported),
+            "noise": dict(self._noise),
+            "shapes": {kind: list(astuple(shape)) for kind, shape in self._shapes.items()},
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._done = {JobId(job): float(n) for job, n in saved["done"].items()}
+        self._reported = {JobId(job): int(n) for job, n in saved["reported"].items()}
+        self._noise = {kind: float(n) for kind, n in saved["noise"].items()}
+        self._shapes = {kind: Shape(*map(int, row)) for kind, row in saved["shapes"].items()}
