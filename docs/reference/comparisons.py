@@ -37,7 +37,7 @@ SUMMARY_KEYS: Keys = {
     "first_seed": ("", "of them"),
     **{name: ("", "mean over the runs of what a row has under this name") for name in AVERAGED},
     "longest_exec": ("s", "longest execution in all the runs"),
-    "mean_jct_low": ("s", "lower end of the 95 % bootstrap interval of `mean_jct` over seeds"),
+    "mean_jct_low": ("s", "lower end of its 95 % bootstrap interval over seeds; null for one"),
     "mean_jct_high": ("s", "its upper end"),
     "mean_jct_sd": ("s", "standard deviation over seeds; null for one"),
 }

@@ -79,6 +79,7 @@ def test_json_has_the_promised_keys_and_files_are_left(ones: Ones, tmp_path: Pat
         (["--policies", "fifo", "--processes", "0"], "--processes: 0 is not at least 1"),
         (["--policies", "fifo", "--load", "nan"], "--load: nan is not above 0"),
         (["--policies", "fifo", "--mechanism", "x"], "unknown mechanism 'x'"),
+        (["--policies", "fifo", "--requests", "huge"], "unknown mix of requested GPUs 'huge'"),
         (["--policies", "fifo", "--workload", "no.csv"], "no.csv: cannot be read"),
         (["--policies", "fifo", "--set", "fifo.backfill=perhaps"], "'perhaps' is not true or"),
     ],

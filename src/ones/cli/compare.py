@@ -60,6 +60,15 @@ def compare(
             " 0.8 or 0.5,0.8."
         ),
     ] = None,
+    scatter: Annotated[
+        float | None, typer.Option(help="Lognormal sigma of job lengths within a kind.")
+    ] = None,
+    requests: Annotated[
+        str | None, typer.Option(help="Mix of requested GPUs: short, long or flat.")
+    ] = None,
+    hide_kinds: Annotated[
+        bool, typer.Option("--hide-kinds", help="Make every job a kind of its own.")
+    ] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,7 +103,7 @@ def compare(
     from ones.lab.pool import cores
     from ones.lab.runs import RunSpec
 
-    settings = effective(gpus_per_node=gpus_per_node, jobs=jobs, gap=gap)
+    settings = effective(gpus_per_node=gpus_per_node, jobs=jobs, gap=gap, scatter=scatter)
     chosen = settings.settings.sim
     if seeds < 1:
         raise InvalidSettingError(f"--seeds: {seeds} is not at least 1")
@@ -114,6 +123,8 @@ def compare(
             jobs=chosen.jobs if workload == "paper" else jobs,
             gap=chosen.gap,
             scatter=chosen.scatter,
+            requests=requests,
+            hide_kinds=hide_kinds,
         ),
     ).cells()
     at_once = processes or cores()

@@ -15,10 +15,10 @@ from ones.report.charts import Axis, Bar, Curve, bars, boxes, curves, draw, shar
 PAGE_NAME, FIGURES = "index.html", "figures"
 
 _TIMES = {
-    "label": "policy", "n": "seeds", "mean_jct": "mean completion s", "mean_jct_low": "95 % from",
-    "mean_jct_high": "to", "median_jct": "median s", "p95_jct": "95 % within s",
-    "p99_jct": "99 % within s", "mean_exec": "running s", "mean_queue": "queueing s",
-    "within_200s": "share within 200 s",
+    "label": "policy", "n": "seeds", "mean_jct": "mean s", "mean_jct_low": "95 % from",
+    "mean_jct_high": "to", "median_jct": "median s", "p95_jct": "95 % in s",
+    "p99_jct": "99 % in s", "mean_exec": "running s", "mean_queue": "queueing s",
+    "within_200s": "share in 200 s",
 }  # fmt: skip
 _DEEDS = {
     "label": "policy", "finished": "jobs finished", "longest_exec": "longest run s",
@@ -35,7 +35,7 @@ _TESTS = {
 TESTS_TOLD = (
     "Wilcoxon signed-rank tests over the same jobs of the same seeds. `p, less` is small when the"
     " first is faster. Effect: rank-biserial correlation, -1 when it is faster for every job."
-    " Intervals by bootstrap over seeds."
+    " Intervals by bootstrap over seeds; where there is one, over its jobs."
 )
 
 
@@ -136,6 +136,15 @@ def mean_bar(row: Mapping[str, Any]) -> Bar:
     return Bar(row["label"], row["mean_jct"], row["mean_jct_low"], row["mean_jct_high"])
 
 
+def curve(label: str, rows: Sequence[Mapping[str, Any]], key: str) -> Curve:
+    """Against GPUs, with the band of intervals where every row has one."""
+    low: list[Any] = [row.get(f"{key}_low") for row in rows]
+    high: list[Any] = [row.get(f"{key}_high") for row in rows]
+    band = None not in low + high
+    at, values = [float(row["gpus"]) for row in rows], [float(row[key]) for row in rows]
+    return Curve(label, at, values, low if band else None, high if band else None)
+
+
 def _against_sizes(summary: Sequence[Mapping[str, Any]], home: Path) -> Iterator[str]:
     """Where there are several cluster sizes: completion against GPUs."""
     groups: dict[tuple[str, float | None], dict[str, list[Mapping[str, Any]]]] = {}
@@ -149,11 +158,7 @@ def _against_sizes(summary: Sequence[Mapping[str, Any]], home: Path) -> Iterator
         lines = []
         for label, rows in labels.items():
             ordered = sorted(rows, key=lambda row: int(row["gpus"]))
-            x, y, low, high = (
-                [float(row[key]) for row in ordered]
-                for key in ("gpus", "mean_jct", "mean_jct_low", "mean_jct_high")
-            )
-            lines.append(Curve(label, x, y, low, high))
+            lines.append(curve(label, ordered, "mean_jct"))
         sizes = sorted({x for line in lines for x in line.x})
         title = f"{mechanism} re-scaling" + ("" if load is None else f", load {load:g}")
         axes = Axis("GPUs", ticks=sizes), Axis("mean completion (s)", start=0)

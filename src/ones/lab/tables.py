@@ -78,7 +78,7 @@ def summary_of(records: Sequence[Record]) -> list[dict[str, Any]]:
         for label, runs in labels.items():
             rows = [run.row for run in runs]
             means = [row["mean_jct"] for row in rows if row["mean_jct"] is not None]
-            interval = mean_interval(means) if means else None
+            interval = mean_interval(means) if len(means) > 1 else None
             summary.append(
                 {
                     "label": label,

@@ -32,8 +32,7 @@ class Bar:
     value: float
     low: float | None = None
     high: float | None = None
-    note: str = ""  # what a rival figure says, as a mark beside it
-    mark: float | None = None
+    mark: float | None = None  # what somebody else says it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,8 @@ def bars(title: str, axis: str, values: Sequence[Bar], *, marks: str = "") -> Pa
                 [mark for _, mark in marked], [place for place, _ in marked], "D", color="white",
                 markeredgecolor=_INK, markersize=6, label=marks,
             )  # fmt: skip
-            axes.legend(fontsize=7.5, frameon=False, loc="lower right")
+            if marks:
+                axes.legend(fontsize=7.5, frameon=False, loc="lower right")
         axes.set_yticks(places, [bar.name for bar in values])
         axes.tick_params(axis="y", labelcolor=_INK, length=0)
         axes.grid(visible=False, axis="y")

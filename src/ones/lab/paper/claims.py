@@ -44,6 +44,7 @@ FIXED_BATCH_PEAK = 2
 #: strategy, preemption, elastic size, elastic batch
 PROPERTIES: Mapping[str, tuple[str, str, str, str]] = {
     "ones": ("dynamic", "yes", "yes", "yes"),
+    "ones-paper": ("dynamic", "yes", "yes", "yes"),
     "drl": ("dynamic", "no", "yes", "no"),
     "tiresias": ("greedy", "yes", "no", "no"),
     "optimus": ("greedy", "yes", "yes", "no"),

@@ -69,7 +69,7 @@ def _main_table(evaluation: Evaluation) -> str:
     for row in summary_of([r for found in evaluation.headline.values() for r in found]):
         cells = [
             f"`{row['label']}`",
-            f"{row['mean_jct']:.0f} ({row['mean_jct_low']:.0f} to {row['mean_jct_high']:.0f})",
+            f"{row['mean_jct']:.0f}{_range(row['mean_jct_low'], row['mean_jct_high'])}",
             f"{row['p99_jct']:,.0f}",
             f"{row['mean_exec']:.0f}",
             f"{row['mean_queue']:.0f}",
@@ -78,6 +78,10 @@ def _main_table(evaluation: Evaluation) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" ({low:.0f} to {high:.0f})"
 
 
 def _overview(panels: Sequence[Panel]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ones.lab.compare_page import curve
 from ones.lab.paper import claims
 from ones.lab.paper.panel import Panel, Verdict, all_of, count, points
 from ones.lab.tables import Record, by_setting, reduction, summary_of
@@ -26,24 +27,19 @@ def _against_gpus(rows: Sequence[Mapping[str, Any]], home: Path) -> Panel:
     labels = list(dict.fromkeys(row["label"] for row in rows))
     by = {(row["label"], row["gpus"]): row for row in rows}
 
-    def lines(key: str, band: bool) -> list[Curve]:
-        found = []
-        for label in labels:
-            at = [size for size in sizes if (label, size) in by]
-            values = [by[label, size] for size in at]
-            low, high = (
-                [v[f"{key}_{end}"] for v in values] if band else None for end in ("low", "high")
-            )
-            found.append(Curve(label, at, [v[key] for v in values], low, high))
-        return found
+    def lines(key: str) -> list[Curve]:
+        return [
+            curve(label, [by[label, size] for size in sizes if (label, size) in by], key)
+            for label in labels
+        ]
 
     axis = Axis("GPUs", ticks=sizes)
     drawn = draw(
         home,
         "scaling",
         [
-            curves("completion", axis, Axis("mean (s)", start=0), lines("mean_jct", band=True)),
-            curves("queueing", axis, Axis("mean (s)", start=0), lines("mean_queue", band=False)),
+            curves("completion", axis, Axis("mean (s)", start=0), lines("mean_jct")),
+            curves("queueing", axis, Axis("mean (s)", start=0), lines("mean_queue")),
         ],
         columns=2,
         size=(5.6, 3.9),

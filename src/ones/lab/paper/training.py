@@ -45,9 +45,16 @@ def speed(home: Path) -> Panel:
                     Curve(f"fixed batch, {BATCH} in all", WORKERS, fixed),
                     Curve(f"elastic batch, {BATCH} to {BATCH * WORKERS[-1]}", WORKERS, elastic),
                 ],
-            )
+            ),
+            curves(
+                "the fixed batch alone",
+                Axis("workers (GPUs)", log=True, ticks=WORKERS),
+                Axis("images per second"),
+                [Curve("fixed", WORKERS, fixed)],
+            ),
         ],
-        size=(6.4, 3.8),
+        columns=2,
+        size=(5.4, 3.6),
     )
     same = peak == claims.FIXED_BATCH_PEAK and grows
     return Panel(
