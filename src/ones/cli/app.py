@@ -11,10 +11,12 @@ from ones.cli.bench import bench
 from ones.cli.compare import compare
 from ones.cli.config import config
 from ones.cli.demo import demo
+from ones.cli.drl import drl
 from ones.cli.jobs import cancel, ps, show, why
 from ones.cli.logs import logs
 from ones.cli.paper import paper
 from ones.cli.replay import replay
+from ones.cli.run import run
 from ones.cli.sim import sim
 from ones.cli.submit import submit
 from ones.cli.trace import trace
@@ -47,10 +49,12 @@ def _root(
 app.command()(demo)
 for _command in (up, down, submit, ps, show, why, logs, cancel):
     app.command()(_command)
+app.command()(run)
 app.command()(sim)
 app.command()(replay)
 app.command()(compare)
 app.command()(paper)
 app.add_typer(trace, name="trace")
+app.add_typer(drl, name="drl")
 app.add_typer(bench, name="bench")
 app.command()(config)

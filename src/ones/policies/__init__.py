@@ -18,6 +18,7 @@ from ones.models.oracle import Oracle
 
 #: name -> module and factory; a factory takes `seed` and the policy's own settings
 OURS: dict[str, str] = {
+    "drl": "ones.policies.drl.policy:Drl",
     "equi": "ones.policies.equi:Equi",
     "fifo": "ones.policies.fifo:Fifo",
     "ones": "ones.policies.ones.policy:Ones",

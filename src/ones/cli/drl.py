@@ -1,0 +1,163 @@
+"""`ones drl`: the learned rival and its training."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ones.cli.output import JSON_HELP, InterruptedRunError, err, print_json, print_table, say
+from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError, WorldError
+
+if TYPE_CHECKING:
+    from ones.lab.drl import Report
+    from ones.policies.drl.learned import Learned
+
+drl = typer.Typer(no_args_is_help=True, help="The learned rival: train its network.")
+
+
+@drl.callback()
+def _group() -> None:
+    pass
+
+
+@drl.command()
+def train(
+    out: Annotated[Path, typer.Option(help="File for the weights; better ones replace it.")],
+    learner: Annotated[
+        str, typer.Option(help="cem (imitate the best episodes) or pg (policy gradient).")
+    ] = "pg",
+    iterations: Annotated[int, typer.Option(help="Steps, each of 8 episodes.")] = 60,
+    seed: Annotated[int, typer.Option(help="Of weights, scenes and luck.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Jobs of every trace.")] = 50,
+    start: Annotated[
+        Path | None, typer.Option(help="Go on from these weights instead of from the teacher.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Train the network of the policy `drl` on simulated traces of seeds 1-40.
+
+    With its defaults it makes the weights that are shipped. Ctrl-C keeps the best so far.
+
+    Use them with `ones sim --policy drl --set weights=FILE`.
+
+    Example: ones drl train --learner cem --out weights.json
+    """
+    from ones.lab.drl import LEARNERS, Plan
+    from ones.lab.drl import train as train_network
+    from ones.lab.drl.training import validate
+
+    if learner not in LEARNERS:
+        raise UnknownNameError("learner", learner, LEARNERS)
+    for name, value, least in (("iterations", iterations, 0), ("seed", seed, 0), ("jobs", jobs, 2)):
+        if value < least:
+            raise InvalidSettingError(f"--{name}: {value} is not at least {least}")
+    begun = None if start is None else _read(start)
+    _check_writable(out, overwrite=overwrite)
+    plan = Plan(learner=learner, iterations=iterations, seed=seed, jobs=jobs)
+    command = "ones drl train " + shlex.join(
+        ["--learner", learner, "--iterations", str(iterations), "--seed", str(seed)]
+        + (["--jobs", str(jobs)] if jobs != Plan().jobs else [])
+        + ([] if start is None else ["--start", start.name])
+    )
+
+    def keep(learned: Learned, **more: object) -> Learned:
+        told = replace(learned, training={"command": command, **learned.training, **more})
+        _write(out, told)
+        return told
+
+    with _progress() as report:
+        learned = train_network(plan, report=report, keep=keep, start=begun)
+    if learned.training.get("interrupted"):
+        if learned.training["curve"]:
+            keep(learned)
+            raise InterruptedRunError(f"interrupted; the best weights so far are in {out}")
+        raise InterruptedRunError("interrupted before there was anything to keep")
+    say("validating on seeds 60-69")
+    result = validate(learned, jobs)
+    learned = keep(learned, validation=result)
+    if json:
+        print_json({"out": str(out), **learned.training})
+        return
+    print_table(
+        f"mean completion seconds on seeds 60-69, 64 GPUs ({learner})",
+        ["fifo", "drl, checkpoint", "drl, elastic", "drl, sampled"],
+        [[result[key] for key in ("fifo", "checkpoint", "elastic", "checkpoint, sampled")]],
+    )
+    say(f"kept in {out}")
+
+
+def _read(path: Path) -> Learned:
+    from ones.policies.drl.learned import from_file
+
+    try:
+        return from_file(str(path))
+    except ValueError as problem:
+        raise InvalidFileError(path, str(problem).removeprefix(f"{path}: ")) from None
+
+
+def _check_writable(path: Path, *, overwrite: bool) -> None:
+    """Before hours are spent."""
+    if path.is_dir():
+        raise InvalidFileError(path, "is a directory, not a file")
+    if path.exists() and not overwrite:
+        raise InvalidFileError(path, "exists; name another file, or --overwrite")
+    if not path.parent.is_dir():
+        raise InvalidFileError(path, f"the directory {path.parent} does not exist")
+    if not os.access(path.parent, os.W_OK):
+        raise WorldError(f"{path}: the directory cannot be written to")
+
+
+def _write(path: Path, learned: Learned) -> None:
+    """Whole or not at all."""
+    beside = path.with_name(path.name + ".new")
+    try:
+        beside.write_text(learned.text())
+        beside.replace(path)
+    except OSError as problem:
+        raise WorldError(f"{path}: cannot be written: {problem.strerror}") from problem
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Report], None]]:
+    """A bar with the time left where somebody watches; else a line now and then."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=err(), transient=True) as bar:
+        tasks: dict[str, object] = {}
+
+        def show(report: Report) -> None:
+            text = report.stage
+            if report.best is not None:
+                text += f" (now {report.score:.3f}, best {report.best:.3f} of fifo)"
+            if report.stage not in tasks:
+                tasks[report.stage] = bar.add_task(text, total=report.of)
+            bar.update(tasks[report.stage], description=text, completed=report.done)  # type: ignore[arg-type]
+
+        yield show
+
+
+class _Lines:
+    """One line for each stage, and for each score."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def __call__(self, report: Report) -> None:
+        text = report.stage
+        if report.best is not None:
+            text += f": score {report.score:.3f}, best {report.best:.3f} of fifo"
+        if text != self._said:
+            say(f"{text} ({report.done} of {report.of})")
+            self._said = text

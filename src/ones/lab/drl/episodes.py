@@ -1,0 +1,129 @@
+"""The environment: the policy itself in the simulator, with every decision written down.
+
+The reward of a decision is minus the time to the next one times the unfinished jobs, so
+that an episode's sum is minus the sum of completion times (Decima's reward).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ones.core.cluster import Cluster
+from ones.core.events import Event
+from ones.core.plan import PlanAdopted
+from ones.core.view import View
+from ones.policies.drl.kinds import KindBook
+from ones.policies.drl.learned import Learned
+from ones.policies.drl.network import Floats, Look
+from ones.policies.drl.online import Tuner
+from ones.policies.drl.policy import Drl
+from ones.policies.drl.window import Window
+from ones.policies.fifo import Fifo
+from ones.sim.run import Simulator
+from ones.workload import generate
+
+JOBS = 50
+GAP = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One workload on one cluster."""
+
+    seed: int
+    gpus: int = 64
+    gap: float = GAP
+    mechanism: str = "checkpoint"
+    jobs: int = JOBS
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What was decided in a run, and how it went."""
+
+    looks: list[Look]
+    chosen: list[int]
+    times: Floats
+    burdens: Floats  # unfinished jobs, integrated over time up to each decision
+    total: float  # the sum of completion times
+    mean_jct: float
+    policy: Drl
+
+    @property
+    def to_go(self) -> Floats:
+        """Reward from each decision to the end."""
+        return self.burdens - self.total
+
+
+class Student(Drl):
+    """The policy with given weights, which notes what it decides. `pick` may decide instead."""
+
+    def __init__(
+        self,
+        learned: Learned,
+        *,
+        seed: int = 0,
+        sampled: bool = True,
+        pick: Callable[[Window], int] | None = None,
+    ) -> None:
+        super().__init__(seed=seed, sampled=sampled, online=False)
+        self._tuner = Tuner(learned.weights, learns=False)
+        self._book = KindBook(learned.kinds)
+        self._instead = pick
+        self.looks: list[Look] = []
+        self.chosen: list[int] = []
+        self.times: list[float] = []
+        self.counts: list[tuple[float, int]] = []  # (time, unfinished from then on)
+
+    def kinds(self) -> dict[str, Any]:
+        """What it knows of kinds by now."""
+        return self._book.save()
+
+    def observe(self, event: Event | PlanAdopted, view: View) -> None:
+        super().observe(event, view)
+        if type(event) in self.decides_on:
+            self.counts.append((view.now, len(view.jobs)))
+            window, chosen = self._choice(view)
+            if window is not None:
+                self.looks.append(window.look)
+                self.chosen.append(chosen)
+                self.times.append(view.now)
+
+    def _pick(self, window: Window) -> int:
+        return super()._pick(window) if self._instead is None else self._instead(window)
+
+
+def play(scene: Scene, student: Student) -> Episode:
+    """Run it to the end. Deterministic."""
+    result = _simulator(scene, student).run()
+    times = np.array([at for at, _ in student.counts])
+    unfinished = np.array([n for _, n in student.counts], float)
+    burdens = np.concatenate([[0.0], np.cumsum(np.diff(times) * unfinished[:-1])])
+    jct = [outcome.completion_seconds for outcome in result.state.ended.values()]
+    return Episode(
+        student.looks,
+        student.chosen,
+        np.array(student.times),
+        np.interp(student.times, times, burdens),
+        float(burdens[-1]),
+        float(np.mean(jct)),
+        student,
+    )
+
+
+@lru_cache(maxsize=1024)
+def fifo_jct(scene: Scene) -> float:
+    """The mean completion time that everybody must beat."""
+    result = _simulator(scene, Fifo()).run()
+    return float(np.mean([job.completion_seconds for job in result.state.ended.values()]))
+
+
+def _simulator(scene: Scene, policy: Drl | Fifo) -> Simulator:
+    trace = generate(jobs=scene.jobs, seed=scene.seed, gap=scene.gap)
+    cluster = Cluster.of(scene.gpus)
+    return Simulator(trace, cluster, policy, mechanism=scene.mechanism, seed=scene.seed)

@@ -1,0 +1,61 @@
+"""Two ways to learn from episodes of the same scene: by the elite, and by the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ones.lab.drl.episodes import Episode
+from ones.policies.drl.network import Batch, Floats, gradient
+
+#: part of the episodes whose decisions are imitated
+ELITE = 0.25
+ENTROPY = 0.01
+GRID = 60  # points in time of the baseline
+
+Learner = Callable[[Floats, Sequence[Episode]], Floats]
+
+
+def cross_entropy(weights: Floats, episodes: Sequence[Episode]) -> Floats:
+    """Make the decisions of the best episodes more likely (Chic's way)."""
+    elite = sorted(episodes, key=lambda e: e.total)[: max(1, round(ELITE * len(episodes)))]
+    return _slope(weights, elite, [np.ones(len(e.looks)) for e in elite])
+
+
+def policy_gradient(weights: Floats, episodes: Sequence[Episode]) -> Floats:
+    """Make decisions more likely by how much better than usual things went after them."""
+    worth = advantages(episodes)
+    return _slope(weights, episodes, worth, entropy=ENTROPY)
+
+
+def advantages(episodes: Sequence[Episode]) -> list[Floats]:
+    """Reward to go, against its mean at that time over all episodes of the scene: what arrives
+    when is the same in all of them, so it cancels. In standard deviations."""
+    last = max(float(e.times[-1]) for e in episodes)
+    grid = np.linspace(0.0, last, GRID)
+    usual = np.mean([np.interp(grid, e.times, e.to_go, right=0.0) for e in episodes], axis=0)
+    worth = [e.to_go - np.interp(e.times, grid, usual) for e in episodes]
+    spread = float(np.concatenate(worth).std())
+    return [w / spread if spread else w for w in worth]
+
+
+LEARNERS: dict[str, Learner] = {"cem": cross_entropy, "pg": policy_gradient}
+
+
+def _slope(
+    weights: Floats,
+    episodes: Sequence[Episode],
+    worth: Sequence[Floats],
+    *,
+    entropy: float = 0.0,
+) -> Floats:
+    looks = [look for e in episodes for look in e.looks]
+    chosen = [choice for e in episodes for choice in e.chosen]
+    # a decision without an alternative teaches nothing
+    real = [i for i, look in enumerate(looks) if int(look.valid.sum()) > 1]
+    looks = [looks[i] for i in real]
+    batch = Batch.of(looks)
+    choices = batch.choices(looks, [chosen[i] for i in real])
+    _, slope = gradient(weights, batch, choices, np.concatenate(worth)[real], entropy=entropy)
+    return slope
