@@ -118,3 +118,17 @@ def test_a_bad_trace_is_named_with_file_line_and_field(
         assert code == 2
         assert message in err
         assert err.count("\n") == 1
+
+
+def test_jobs_that_cannot_finish_are_counted_and_named(ones: Ones, tmp_path: Path) -> None:
+    """All nodes are lost, and none comes back."""
+    (tmp_path / "lost.csv").write_text(
+        "event,at,id,model,gpus,node\nsubmit,0,a,vgg16-imagenet,1,\nnode-down,9,,,,n0\n"
+    )
+    code, out, err = ones(
+        "compare", "--policies", "fifo", "--seeds", "1", "--gpus", "4", "--workload", "lost.csv",
+        "--json",
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads(out)["rows"][0]["unfinished"] == 1
+    assert "fifo, seed 1000, 4 GPUs, native: 1 unfinished" in err

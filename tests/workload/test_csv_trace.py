@@ -348,3 +348,19 @@ def test_a_job_for_which_no_gpu_is_left_is_refused_with_its_line(tmp_path: Path)
     with pytest.raises(InvalidFileError, match=r":4: gpus: job b: requested_gpus 8 is more than"):
         check_fits(trace, Cluster.of(8, 4))
     check_fits(read(tmp_path / "t.csv", text + "node-up,20,,,4,n1\n"), Cluster.of(8, 4))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("node-down,5,,,,n9", ":3: node: node n9 is not in the cluster"),
+        ("cancel,5,b,,,", ":3: id: cancel of job b, which never arrives"),
+        ("node-up,5,,,2,n0", ":3: gpus: node n0 has 4 GPUs and would come up again with 2"),
+    ],
+)
+def test_an_incident_of_a_file_is_refused_with_its_line_and_field(
+    tmp_path: Path, row: str, message: str
+) -> None:
+    text = f"event,at,id,model,gpus,node\nsubmit,0,a,vgg16-imagenet,1,\n{row}\n"
+    with pytest.raises(InvalidFileError, match=message):
+        check_fits(read(tmp_path / "t.csv", text), Cluster.of(8, 4))

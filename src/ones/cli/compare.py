@@ -151,6 +151,10 @@ def compare(
         print_table(None, list(shown.values()), [[row[key] for key in shown] for row in rows])
     if written:
         say(f"kept in {out}: {', '.join(path.name for path in written)}")
+    for record in comparison.records:
+        left = record.row["unfinished"]
+        if left:
+            say(f"ones: {record.cell.name}: {left:,} unfinished: nothing more could happen to them")
     for failure in failures:
         say(f"ones: {failure}")
     if comparison.exit_code:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -135,6 +135,7 @@ def _read(file: TextIO, path: Path) -> Trace:
     names = _header(next(rows, (0, None))[1], path)
     jobs: dict[str, TraceJob] = {}
     incidents: list[Incident] = []
+    lines: list[int] = []
     latest = -math.inf
     for line, row in rows:
         if not any(cell.strip() for cell in row):
@@ -150,6 +151,7 @@ def _read(file: TextIO, path: Path) -> Trace:
         latest = values["at"]
         if values["event"] != SUBMIT:
             incidents.append(_incident(values, path, line))
+            lines.append(line)
             continue
         entry = _job(values, path, line)
         if entry.job.id in jobs:
@@ -157,7 +159,7 @@ def _read(file: TextIO, path: Path) -> Trace:
         jobs[entry.job.id] = entry
     if not jobs:
         raise InvalidFileError(path, "holds no job")
-    return Trace.of(path.name, jobs.values(), incidents)
+    return replace(Trace.of(path.name, jobs.values(), incidents), incident_lines=tuple(lines))
 
 
 def _header(header: list[str] | None, path: Path) -> list[str]:

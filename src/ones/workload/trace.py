@@ -95,6 +95,7 @@ class Trace:
     name: str
     jobs: tuple[TraceJob, ...]
     incidents: tuple[Incident, ...] = ()
+    incident_lines: tuple[int, ...] = field(default=(), compare=False)  # of the file, if any
 
     @classmethod
     def of(cls, name: str, jobs: Iterable[TraceJob], incidents: Iterable[Incident] = ()) -> Trace:
@@ -142,28 +143,37 @@ def _most_gpus_from(trace: Trace, cluster: Cluster) -> tuple[list[float], list[i
 def _check_incidents(trace: Trace, cluster: Cluster) -> None:
     arrivals: dict[JobId, float] = {entry.job.id: entry.job.submitted_at for entry in trace.jobs}
     nodes = {node.id: node.gpus for node in cluster.nodes.values()}  # 0: down
-    for incident in trace.incidents:
+    for number, incident in enumerate(trace.incidents):
         if isinstance(incident, CancelRequested):
             arrives = arrivals.get(incident.job)
             if arrives is None:
-                raise UserError(f"{trace.name}: cancel of job {incident.job}, which never arrives")
+                problem = f"cancel of job {incident.job}, which never arrives"
+                raise _refused(trace, number, "id", problem)
             if incident.at < arrives:
-                raise UserError(
-                    f"{trace.name}: cancel of job {incident.job} at {incident.at:g} s,"
+                problem = (
+                    f"cancel of job {incident.job} at {incident.at:g} s,"
                     f" before it arrives at {arrives:g} s"
                 )
+                raise _refused(trace, number, "at", problem)
         elif isinstance(incident, NodeUp):
             there = nodes.get(incident.node, 0)
             if there not in (0, incident.gpus):
-                raise UserError(
-                    f"{trace.name}: node {incident.node} has {there} GPUs and would come up again"
+                problem = (
+                    f"node {incident.node} has {there} GPUs and would come up again"
                     f" with {incident.gpus}"
                 )
+                raise _refused(trace, number, "gpus", problem)
             nodes[incident.node] = incident.gpus
         elif incident.node not in nodes:
-            raise UserError(
-                f"{trace.name}: node {incident.node} is not in the cluster"
-                f" ({', '.join(list(cluster.nodes)[:3])}, ...)"
-            )
+            known = ", ".join(list(cluster.nodes)[:3])
+            problem = f"node {incident.node} is not in the cluster ({known}, ...)"
+            raise _refused(trace, number, "node", problem)
         elif isinstance(incident, NodeDown):
             nodes[incident.node] = 0
+
+
+def _refused(trace: Trace, number: int, column: str, problem: str) -> InvalidFileError:
+    """With line and field where the incident was read from a file."""
+    if not trace.incident_lines:
+        return InvalidFileError(trace.name, problem)
+    return InvalidFileError(trace.name, problem, line=trace.incident_lines[number], field=column)
