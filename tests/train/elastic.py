@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +42,13 @@ class Elastic:
         state: dict[str, Any] = torch.load(self.out / "final.pt", weights_only=True)
         return state
 
-    def play(self) -> Outcome:
+    def play(self, patience: float = 180.0) -> Outcome:
+        """To the end; a job that hangs fails with what its workers said."""
+        alarm = threading.Timer(patience, self.run.interrupt)
+        alarm.start()
         outcome = self.run.run()
-        assert outcome.done, self.output()
+        alarm.cancel()
+        assert outcome.done, f"{outcome}\n{self.output()}"
         return outcome
 
     def nothing_is_left(self) -> None:

@@ -9,7 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from ones.train.roll_call import StoreAddress
@@ -124,8 +126,6 @@ def steps_seen(job: Elastic) -> int:
 
 def test_the_store_dies_and_is_replaced(zygote: str, tmp_path: Path) -> None:
     """Then a worker dies, too: the others find one another at the new store."""
-    import psutil
-
     job = elastic(zygote, tmp_path, "0:3", CRASH="local-1:step:SIGKILL:40", NAP=0.05, EPOCHS=EPOCHS)
     stores: list[StoreAddress] = []
 
@@ -148,11 +148,9 @@ def test_the_store_dies_and_is_replaced(zygote: str, tmp_path: Path) -> None:
     all_is_well(job)
 
 
-def connections(process: object) -> list[object]:
-    import psutil
-
+def connections(process: psutil.Process) -> list[Any]:
     try:
-        return list(process.net_connections())  # type: ignore[attr-defined]
+        return list(process.net_connections())
     except psutil.Error:
         return []
 
@@ -189,11 +187,18 @@ def test_one_of_several_is_told_to_end(zygote: str, tmp_path: Path) -> None:
 
 
 def test_out_of_memory_makes_micro_batches_smaller(zygote: str, tmp_path: Path) -> None:
-    """Three workers of 5 or 6 samples; when one is lost 8 are too many at once."""
-    job = elastic(
-        zygote, tmp_path, "0:2", exact=False, TOO_MANY=5, EPOCHS=EPOCHS,
-    )  # fmt: skip
+    """Both workers die of 8 samples at once; the next ones take 4."""
+    job = elastic(zygote, tmp_path, "0:2", exact=False, TOO_MANY=5, EPOCHS=EPOCHS)
     job.play()
-    sizes = {len(t["indices"]) for t in job.traces}
-    assert max(sizes) <= 5
-    all_is_well(job, repeated=2 * BATCH)
+    assert [e.code for e in job.run.outcome.exits.values()] == [1, 1, 0, 0]
+    assert {len(t["indices"]) for t in job.traces} <= {1, 2, 3, 4}
+    all_is_well(job, repeated=0)
+
+
+def test_others_learn_the_memory_limit_of_one_that_died(zygote: str, tmp_path: Path) -> None:
+    """Shares of 6, 5 and 5: the first dies of 6, and what is left to two goes in fives."""
+    job = elastic(zygote, tmp_path, "0:3", exact=False, TOO_MANY=5, EPOCHS=EPOCHS)
+    job.play()
+    assert generations(job) == [(1, 0, 3), (1, 1, 2)]
+    assert max(len(t["indices"]) for t in job.traces) <= 5
+    all_is_well(job, repeated=BATCH)

@@ -131,7 +131,7 @@ class ElasticRun:
         self._joined: set[str] = set()
         self._launches: dict[str, str] = {}  # worker -> its living launch
         self._by_launch: dict[str, str] = {}
-        self._is_ordered = False
+        self._is_ordered = self._is_settled = False
         self._ending = False
         self._retries = 0
         self._launched = 0
@@ -192,7 +192,7 @@ class ElasticRun:
         stay = [worker for worker in self._members if worker in self._launches][: phase.workers]
         free = [slot.id for slot in self._slots if slot.id not in self._launches]
         self._wanted = (*stay, *free[: phase.workers - len(stay)])
-        self._is_ordered = False
+        self._is_ordered = self._is_settled = False
         for worker in self._wanted:
             if worker not in self._launches:
                 self._launch(worker)
@@ -268,7 +268,7 @@ class ElasticRun:
                 self._order_if_due()
             case Switched():
                 self._switched(message, report)
-            case SwitchFailed() if report.plan == self._plan and self._is_ordered:
+            case SwitchFailed() if report.plan == self._plan and not self._is_settled:
                 self.outcome.failures.append(report)
                 self._withdraw(report.reason)
             case StoreStarted():
@@ -294,7 +294,8 @@ class ElasticRun:
             )
         elif before:
             self._say(f"step {report.step}: a worker was lost, {len(report.members)} go on")
-        if message.plan == self._plan and message.incarnation == 0:
+        if message.plan == self._plan and not self._is_settled:
+            self._is_settled = True
             self._next_phase()
 
     def _withdraw(self, reason: str) -> None:
@@ -328,8 +329,11 @@ class ElasticRun:
                 return
             self._retries += 1
             self._begin()
-        elif was_wanted and not was_member:
-            self._withdraw(f"{worker} ended before it was ready")
+        elif was_wanted and not was_member and not self._is_ordered:
+            self._retries += 1
+            if self._retries <= _RETRIES:
+                self._launch(worker)
+        # else the others notice: they give up the plan, or go on without it
 
     def _show_output(self) -> None:
         """What the workers print, as it comes."""

@@ -108,7 +108,7 @@ class Buckets:
         self._next = 0  # bucket to start
         self._done: set[Parameter] = set()
         self._squares: list[Tensor] | None = None
-        self._problem: Exception | None = None
+        self._problem = ""  # words only: an exception would keep the connections open
 
     @property
     def notices(self) -> Tensor:
@@ -129,7 +129,7 @@ class Buckets:
         """
         self._group = group
         self._weight.fill_(weight)
-        self._next, self._problem = 0, None
+        self._next, self._problem = 0, ""
         self._done.clear()
         self._works.clear()
         self._squares = [] if measure else None
@@ -164,14 +164,15 @@ class Buckets:
         if self._own_notices is not None:
             self._start(self._own_notices, group)
         works, self._works = self._works, []
-        if self._problem is not None:
+        if self._problem:
             group.close()  # so that what is on its way fails instead of waiting
         try:
             wait_all(works)
         except GroupLostError as problem:
-            self._problem = self._problem or problem
-        if self._problem is not None:
-            raise GroupLostError(str(self._problem)) from self._problem
+            self._problem = self._problem or str(problem)
+        works.clear()
+        if self._problem:
+            raise GroupLostError(self._problem)
         for bucket in self._buckets:
             used = bucket.used.tolist() if holes else None
             for index, p in enumerate(bucket.parameters):
@@ -254,9 +255,9 @@ class Buckets:
 
     def _start(self, tensor: Tensor, group: Group | None = None) -> None:
         group = group or self._group
-        if self._problem is not None or group is None:
+        if self._problem or group is None:
             return
         try:
             self._works.append(group.sum(tensor))
         except RuntimeError as problem:  # the member next to us is gone; backward runs on unharmed
-            self._problem = problem
+            self._problem = str(problem)

@@ -13,6 +13,7 @@ goes on, connect, and take the state of the one that got furthest. No controller
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -189,11 +190,14 @@ class Crew:
                 if self.group is not None:
                     self._equal()
             except GroupLostError:
+                self._broken = True
+            if self._broken:
                 if not self._reform():
                     continue
-            self.replica.has_state = True
+            else:
+                self.replica.has_state = True
+                self._announce(time.perf_counter() - started, {})
             self._seed()
-            self._announce(time.perf_counter() - started, {})
             self.say(Ready())
             return
 
@@ -368,6 +372,7 @@ class Crew:
             self.agent.generation = nxt.formation.generation
             self._claimed = None
             self._changed.notify_all()
+        self.meeting.joins(nxt.formation.generation)
 
     def _equal(self) -> None:
         assert self.group is not None
@@ -393,6 +398,7 @@ class Crew:
         self._broken = self._agreed = False
         pending = self._drop_next()
         self._close_group()
+        gc.collect()  # whatever still refers to the group keeps others waiting
         while True:
             formation = self.formation
             assert formation is not None
@@ -430,6 +436,7 @@ class Crew:
             self.limit = min(self.limit or answer.limit, answer.limit)
         self.formation = base.after_loss(answer.members, answer.incarnation)
         self.agent.generation = self.formation.generation
+        self.meeting.joins(self.formation.generation)
         if self.rank == 0:
             self._load_checkpoint()  # nobody who has trained may be left
         try:
@@ -486,10 +493,10 @@ class Crew:
             self._saving.join()
 
     def limit_is(self, samples: int) -> None:
-        """Memory ran out here. Others are told; if there are none, the next ones."""
+        """Memory ran out here. Others are told, and if all die of it, those who come next."""
         self.replica.progress.limit = samples
         self.meeting.limit_is(samples)
-        if self.formation is not None and len(self.formation.members) == 1:
+        if self.rank == 0:
             self._save()
 
     def leave(self, code: int = 0) -> NoReturn:

@@ -36,6 +36,7 @@ class Meeting:
         self._told: StoreAddress | None = None
         self._calls: RollCall | None = None
         self._gone: set[str] = set()
+        self._groups: list[tuple[int, int]] = []
         self._lock = threading.Lock()
         self._left = False
 
@@ -76,6 +77,7 @@ class Meeting:
             address,
             self._environment.worker,
             self._environment.token,
+            groups=self._groups,
             on_came=self._gone.discard,
             on_gone=self._has_gone,
         )
@@ -104,6 +106,12 @@ class Meeting:
         self._gone.add(worker)
         if hangs:
             self._on_hung(worker)
+
+    def joins(self, generation: tuple[int, int]) -> None:
+        """This worker is part of that group from here on."""
+        self._groups = [*self._groups[-3:], generation]
+        if self._calls is not None:
+            self._calls.joins(*generation)
 
     def expect(self, workers: Iterable[str]) -> None:
         """Whoever was gone before this may be back, in another process."""

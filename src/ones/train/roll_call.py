@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -158,6 +158,7 @@ class RollCall:
         worker: str,
         token: str,
         *,
+        groups: Sequence[tuple[int, int]],
         on_came: Callable[[str], None],
         on_gone: Callable[[str, bool], None],
     ) -> None:
@@ -172,7 +173,7 @@ class RollCall:
         self.broken = threading.Event()
         self.expelled = False
         hello = {"hello": worker, "token": token, "pid": os.getpid(), "born": born(os.getpid())}
-        self._say(**hello, machine=machine())
+        self._say(**hello, machine=machine(), groups=groups)
         threading.Thread(target=self._listen, name="ones-roll-call", daemon=True).start()
 
     def reform(
@@ -198,6 +199,9 @@ class RollCall:
     def unfail(self) -> None:
         """What I said of a failed group no longer holds: I take no part in it."""
         self._say(failed=None)
+
+    def joins(self, plan: int, incarnation: int) -> None:
+        self._say(joins=[plan, incarnation])
 
     def limit_is(self, samples: int) -> None:
         """I am dying of memory: so many samples fit."""

@@ -7,7 +7,8 @@ the next one is started by a worker, and everybody says hello again.
 
 Lines of JSON. A worker says
 
-    {"hello": "n0/1", "token": "...", "pid": 12, "born": "345", "machine": "..."}
+    {"hello": "n0/1", "token": "...", "pid": 12, "born": "345", "machine": "...", "groups": []}
+    {"joins": [plan, incarnation]}      its group from here on
     {"pong": 7}
     {"failed": [plan, incarnation], "members": ["n0/0", "n0/1"], "step": 40}
     {"failed": null}                    it does not matter any more
@@ -57,6 +58,7 @@ class _Worker:
     born: str
     machine: str
     writer: asyncio.StreamWriter
+    groups: list[tuple[int, int]]  # generations that it was part of, the latest few
     heard: float = field(default_factory=time.monotonic)
 
     def say(self, **words: Any) -> None:
@@ -107,7 +109,10 @@ class Calls:
     def _hello(self, words: dict[str, Any], writer: asyncio.StreamWriter) -> _Worker | None:
         if not hmac.compare_digest(str(words["token"]), self._token):
             return None
-        worker = _Worker(words["hello"], words["pid"], words["born"], words["machine"], writer)
+        groups = [(plan, incarnation) for plan, incarnation in words["groups"]]
+        worker = _Worker(
+            words["hello"], words["pid"], words["born"], words["machine"], writer, groups
+        )
         before = self.workers.pop(worker.name, None)
         if before is not None:
             before.writer.close()
@@ -135,6 +140,9 @@ class Calls:
                 plan, incarnation, tuple(words["members"]), words["step"]
             )
             self.resolve()
+        elif "joins" in words:
+            plan, incarnation = words["joins"]
+            worker.groups = [*worker.groups[-3:], (plan, incarnation)]
         elif "leaving" in words:
             self.patience = GOODBYE_SECONDS
             self._gone(worker, hangs=False)
@@ -153,15 +161,18 @@ class Calls:
     def resolve(self) -> None:
         """Once all who live have said that their group failed, say who goes on.
 
-        The newest plan among them holds: whoever reached it knows that all had agreed.
-        Members of older plans only are leavers of it, and are told so by not being in it.
+        The newest plan among them holds: its members had all connected. Members of older
+        plans only are leavers of it, and are told so by not being in it.
         """
         if not self._failures:
             return
+        failed = {(f.plan, f.incarnation) for f in self._failures.values()}
         members = {name for failure in self._failures.values() for name in failure.members}
-        awaited = {name for name in members if self._may_live(name)}
-        if not awaited <= self._failures.keys():
+        if any(self._is_awaited(name, failed) for name in members - self._failures.keys()):
             return
+        others = [w for name, w in self.workers.items() if name not in self._failures]
+        if all(f.step < 0 for f in self._failures.values()) and any(w.groups for w in others):
+            return  # newcomers whom nobody fed: the controller will call them again
         newest = max(self._failures.values(), key=lambda f: (f.plan, f.incarnation))
         going_on = tuple(name for name in newest.members if name in self._failures)
         self._formed = (newest.plan, newest.incarnation + 1)
@@ -172,9 +183,11 @@ class Calls:
                 )
         self._failures.clear()
 
-    def _may_live(self, name: str) -> bool:
-        if name in self.workers:
-            return True
+    def _is_awaited(self, name: str, failed: set[tuple[int, int]]) -> bool:
+        """Will it find out, too? Not if this is a new process on the place of a dead one."""
+        worker = self.workers.get(name)
+        if worker is not None:
+            return not failed.isdisjoint(worker.groups)
         return name not in self._known and time.monotonic() < self._started + GRACE_SECONDS
 
     def ping(self, number: int) -> None:
