@@ -44,7 +44,7 @@ def test_the_last_word_wins_and_every_value_says_where_it_is_from(
     monkeypatch.setenv("ONES_SIM_SEED", "100")
     found = effective(seed=1000, policy=None)
     sim = found.settings.sim
-    assert (sim.policy, sim.gpus, sim.jobs, sim.seed) == ("equi", 8, 90, 1000)
+    assert (sim.policy, sim.gpus, sim.jobs, sim.seed) == ("ones", 8, 90, 1000)
     assert found.origins["sim.policy"] == "default"
     assert found.origins["sim.gpus"] == "ones.toml"
     assert found.origins["sim.jobs"] == "ONES_SIM_JOBS"

@@ -28,7 +28,7 @@ NOT_SETTINGS = frozenset({"ONES_ALL", "ONES_CONFIG", "ONES_URL", "ONES_API_TOKEN
 class SimSettings:
     """Defaults of `ones sim` and `ones trace generate`."""
 
-    policy: str = field(default="equi", metadata={"help": "which policy decides"})
+    policy: str = field(default="ones", metadata={"help": "which policy decides"})
     gpus: int = field(default=64, metadata={"help": "GPUs of the cluster"})
     gpus_per_node: int = field(default=4, metadata={"help": "GPUs of each node"})
     jobs: int = field(default=50, metadata={"help": "jobs of a generated workload"})

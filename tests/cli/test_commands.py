@@ -330,10 +330,10 @@ BAD_RUNS = {
         "unknown setting of policy fifo 'backfil'; did you mean 'backfill'?"
     ),
     "--policy fifo --set backfill=maybe": "backfill: 'maybe' is not true or false",
-    "--set quantum=0": "policy equi: quantum 0.0 is not at least 1.0",
-    "--set quantum=nan": "quantum: 'nan' is not a number",
+    "--policy equi --set quantum=0": "policy equi: quantum 0.0 is not at least 1.0",
+    "--policy equi --set quantum=nan": "quantum: 'nan' is not a number",
     "--set quantum": "--set: 'quantum' is not KEY=VALUE",
-    "--set seed=1": "unknown setting of policy equi 'seed'; known: batch_gain,",
+    "--policy equi --set seed=1": "unknown setting of policy equi 'seed'; known: batch_gain,",
     "--mechanism elastc": "unknown mechanism 'elastc'; did you mean 'elastic'?",
     "--gpus 0": "gpus: 0 is not at least 1",
     "--gpus -4": "gpus: -4 is not at least 1",
