@@ -1,0 +1,215 @@
+"""Own buckets give the gradient of the global batch: threads stand in for workers here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed
+from torch import Tensor, nn
+
+from ones.errors import UserError
+from ones.train.buckets import Buckets, Notice
+from ones.train.group import Group, GroupLostError
+
+torch.set_num_threads(1)
+CPU = torch.device("cpu")
+SEEDED = threading.Lock()  # the global generator is one for all threads
+
+
+def together(size: int, work: Callable[[Group, int], Any]) -> list[Any]:
+    """`work` on a group of so many members."""
+    c10d: Any = torch.distributed
+    store = c10d.HashStore()
+    results: list[Any] = [None] * size
+    problems: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            group = Group.connect(
+                store, "test", rank=rank, size=size, host="127.0.0.1", device=CPU, timeout=60.0
+            )
+            results[rank] = work(group, rank)
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if problems:
+        raise problems[0]
+    return results
+
+
+def network(dtype: torch.dtype = torch.float64) -> nn.Module:
+    with SEEDED:
+        torch.manual_seed(3)
+        layers = [nn.Linear(9, 700), nn.Tanh(), nn.Linear(700, 500), nn.Tanh(), nn.Linear(500, 1)]
+    return nn.Sequential(*layers).to(dtype)
+
+
+def data(count: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(count, 9, generator=torch.Generator().manual_seed(5)).to(dtype)
+
+
+def gradients(net: nn.Module) -> list[Tensor | None]:
+    return [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+
+
+def backward(loss: Tensor) -> None:
+    torch.autograd.backward(loss)
+
+
+@pytest.mark.parametrize("counts", [(11, 5), (7, 5, 1, 3), (4, 0, 4)])
+def test_uneven_shares_give_the_gradient_of_the_whole_batch(counts: Sequence[int]) -> None:
+    total = sum(counts)
+    whole = network()
+    backward(whole(data(total)).square().mean())
+
+    def work(group: Group, rank: int) -> list[Tensor | None]:
+        net = network()
+        buckets = Buckets(list(net.parameters()))
+        x = data(total)[sum(counts[:rank]) : sum(counts[: rank + 1])]
+        for _ in range(2):  # the buffers are used again
+            net.zero_grad()
+            buckets.arm(group, len(x) / total, {}, measure=False)
+            if len(x):
+                backward(net(x).square().mean())
+            buckets.finish()
+        return gradients(net)
+
+    for mine in together(len(counts), work):
+        for got, due in zip(mine, gradients(whole), strict=True):
+            assert got is not None
+            assert due is not None
+            assert float((got - due).abs().max()) < 1e-14
+
+
+def test_there_are_several_buckets() -> None:
+    net = network()
+    assert len(Buckets(list(net.parameters()))._buckets) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_notices_add_up_and_are_not_scaled(dtype: torch.dtype) -> None:
+    def work(group: Group, rank: int) -> list[float]:
+        net = network(dtype)
+        buckets = Buckets(list(net.parameters()))
+        notices: dict[Notice, float | Tensor] = {
+            Notice.NOT_READY: float(rank == 1),
+            Notice.LOSS: torch.tensor(0.25),
+        }
+        buckets.arm(group, 0.01, notices, measure=True)
+        backward(net(data(3, dtype)).square().mean())
+        return buckets.finish()
+
+    for sums in together(3, work):
+        assert sums[Notice.NOT_READY] == 1.0
+        assert sums[Notice.LOSS] == 0.75
+        assert sums[Notice.SQUARE] > 0.0
+
+
+def test_what_nobody_used_has_no_gradient_and_what_one_used_has_it_everywhere() -> None:
+    """Else weight decay and Adam would move parameters that took no part."""
+
+    def work(group: Group, rank: int) -> list[bool]:
+        torch.manual_seed(0)
+        first, second, third = nn.Linear(4, 1), nn.Linear(4, 1), nn.Linear(4, 1)
+        frozen = nn.Linear(4, 1).requires_grad_(False)
+        net = nn.ModuleList([first, second, third, frozen])
+        buckets = Buckets(list(net.parameters()))
+        buckets.arm(group, 0.5, {}, measure=False)
+        backward((first if rank else second)(torch.ones(2, 4)).mean())
+        buckets.finish()
+        return [p.grad is not None for p in net.parameters()]
+
+    for has in together(2, work):
+        assert has == [True, True, True, True, False, False, False, False]
+
+
+def test_gradients_of_earlier_micro_batches_count() -> None:
+    def work(group: Group, rank: int) -> list[Tensor | None]:
+        net = network()
+        buckets = Buckets(list(net.parameters()))
+        x = data(8)[4 * rank : 4 * rank + 4]
+        backward(net(x[:3]).square().mean() * 0.75)
+        buckets.arm(group, 0.5, {}, measure=False)
+        backward(net(x[3:]).square().mean() * 0.25)
+        buckets.finish()
+        return gradients(net)
+
+    whole = network()
+    backward(whole(data(8)).square().mean())
+    for mine in together(2, work):
+        for got, due in zip(mine, gradients(whole), strict=True):
+            assert got is not None
+            assert due is not None
+            assert float((got - due).abs().max()) < 1e-14
+
+
+def test_channels_last_keeps_its_strides() -> None:
+    def work(group: Group, rank: int) -> bool:
+        torch.manual_seed(0)
+        net = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        buckets = Buckets(list(net.parameters()))
+        buckets.arm(group, 0.5, {}, measure=False)
+        backward(net(torch.randn(2, 3, 8, 8)).square().mean())
+        buckets.finish()
+        assert net.weight.grad is not None
+        return bool(net.weight.grad.stride() == net.weight.stride())
+
+    assert together(2, work) == [True, True]
+
+
+def test_a_lost_member_is_an_error_of_finish_and_not_of_backward() -> None:
+    def work(group: Group, rank: int) -> str:
+        net = network()
+        buckets = Buckets(list(net.parameters()))
+        if rank == 1:
+            group.close()
+            return "gone"
+        buckets.arm(group, 0.5, {}, measure=False)
+        backward(net(data(4)).square().mean())
+        try:
+            buckets.finish()
+        except GroupLostError:
+            return "lost"
+        return "nothing"
+
+    assert together(2, work) == ["lost", "gone"]
+
+
+def test_two_gradients_in_one_backward_are_refused() -> None:
+    def work(group: Group, rank: int) -> str:
+        net = nn.Linear(3, 1)
+        buckets = Buckets(list(net.parameters()))
+        buckets.arm(group, 1.0, {}, measure=False)
+        backward(net(torch.ones(1, 3)).sum())
+        try:
+            backward(net(torch.ones(1, 3)).sum())
+        except UserError as problem:
+            buckets.forget()
+            return str(problem)
+        return ""
+
+    (words,) = together(1, work)
+    assert "use_reentrant=False" in words
+
+
+def test_a_model_without_anything_to_train_is_refused() -> None:
+    with pytest.raises(UserError, match="no parameter that requires a gradient"):
+        Buckets(list(nn.Linear(2, 2).requires_grad_(False).parameters()))
+
+
+def test_members_agree_or_not() -> None:
+    assert together(3, lambda group, rank: group.agree(7)) == [True] * 3
+    assert together(3, lambda group, rank: group.agree(7 + (rank == 2))) == [False] * 3
+
+
+def test_farewell_waits_for_all() -> None:
+    assert together(3, lambda group, rank: group.farewell([0, 2])) == [None] * 3
