@@ -61,7 +61,7 @@ def evaluate(design: Design, kept: Kept, home: Path, carry: Watching, processes:
     """In two parts: who is the stronger variant is known after the first."""
     first = _first(design)
     failures = list(carry(Plan.of(first, kept, processes)))
-    headline = records_of(design.headline(), kept)
+    headline = _told_by(design.headline(), kept)
     standing = stronger(headline)
     leading, _ = _split(headline, standing)
     second = [*design.mechanisms(standing), *design.scaling(standing)]
@@ -75,6 +75,11 @@ def _first(design: Design) -> list[Cell]:
     return [*design.headline(), *design.prediction(), *design.up(), *design.without()]
 
 
+def _told_by(cells: Sequence[Cell], kept: Kept) -> list[Record]:
+    """Runs in which some job completed: of the others there are no times."""
+    return [r for r in records_of(cells, kept) if r.row["mean_jct"] is not None]
+
+
 def _once(records: Sequence[Record]) -> list[Record]:
     """A run that several panels use is one row."""
     seen: dict[tuple[str, str, str], Record] = {}
@@ -84,19 +89,19 @@ def _once(records: Sequence[Record]) -> list[Record]:
 
 
 def _panels(design: Design, kept: Kept, standing: Mapping[str, str], home: Path) -> Iterator[Panel]:
-    runs, others = _split(records_of(design.headline(), kept), standing)
+    runs, others = _split(_told_by(design.headline(), kept), standing)
     if runs:
         yield performance.headline(runs, others, missing(), standing)
         yield from performance.performance(runs, standing, home)
         yield performance.longest(runs)
         yield traits.significance(runs, standing)
-    mechanisms = records_of(design.mechanisms(standing), kept)
+    mechanisms = _told_by(design.mechanisms(standing), kept)
     if mechanisms:
         yield traits.mechanisms(mechanisms)
-    yield from scaling.scaling(records_of(design.scaling(standing), kept), standing, home)
-    up = records_of(design.up(), kept)
+    yield from scaling.scaling(_told_by(design.scaling(standing), kept), standing, home)
+    up = _told_by(design.up(), kept)
     if up:
-        yield scaling.ablation(up, records_of(design.without(), kept))
+        yield scaling.ablation(up, _told_by(design.without(), kept))
     if runs:
         yield traits.properties(runs)
     prediction = predicted.prediction(records_of(design.prediction(), kept, "prediction"), home)
