@@ -210,7 +210,7 @@ def test_control_c_keeps_the_best_and_says_where(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(LEARNERS, "pg", stop)
+    monkeypatch.setitem(LEARNERS, "cem", stop)
     code, _, err = ones("drl", "train", "--out", "mine.json", "--jobs", "3", "--iterations", "5")
     assert code == 130
     assert err.endswith("ones: interrupted; the best weights so far are in mine.json\n")

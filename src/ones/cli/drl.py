@@ -34,7 +34,7 @@ def train(
     out: Annotated[Path, typer.Option(help="File for the weights; better ones replace it.")],
     learner: Annotated[
         str, typer.Option(help="cem (imitate the best episodes) or pg (policy gradient).")
-    ] = "pg",
+    ] = "cem",
     iterations: Annotated[int, typer.Option(help="Steps, each of 8 episodes.")] = 60,
     seed: Annotated[int, typer.Option(help="Of weights, scenes and luck.")] = 1,
     jobs: Annotated[int, typer.Option(help="Jobs of every trace.")] = 50,
@@ -50,7 +50,7 @@ def train(
 
     Use them with `ones sim --policy drl --set weights=FILE`.
 
-    Example: ones drl train --learner cem --out weights.json
+    Example: ones drl train --learner pg --out weights.json
     """
     from ones.lab.drl import LEARNERS, Plan
     from ones.lab.drl import train as train_network

@@ -36,7 +36,7 @@ _GATHER, _WARM, _SCENE, _ROLL, _LESSON = 1, 2, 3, 4, 5  # what a random number i
 class Plan:
     """All that the weights depend on. The defaults make the shipped ones."""
 
-    learner: str = "pg"
+    learner: str = "cem"
     iterations: int = 60
     seed: int = 1
     rollouts: int = 8
