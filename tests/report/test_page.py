@@ -78,7 +78,14 @@ def test_a_page_is_whole_and_loads_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(12_345.6, "12,346"), (99.95, "100.0"), (0.04567, "0.0457"), (7, "7"), (None, "-")],
+    [
+        (12_345.6, "12,346"),
+        (32.0, "32"),
+        (12.345, "12.3"),
+        (0.04567, "0.0457"),
+        (7, "7"),
+        (None, "-"),
+    ],
 )
 def test_numbers_are_as_long_as_they_are_worth(value: float | None, shown: str) -> None:
     assert html.number(value) == shown

@@ -149,7 +149,7 @@ def number(value: float | None) -> str:
         return f"{value:,}"
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+    return f"{value:.1f}".removesuffix(".0") if abs(value) >= 10 else f"{value:.3g}"
 
 
 def _kept_together(cell: Cell) -> str:

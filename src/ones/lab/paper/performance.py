@@ -297,4 +297,5 @@ def seeds_of(runs: Runs) -> str:
     each = {label: len(found) for label, found in runs.items()}
     short = [f"`{label}` {n}" for label, n in each.items() if n < len(seeds)]
     less = f" (only {', '.join(short)})" if short else ""
-    return f"{count(len(seeds), 'seed')} ({seeds[0]} to {seeds[-1]}) of {jobs} jobs{less}"
+    which = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
+    return f"{count(len(seeds), 'seed')} ({which}) of {jobs} jobs{less}"

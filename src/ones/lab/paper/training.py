@@ -11,7 +11,7 @@ from ones.core.cluster import Cluster
 from ones.core.job import Job, JobId
 from ones.core.schedule import Allocation
 from ones.lab.paper import claims
-from ones.lab.paper.panel import Panel, Verdict, all_of
+from ones.lab.paper.panel import Panel, Verdict, all_of, count
 from ones.lab.physics import SPEED_FIGURE, rate
 from ones.report import page as html
 from ones.report.charts import Axis, Bar, Curve, bars, curves, draw
@@ -96,14 +96,19 @@ def fixed_local_batch(home: Path) -> Panel:
                 "learning rate not adjusted",
                 Axis("epoch"),
                 Axis("accuracy", start=0, end=1),
-                [Curve(f"{n} GPUs, batch {BATCH * n}", epochs, c) for n, c in courses.items()],
+                [
+                    Curve(f"{count(n, 'GPU')}, batch {BATCH * n}", epochs, c)
+                    for n, c in courses.items()
+                ],
             )
         ],
         size=(6.4, 3.8),
     )
     known = [needed[n] or ACCURACY_EPOCHS + 1 for n in WORKERS]
     slower = known == sorted(known) and known[-1] > known[0]
-    told = ", ".join(f"{n} GPUs: {needed[n] or f'over {ACCURACY_EPOCHS}'}" for n in WORKERS)
+    told = ", ".join(
+        f"{count(n, 'GPU')}: {needed[n] or f'over {ACCURACY_EPOCHS}'}" for n in WORKERS
+    )
     return Panel(
         anchor="accuracy",
         title="Accuracy with a fixed local batch of 256 (Fig. 3)",
@@ -167,7 +172,7 @@ def growth(home: Path) -> list[Panel]:
                 curves(
                     "ResNet50 on CIFAR10",
                     Axis("epoch"),
-                    Axis("training loss", start=0),
+                    Axis("training loss", log=True),
                     [Curve(name, epochs, course), Curve(names[0], epochs, plain, dashed=True)],
                 )
             ],
