@@ -93,7 +93,9 @@ class World:
     def down(self) -> None:
         """All of it; nothing may be left."""
         if self.process is not None and not self.has_died():
-            self.stop()
+            self.post("/api/shutdown", status=202)
+            self.process.wait(60)
+            self.http.close()
         stop_jobs(self.dir)
         wait_for(lambda: not alive_below(self.root), f"left behind: {alive_below(self.root)}", 15.0)
 

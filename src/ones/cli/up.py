@@ -9,18 +9,23 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ones.cli.output import JSON_HELP, print_json, say
 from ones.cli.settings import effective, policy_settings
-from ones.errors import InvalidSettingError, WorldError
+from ones.errors import InvalidSettingError, OnesError, WorldError
+
+if TYPE_CHECKING:
+    from ones.control.statedir import StateDir
 
 STATE = typer.Option(help="Directory of all it keeps.", metavar="DIR")
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
+CHECKPOINT_SECONDS = 150.0  # more than the service gives its workers
 
 
 def up(
@@ -125,16 +130,31 @@ def down(
 
     found = effective(section="service", state=str(state) if state else None)
     directory = StateDir.of(found.settings.service.state)
-    address = directory.address()
-    if directory.is_locked() and address is not None:
-        os.kill(address.pid, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_SECONDS
-        while directory.is_locked():
-            if time.monotonic() > deadline:
-                os.kill(address.pid, signal.SIGKILL)
-            time.sleep(0.05)
+    if directory.is_locked():
+        _end_controller(directory, wait_for_jobs=not keep_jobs)
     elif not directory.runs.exists():
         raise WorldError(f"{directory.path}: no service is running here")
     if not keep_jobs:
-        stop_jobs(directory)
+        stop_jobs(directory)  # those of a controller that was not there, or did not answer
     say("the service is down" + ("; its jobs go on" if keep_jobs else ""))
+
+
+def _end_controller(directory: StateDir, *, wait_for_jobs: bool) -> None:
+    """Politely if it listens, so that workers' last reports are heard; by signal if not."""
+    from ones.cli.client import connect
+
+    address = directory.address()
+    assert address is not None
+    deadline = time.monotonic() + STOP_SECONDS
+    try:
+        if not wait_for_jobs:
+            raise WorldError("the workers are not asked")
+        connect(directory.path).post("/api/shutdown")
+        deadline += CHECKPOINT_SECONDS
+    except OnesError:
+        os.kill(address.pid, signal.SIGTERM)
+    while directory.is_locked():
+        if time.monotonic() > deadline:
+            os.kill(address.pid, signal.SIGKILL)
+            deadline = inf
+        time.sleep(0.05)

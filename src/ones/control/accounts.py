@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from ones.control.schema import sessions, users
-from ones.control.store import Operation, Store, insert, upsert
+from ones.control.store import Operation, Store, delete, insert, upsert
 from ones.control.tokens import hash_of, new_token
 from ones.errors import InvalidSettingError, UnknownNameError
 
@@ -113,6 +113,11 @@ class Accounts:
         self._store.write_now(insert(sessions, row))
         self._sessions[hash_of(secret)] = (name, time.time() + SESSION_SECONDS)
         return secret
+
+    def log_out(self, secret: str) -> None:
+        """This browser's cookie is void."""
+        if self._sessions.pop(hash_of(secret), None) is not None:
+            self._store.write_now(delete(sessions, {"hash": hash_of(secret)}))
 
     def by_session(self, secret: str) -> User | None:
         name, until = self._sessions.get(hash_of(secret), ("", 0.0))

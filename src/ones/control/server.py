@@ -75,10 +75,11 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     )
     server = uvicorn.Server(config)
 
-    def fail() -> None:
+    def end() -> None:
+        service.closing = True
         server.should_exit = True
 
-    service.on_failure = fail
+    service.on_end = end
     service.start(url)
     service.first_admin()
     directory.write_address(Address(pid=os.getpid(), url=url))

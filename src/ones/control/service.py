@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import re
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from ones.control.submission import Submission
 from ones.control.tokens import JobTokens
 from ones.control.version import SOFTWARE
 from ones.core import events as ev
-from ones.core.cluster import NodeId
+from ones.core.cluster import NodeId, NodeState
 from ones.core.engine import drive
 from ones.core.job import Job, JobId, SwitchCost
 from ones.core.state import State
@@ -35,6 +36,9 @@ from ones.launchers import Launcher, LauncherEvent, Slot
 from ones.policies import create
 from ones.runlog import VERSION, Header
 from ones.wire import Reports
+
+#: beyond what workers may take to save their work
+WIND_DOWN_SECONDS = 30.0
 
 _NOT_IN_IDS = re.compile(r"[^a-z0-9]+")
 
@@ -60,7 +64,7 @@ class Service:
         self.policy = options.policy
         self.closing = False
         self.failure: BaseException | None = None  # of the brain's thread: the end of everything
-        self.on_failure: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None  # it shall not go on
         self.store = Store(options.database or state_dir.database)
         self.accounts = Accounts(self.store)
         self.tokens = JobTokens.kept_in(state_dir.key)
@@ -119,13 +123,27 @@ class Service:
         self.store.close()
         self.dir.unlock()
 
+    def wind_down(self) -> None:
+        """Let all workers save their work and go; `on_end` when the last one has."""
+        self.engine.wind_down()
+        threading.Thread(target=self._await_the_last, name="ones-down", daemon=True).start()
+
+    def _await_the_last(self) -> None:
+        deadline = time.monotonic() + self._options.patience.checkpoint_seconds + WIND_DOWN_SECONDS
+        quiet = 0
+        while quiet < 3 and time.monotonic() < deadline and self.failure is None:
+            time.sleep(0.1)
+            alive = any(process.alive for process in self.launcher.running().values())
+            quiet = 0 if alive else quiet + 1
+        self.on_end()
+
     def _run(self) -> None:
         try:
             drive(self.brain, self.engine, self.recorder)
         except BaseException as failure:
             self.failure = failure
             traceback.print_exc()
-            self.on_failure()
+            self.on_end()
 
     def _on_launcher(self, event: LauncherEvent) -> None:
         if self._early is not None:
@@ -148,7 +166,7 @@ class Service:
                         f" start with {known.gpus}, or end the jobs first (ones down)"
                     )
                 self.engine.tell(ev.NodeDown(NOW, node))
-            if known is None or known.gpus != gpus or known.state.value == "down":
+            if known is None or known.gpus != gpus or known.state is not NodeState.UP:
                 self.engine.tell(ev.NodeUp(NOW, node, gpus))
 
     def usable_slots(self) -> list[Slot]:

@@ -228,3 +228,11 @@ def insert(table: sa.Table, row: dict[str, Any]) -> Operation:
         connection.execute(table.insert().values(**row))
 
     return operation
+
+
+def delete(table: sa.Table, key: dict[str, Any]) -> Operation:
+    def operation(connection: sa.Connection) -> None:
+        chosen = sa.and_(*(table.c[name] == value for name, value in key.items()))
+        connection.execute(table.delete().where(chosen))
+
+    return operation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Annotated, cast
+from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request
 
@@ -14,7 +15,7 @@ from ones.control.service import Service
 from ones.control.store import Done
 from ones.errors import UnknownNameError
 
-COOKIE = "ones_session"
+SAFE_METHODS = ("GET", "HEAD")
 COMMIT_SECONDS = 15.0
 
 
@@ -30,13 +31,32 @@ def bearer(request: Request) -> str | None:
     return token.strip() if kind.lower() == "bearer" and token.strip() else None
 
 
+def cookie_name(request: Request) -> str:
+    """Browsers do not tell the ports of a host apart: without its port in the name, the cookies
+    of two services on one machine would throw each other out."""
+    port = request.url.port
+    return f"ones_session_{port}" if port else "ones_session"
+
+
+def _is_our_page(request: Request) -> bool:
+    """A cookie comes with every request to this host, also from a page on another port of it,
+    which may be somebody else's."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = urlsplit(request.headers.get("origin", ""))
+    return bool(origin.netloc) and origin.netloc == request.headers.get("host")
+
+
 def user_of(request: Request, service: TheService) -> User:
     token = bearer(request)
     user = None
     if token is not None:
         user = service.accounts.by_token(token)
-    elif COOKIE in request.cookies:
-        user = service.accounts.by_session(request.cookies[COOKIE])
+    elif (secret := request.cookies.get(cookie_name(request))) is not None:
+        user = service.accounts.by_session(secret)
+        if user is not None and request.method not in SAFE_METHODS and not _is_our_page(request):
+            raise HTTPException(403, "a browser may ask this from the service's own page only")
     if user is None:
         raise HTTPException(401, "no token, or a wrong one", {"WWW-Authenticate": "Bearer"})
     return user

@@ -10,7 +10,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ones.control.api import cluster, jobs, worker
+from ones.control.api import cluster, jobs, timeline, worker
+from ones.control.readmodels.timeline import Timeline
 from ones.control.service import Service
 from ones.control.version import SOFTWARE
 from ones.errors import BugError, OnesError, UnknownNameError, UserError
@@ -28,7 +29,8 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
     )
     app.state.service = service
-    for part in (jobs, cluster, worker):
+    app.state.timeline = Timeline(service.store)
+    for part in (jobs, cluster, timeline, worker):
         app.include_router(part.router)
     app.add_middleware(_Limit)
     app.add_exception_handler(OnesError, _ones_error)

@@ -8,11 +8,9 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import RedirectResponse
 from sse_starlette import EventSourceResponse
 
-from ones.control.accounts import SESSION_SECONDS
-from ones.control.api.access import COOKIE, TheAdmin, TheService, TheUser, committed
+from ones.control.api.access import TheAdmin, TheService, TheUser, committed
 from ones.control.api.metrics import exposition
 from ones.control.api.models import (
     ADMINS,
@@ -177,22 +175,12 @@ def link(service: TheService, user: TheUser, request: Request) -> Link:
     return Link(url=f"{str(request.base_url).rstrip('/')}/login?code={code}")
 
 
-@router.get("/login", response_class=RedirectResponse, status_code=303)
-def login(service: TheService, request: Request, code: str = "") -> Response:
-    """Where the link leads: the browser gets its cookie and goes to the page."""
-    secret = service.accounts.redeem(code)
-    if secret is None:
-        return Response("This link was used before, or is too old.\n", 401, media_type="text/plain")
-    answer = RedirectResponse("/", 303)
-    answer.set_cookie(
-        COOKIE,
-        secret,
-        max_age=int(SESSION_SECONDS),
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
-    return answer
+@router.post("/api/shutdown", status_code=202, responses=ADMINS)
+def shutdown(service: TheService, admin: TheAdmin) -> Health:
+    """All workers save their work and go, then the service ends. Jobs go on after its next
+    start."""
+    service.wind_down()
+    return Health(ok=True, version=SOFTWARE, problems=[])
 
 
 @router.get("/health", responses={503: {"model": Health}})

@@ -214,6 +214,22 @@ class Curves(BaseModel):
     throughput: list[list[float]]
 
 
+class SegmentShown(BaseModel):
+    gpu: str
+    job: str | None = Field(description="null: somebody else's")
+    owner: str | None
+    batch: int | None = Field(description="of this GPU, per optimizer step")
+    begin: float
+    end: float | None = Field(description="null: it is still there")
+
+
+class TimelineShown(BaseModel):
+    now: float
+    since: float
+    gpus: list[str]
+    segments: list[SegmentShown]
+
+
 class Health(BaseModel):
     ok: bool
     version: str

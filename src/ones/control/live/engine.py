@@ -76,6 +76,7 @@ class LiveEngine:
         self._inbox: queue.SimpleQueue[Stimulus] = queue.SimpleQueue()
         self._out: deque[_Outgoing] = deque()
         self._stopping = False
+        self._winding_down = False
         self._next_tick = 0.0
         self._began = 0.0
         self.jobs: dict[JobId, LiveJob] = {}
@@ -110,6 +111,20 @@ class LiveEngine:
 
     def _stop_loop(self) -> None:
         self._stopping = True
+
+    def wind_down(self) -> None:
+        """All workers save their work and go, and nobody new comes: the machine is to be free."""
+        for node in self._state.cluster.nodes:
+            self.tell(ev.NodeDraining(NOW, node))
+        self.post(self._send_all_away)
+
+    def _send_all_away(self) -> None:
+        self._winding_down = True
+        for job in self.jobs.values():
+            for worker in job.workers.values():
+                patience = self._patience
+                seconds = patience.checkpoint_seconds if worker.joined else patience.grace_seconds
+                self._launcher.stop(worker.launch, seconds)
 
     # the two sides of an engine
 
@@ -193,6 +208,8 @@ class LiveEngine:
             self._launch(job, plan, tuple(missing))
 
     def _launch(self, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> None:
+        if self._winding_down:
+            return  # the order stands in the log: it is begun again when the service is
         launch = launch_id(job.id, plan, gpus)
         submission = job.submission
         env = dict(submission.env)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from ones.control.readmodels.words import tell, tell_action
 from ones.control.schema import log, mentions
 from ones.control.store import Store
 from ones.core import events as ev
-from ones.core.plan import Finish, Plan, Rescale, Start, Stop
+from ones.core.plan import Action, Finish, Plan, Rescale, Start, Stop
 from ones.runlog import Entry, Header, decode
 
 
@@ -24,13 +25,13 @@ class Line:
 
 
 def entries_of(
-    store: Store, job: str, *, before: int | None = None, limit: int = 1000
+    store: Store, job: str, *, after: int = 0, before: int | None = None, limit: int = 1000
 ) -> list[tuple[int, Entry]]:
     """The newest entries that speak of a job, oldest first."""
     query = (
         sa.select(log.c.number, log.c.entry)
         .join(mentions, mentions.c.number == log.c.number)
-        .where(mentions.c.job == job)
+        .where(mentions.c.job == job, mentions.c.number > after)
         .order_by(log.c.number.desc())
         .limit(limit)
     )
@@ -39,9 +40,11 @@ def entries_of(
     return [(row.number, _entry(row.entry)) for row in reversed(store.rows(query))]
 
 
-def decisions(store: Store, *, before: int | None = None, limit: int = 50) -> list[dict[str, Any]]:
+def decisions(
+    store: Store, *, after: int = 0, before: int | None = None, limit: int = 50
+) -> list[dict[str, Any]]:
     """Plans with their notes, the newest first."""
-    query = sa.select(log.c.number, log.c.entry).where(log.c.kind == "Plan")
+    query = sa.select(log.c.number, log.c.entry).where(log.c.kind == "Plan", log.c.number > after)
     if before is not None:
         query = query.where(log.c.number < before)
     rows = store.rows(query.order_by(log.c.number.desc()).limit(limit))
@@ -73,39 +76,56 @@ def story(store: Store, job: str, limit: int = 1000) -> list[Line]:
 
 def curves(store: Store, job: str, limit: int = 20_000) -> dict[str, list[list[float]]]:
     """(time, value) of loss, accuracy, batch, GPUs and samples per second."""
-    found: dict[str, list[list[float]]] = {
-        "loss": [],
-        "accuracy": [],
-        "batch": [],
-        "gpus": [],
-        "throughput": [],
-    }
+    found: dict[str, list[list[float]]] = {name: [] for name in CURVES}
+    plotter = Plotter(job)
     for _, entry in entries_of(store, job, limit=limit):
-        at = entry.at
+        for name, value in plotter.points(entry):
+            found[name].append([entry.at, value])
+    return found
+
+
+CURVES = ("loss", "accuracy", "batch", "gpus", "throughput")
+
+
+class Plotter:
+    """What each entry adds to the curves of a job, from its first entry on."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._batch_is_known = False
+
+    def points(self, entry: Entry) -> Iterator[tuple[str, float]]:
+        """(curve, value)"""
         match entry:
             case ev.EpochFinished():
                 if entry.loss is not None:
-                    found["loss"].append([at, entry.loss])
+                    yield "loss", entry.loss
                 if entry.accuracy is not None:
-                    found["accuracy"].append([at, entry.accuracy])
+                    yield "accuracy", entry.accuracy
                 if entry.step_seconds and entry.steps:
-                    found["throughput"].append(
-                        [at, entry.samples / entry.steps / entry.step_seconds]
-                    )
+                    yield "throughput", entry.samples / entry.steps / entry.step_seconds
             case ev.ThroughputMeasured():
-                found["throughput"].append([at, entry.configuration.batch / entry.step_seconds])
+                yield "throughput", entry.configuration.batch / entry.step_seconds
+            case ev.JobDescribed() if not self._batch_is_known:
+                yield "batch", entry.base_batch  # the plan said: as the script has it
+                self._batch_is_known = True
             case Plan():
                 for action in entry.actions:
-                    if action.job == job and isinstance(action, Start | Rescale):
-                        found["gpus"].append([at, action.allocation.n_gpus])
-                        found["batch"].append([at, action.allocation.batch])
-                    elif action.job == job and isinstance(action, Stop | Finish):
-                        found["gpus"].append([at, 0])
+                    if action.job == self._job:
+                        yield from self._ordered(action)
             case ev.JobEnded():
-                found["gpus"].append([at, 0])
+                yield "gpus", 0
             case _:
                 pass
-    return found
+
+    def _ordered(self, action: Action) -> Iterator[tuple[str, float]]:
+        if isinstance(action, Start | Rescale):
+            yield "gpus", action.allocation.n_gpus
+            if action.allocation.batch:
+                yield "batch", action.allocation.batch
+                self._batch_is_known = True
+        elif isinstance(action, Stop | Finish):
+            yield "gpus", 0
 
 
 def _entry(text: str) -> Entry:

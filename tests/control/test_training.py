@@ -1,0 +1,89 @@
+"""Real training under the service: `ones.join`, torch, gloo; workers and controllers killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.control.world import World
+from tests.processes import alive_below, wait_for
+
+SCRIPT = """
+import sys, time, torch, ones
+torch.manual_seed(0)
+x = torch.randn(256, 16)
+y = (x.sum(1) > 0).long()
+model = torch.nn.Linear(16, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(x, y)
+job = ones.join(model, optimizer, data, batch_size=32)
+for epoch in job.epochs(int(sys.argv[1])):
+    for a, b in job.batches():
+        time.sleep(0.02)
+        job.step(torch.nn.functional.cross_entropy(model(a), b))
+    job.report(accuracy=(model(x).argmax(1) == y).float().mean().item())
+    print("epoch", epoch, flush=True)
+"""
+SLOW = 150.0
+
+
+def submit(world: World, epochs: int, **more: object) -> str:
+    script = world.root / "train.py"
+    script.write_text(SCRIPT)
+    return world.run([sys.executable, str(script), str(epochs)], elastic=True, **more)
+
+
+def test_a_job_grows_loses_a_worker_and_its_controller_and_ends_well(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(policy="equi", slots=3)
+    job = submit(world, 90, retries=1)
+    wait_for(
+        lambda: world.job(job)["gpus"] == 3 and world.job(job)["state"] == "running",
+        seconds=SLOW,
+    )
+    alive = [p for p in world.launches(job) if p["alive"]]
+    os.kill(alive[1]["pid"], signal.SIGKILL)
+    wait_for(lambda: world.job(job)["losses"] == 1, seconds=SLOW)
+    wait_for(
+        lambda: any("re-formed after a loss" in line for line in world.story(job)), seconds=SLOW
+    )
+    world.restart()
+    card = world.wait_end(job, seconds=SLOW)
+    assert card["state"] == "finished", world.story(job)
+    assert card["epochs"] == 90
+    assert card["samples"] == 90 * 256, "every sample of every epoch, once"
+    assert (card["failures"], card["losses"]) == (0, 1)
+    assert card["accuracy"] > 0.9
+    wait_for(lambda: not alive_below(world.dir.runs))
+
+
+@pytest.mark.slow
+def test_a_job_is_preempted_to_nothing_and_goes_on_from_its_checkpoint(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(policy="fifo", slots=1)
+    job = submit(world, 30)
+    wait_for(lambda: world.job(job)["epochs"] >= 3, seconds=SLOW)
+    world.down()
+    kept = list((world.dir.checkpoints / job).rglob("*"))
+    assert kept, "SIGTERM saves"
+    world.up()
+    card = world.wait_end(job, seconds=SLOW)
+    assert (card["state"], card["epochs"], card["failures"]) == ("finished", 30, 0)
+    assert card["samples"] == 30 * 256
+
+
+@pytest.mark.slow
+def test_two_jobs_share_under_the_paper_s_policy(make_world: Callable[..., World]) -> None:
+    world = make_world(policy="ones", slots=2)
+    first = submit(world, 60)
+    time.sleep(1.0)
+    second = submit(world, 20)
+    for job in (first, second):
+        assert world.wait_end(job, seconds=2 * SLOW)["state"] == "finished", world.story(job)
