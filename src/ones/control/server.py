@@ -37,6 +37,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     import uvicorn
 
     from ones.control.api import create_app
+    from ones.control.page import add_page
 
     of_service = settings.service
     directory = StateDir.of(of_service.state)
@@ -63,8 +64,10 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     listener = _listen(of_service.host, of_service.port)
     tls = bool(of_service.tls_certificate)
     url = _url(listener, of_service.host, tls=tls)
+    app = create_app(service)
+    add_page(app)
     config = uvicorn.Config(
-        create_app(service),
+        app,
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -111,17 +114,22 @@ def _notice_the_end(server: Any, service: Service) -> None:  # noqa: ANN401
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise InvalidSettingError(f"port: {port} is not a port")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    except OSError as problem:
+        raise InvalidSettingError(f"host: {host!r}: {problem.strerror or problem}") from problem
+    # by its full name: asyncio sends small answers at once only over what says it is TCP
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
         listener.bind((host, port))
     except OSError as problem:
+        listener.close()
         raise WorldError(
             f"{host}:{port}: {problem.strerror or problem}; choose another with --port"
         ) from problem
-    except OverflowError as problem:
-        raise InvalidSettingError(f"port: {port} is not a port") from problem
     return listener
 
 

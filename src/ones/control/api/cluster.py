@@ -74,6 +74,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
 def all_decisions(
     service: TheService,
     user: TheUser,
+    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     before: Annotated[int | None, Query(ge=1, le=2**53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> list[Decision]:
@@ -84,7 +85,7 @@ def all_decisions(
         return card is not None and service.may_see(user, card.owner)
 
     found = []
-    for plan in decisions(service.store, before=before, limit=limit):
+    for plan in decisions(service.store, after=after, before=before, limit=limit):
         plan["actions"] = [a for a in plan["actions"] if may_see(a["job"])]
         for part in ("notes", "forecasts"):
             plan[part] = {job: value for job, value in plan[part].items() if may_see(job)}

@@ -15,11 +15,14 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from ones.control.clock import Clock
 from ones.control.live.jobs import NOW, Kind, LiveJob, LiveWorker, Pending, launch_id
 from ones.control.live.mailbox import Mailbox
 from ones.control.live.patience import Patience
 from ones.control.recorder import Recorder
+from ones.control.schema import heard
 from ones.control.store import Done, Operation, Store
 from ones.control.tokens import JobTokens
 from ones.core import events as ev
@@ -295,6 +298,8 @@ class LiveEngine:
     def _forget(self, job: LiveJob) -> None:
         self.jobs.pop(job.id, None)
         self._launcher.forget(job.id)
+        rows = heard.delete().where(heard.c.job == job.id)
+        self._store.write(operations=[lambda connection: _run(connection, rows)])
 
     # what the launcher says
 
@@ -470,6 +475,10 @@ class LiveEngine:
             job.overdue = True
             by = f"its time limit of {limit:g} s"
             self.say(ev.CancelRequested(NOW, job.id, by))
+
+
+def _run(connection: sa.Connection, statement: sa.Delete) -> None:
+    connection.execute(statement)
 
 
 def _stamped(event: ev.Event, at: float) -> ev.Event:

@@ -1,0 +1,79 @@
+"""The service as a process of its own: started from a command, and still there when it returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from math import inf
+from typing import Any
+
+from ones.config import ServiceSettings
+from ones.control.server import stop_jobs
+from ones.control.statedir import Address, StateDir
+from ones.errors import WorldError
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+def start(settings: ServiceSettings, policies: Mapping[str, Mapping[str, Any]]) -> Address:
+    """Start it and wait until it can be reached. `policies`: settings of each."""
+    directory = StateDir.of(settings.state)
+    directory.make()
+    with directory.log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ones.control.server"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(
+            json.dumps({"service": asdict(settings), "policy": dict(policies)}).encode()
+        )
+        process.stdin.close()
+        return _await_address(directory, process)
+    except BaseException:  # an impatient Ctrl-C, too: what nobody waits for must not stay
+        process.kill()
+        process.wait()
+        raise
+
+
+def _await_address(directory: StateDir, process: subprocess.Popen[bytes]) -> Address:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        address = directory.address()
+        if address is not None and address.pid == process.pid and directory.is_locked():
+            return address
+        if process.poll() is not None:
+            lines = directory.log.read_text(errors="replace").strip().splitlines()
+            last = lines[-1].removeprefix("error: ") if lines else "it said nothing"
+            raise WorldError(f"the service did not start: {last}")
+        if time.monotonic() > deadline:
+            raise WorldError(f"the service did not start in time; see {directory.log}")
+        time.sleep(0.05)
+
+
+def kill(directory: StateDir) -> None:
+    """Controller and workers, at once: nobody waits for work to be saved."""
+    address = directory.address()
+    if address is not None and directory.is_locked():
+        os.kill(address.pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while directory.is_locked():
+            if time.monotonic() > deadline:
+                os.kill(address.pid, signal.SIGKILL)
+                deadline = inf
+            time.sleep(0.05)
+    if directory.runs.exists():
+        stop_jobs(directory)

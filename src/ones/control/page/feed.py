@@ -1,0 +1,229 @@
+"""What one open page is told: first all it shows, then what is new.
+
+Reads the board and the database, so that it runs in a thread of its own; one at a time.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ones.control.accounts import User
+from ones.control.api.cluster import all_decisions, cluster
+from ones.control.api.jobs import launches
+from ones.control.readmodels.cards import JobCard
+from ones.control.readmodels.story import CURVES, Line, Plotter, entries_of
+from ones.control.readmodels.words import tell
+from ones.control.service import Service
+
+#: (what it is, the value)
+News = tuple[str, Any]
+
+TICK_SECONDS = 5.0
+MOST_WAITING, MOST_ENDED, MOST_DECISIONS = 500, 100, 30
+#: entries of a job's past that are read, lines of it that are told, points of a curve
+MOST_ENTRIES, MOST_LINES, MOST_POINTS = 20_000, 1000, 4000
+TAIL_BYTES, CHUNK_BYTES = 32_768, 65_536
+_NOT_SHOWN = ("command", "kind")  # they may be long, and no list shows them
+
+
+def to_json(value: object) -> str:
+    """As browsers read it: a loss that is not a number is none."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value))
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Feed:
+    """`parts` of it: the cluster, decisions. `output` goes with a job."""
+
+    def __init__(
+        self, service: Service, user: User, job: str | None, output: Output | None
+    ) -> None:
+        self._service, self._user = service, user
+        self._past = _Past(service, job) if job is not None else None
+        self._output = output
+        self._job = job
+        self._cluster: dict[str, Any] = {}
+        self._launches: list[dict[str, Any]] = []
+        self._decision = 0
+        self._problems: list[str] = []
+        self._ticked = 0.0
+        self._unsettled = False
+
+    def first(self) -> Iterator[News]:
+        now = self._service.clock.now()
+        self._ticked = now
+        self._problems = self._service.problems()
+        user = self._user
+        yield "hello", {"now": now, "user": user.name, "admin": user.is_admin}
+        yield "problems", self._problems
+        yield "jobs", {"now": now, "all": True, "cards": list(map(self._plain, self._cards()))}
+        yield from self._rest()
+
+    def news(self, changed: set[str]) -> Iterator[News]:
+        """`changed`: jobs whose cards are new, of whomever."""
+        now = self._service.clock.now()
+        cards = [
+            card
+            for job in changed
+            if (card := self._service.board.cards.get(job)) is not None and self._may_see(card)
+        ]
+        if cards:
+            yield "jobs", {"now": now, "all": False, "cards": list(map(self._plain, cards))}
+        problems = self._service.problems()
+        if problems != self._problems:
+            self._problems = problems
+            yield "problems", problems
+        due = now - self._ticked >= TICK_SECONDS
+        # once more after a change: the log is written a moment after the board
+        if changed or self._unsettled or due:
+            self._unsettled = bool(changed)
+            yield from self._rest()
+        if self._output is not None and self._job is not None:
+            yield from self._output.more(self._service, self._job, self._launches)
+        if due:
+            self._ticked = now
+            yield "tick", {"now": now}
+
+    def _rest(self) -> Iterator[News]:
+        service, user = self._service, self._user
+        shown = cluster(service, user).model_dump()
+        del shown["now"]
+        if shown != self._cluster:
+            self._cluster = shown
+            yield "cluster", shown
+        if self._past is None:
+            plans = all_decisions(service, user, after=self._decision, limit=MOST_DECISIONS)
+            if plans:
+                self._decision = plans[0].number
+                told = [plan.model_dump() for plan in reversed(plans) if plan.actions or plan.notes]
+                yield "decisions", told
+        else:
+            yield from self._past.more()
+            card = service.board.cards[self._past.job]
+            processes = [process.model_dump() for process in launches(card, service)]
+            if processes != self._launches:
+                self._launches = processes
+                yield "launches", processes
+
+    def _may_see(self, card: JobCard) -> bool:
+        return self._service.may_see(self._user, card.owner)
+
+    def _plain(self, card: JobCard) -> dict[str, Any]:
+        plain = card.at(self._service.clock.now())
+        for name in _NOT_SHOWN:
+            del plain[name]
+        return plain
+
+    def _cards(self) -> list[JobCard]:
+        """For a job's page its own. Else all that run, who waits, and the last that have ended."""
+        board = self._service.board
+        if self._job is not None:
+            return [board.cards[self._job]]
+        mine = [card for card in list(board.cards.values()) if self._may_see(card)]
+        there = [card for card in mine if not card.over and card.workers]
+        waiting = [card for card in mine if not card.over and not card.workers]
+        waiting.sort(key=lambda card: (-card.priority, card.submitted_at))
+        ended = [card for card in mine if card.over]
+        ended.sort(key=lambda card: card.ended_at or 0.0)
+        return [*there, *waiting[:MOST_WAITING], *ended[-MOST_ENDED:]]
+
+
+class _Past:
+    """A job's story and curves, from the log."""
+
+    def __init__(self, service: Service, job: str) -> None:
+        self.job = job
+        self._store = service.store
+        self._plotter = Plotter(job)
+        self._seen = 0
+
+    def more(self) -> Iterator[News]:
+        is_first = not self._seen
+        lines: list[Line] = []
+        curves: dict[str, list[list[float]]] = {name: [] for name in CURVES}
+        entries = entries_of(self._store, self.job, after=self._seen, limit=MOST_ENTRIES)
+        for number, entry in entries:
+            self._seen = number
+            lines += [Line(number, entry.at, kind, text) for kind, text in tell(entry, self.job)]
+            for name, value in self._plotter.points(entry):
+                curves[name].append([entry.at, value])
+        if lines or is_first:
+            yield "story", [asdict(line) for line in lines[-MOST_LINES:]]
+        if any(curves.values()) or is_first:
+            yield "points", {name: _thinned(values) for name, values in curves.items()}
+
+
+def _thinned(values: list[list[float]]) -> list[list[float]]:
+    """
+    >>> _thinned([[0, 1], [1, 1]])
+    [[0, 1], [1, 1]]
+    """
+    step = -(-len(values) // MOST_POINTS)
+    return values if step <= 1 else [*values[:-1:step], values[-1]]
+
+
+@dataclass(slots=True)
+class Output:
+    """Of one process of a job: the one that is named, or one that lives."""
+
+    launch: str = ""
+    offset: int = -TAIL_BYTES
+    _named: bool = field(init=False)
+    _over: bool = False
+    _decoder: codecs.IncrementalDecoder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._named = bool(self.launch)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def more(self, service: Service, job: str, known: list[dict[str, Any]]) -> Iterator[News]:
+        begins = False
+        if not self.launch or (self._over and not self._named):
+            chosen = _choice(known)
+            if chosen and chosen != self.launch:
+                self.launch, self.offset, self._over, begins = chosen, -TAIL_BYTES, False, True
+                self._decoder.reset()
+        if self._over or not any(process["id"] == self.launch for process in known):
+            return
+        alive = any(p["id"] == self.launch and p["alive"] for p in known)
+        while not self._over:
+            chunk = service.launcher.logs(job, self.launch, self.offset, CHUNK_BYTES)
+            self._over = not alive and chunk.next >= chunk.end
+            text = self._decoder.decode(chunk.data, self._over)
+            if text or begins or self._over:
+                yield (
+                    "output",
+                    {
+                        "launch": self.launch,
+                        "begins": begins,
+                        "offset": chunk.offset,
+                        "next": chunk.next,
+                        "text": text,
+                        "over": self._over,
+                    },
+                )
+            begins = False
+            self.offset = chunk.next
+            if chunk.next >= chunk.end:
+                return
+
+
+def _choice(known: list[dict[str, Any]]) -> str:
+    """The oldest that lives, which reports for all; or the last there was."""
+    living = [process["id"] for process in known if process["alive"]]
+    return str(living[0]) if living else str(known[-1]["id"]) if known else ""

@@ -1,0 +1,40 @@
+"""Log a browser in by a link that works once, and out again."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from ones.control.accounts import SESSION_SECONDS
+from ones.control.api.access import TheService, TheUser, cookie_name
+from ones.control.page.render import ask_to_log_in
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/login")
+def login(service: TheService, request: Request, code: str = "") -> Response:
+    """Where the link leads: the browser gets its cookie and goes to the page."""
+    secret = service.accounts.redeem(code)
+    if secret is None:
+        return ask_to_log_in("This link was used before, or is too old.")
+    answer = RedirectResponse("/", 303)
+    answer.set_cookie(
+        cookie_name(request),
+        secret,
+        max_age=int(SESSION_SECONDS),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return answer
+
+
+@router.post("/logout")
+def logout(service: TheService, user: TheUser, request: Request) -> Response:
+    """The cookie is void from now on, wherever a copy of it may be."""
+    name = cookie_name(request)
+    service.accounts.log_out(request.cookies.get(name, ""))
+    answer = RedirectResponse("/", 303)
+    answer.delete_cookie(name, httponly=True, samesite="strict")
+    return answer

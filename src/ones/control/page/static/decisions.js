@@ -1,0 +1,51 @@
+// All decisions, the newest first; older ones on demand.
+
+import { $ } from "./dom.js";
+import { Live } from "./live.js";
+import { decisionItem } from "./decisionlist.js";
+
+const PAGE = 50;
+const plans = new Map(); // by number
+
+function show() {
+  const withNotes = $("with-notes").checked;
+  const said = new Map();
+  const items = [];
+  for (const number of [...plans.keys()].sort((a, b) => a - b)) {
+    const item = decisionItem(plans.get(number), withNotes, said);
+    if (item) items.unshift(item);
+  }
+  $("decisions").replaceChildren(...items);
+  $("decisions").nextElementSibling.hidden = items.length > 0;
+}
+
+let pending = false;
+function soon() {
+  if (pending) return;
+  pending = true;
+  requestAnimationFrame(() => {
+    pending = false;
+    show();
+  });
+}
+
+new Live({
+  decisions: (news) => {
+    for (const plan of news) plans.set(plan.number, plan);
+    $("older").hidden = false;
+    soon();
+  },
+});
+$("with-notes").addEventListener("change", show);
+$("older").addEventListener("click", async () => {
+  const first = Math.min(...plans.keys());
+  try {
+    const answer = await fetch(`/api/decisions?before=${first}&limit=${PAGE}`);
+    const found = answer.ok ? await answer.json() : [];
+    for (const plan of found) plans.set(plan.number, plan);
+    $("older").hidden = found.length < PAGE;
+    show();
+  } catch {
+    // the controller is away, which the page says already
+  }
+});

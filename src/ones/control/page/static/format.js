@@ -1,0 +1,58 @@
+// Numbers and times in words.
+
+export function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole >= 172800) return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+  const minutes = Math.floor(whole / 60);
+  const rest = String(whole % 60).padStart(2, "0");
+  if (minutes < 60) return `${minutes}:${rest}`;
+  return `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${rest}`;
+}
+
+export function number(value, digits = 4) {
+  if (value === null || value === undefined) return "";
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-4 || size >= 1e6)) return value.toExponential(2);
+  return String(Number(value.toPrecision(digits)));
+}
+
+export function percent(value) {
+  return value === null || value === undefined ? "" : `${(100 * value).toFixed(1)} %`;
+}
+
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+
+/** The time of day, with the day if it is another. */
+export function clock(at, now = Date.now() / 1000) {
+  const date = new Date(1000 * at);
+  const same = date.toDateString() === new Date(1000 * now).toDateString();
+  return same ? CLOCK.format(date) : `${DAY.format(date)} ${CLOCK.format(date)}`;
+}
+
+export const iso = (at) => new Date(1000 * at).toISOString();
+
+/** ["3:20", "2:50 to 4:10"], or null where nobody can tell. */
+export function eta(card, now) {
+  if (card.ended_at !== null || card.eta === null) return null;
+  const left = (at) => duration(at - now);
+  return [left(card.eta), `${left(card.eta_low)} to ${left(card.eta_high)}`];
+}
+
+/** Epochs that are done, and how much of the next one. */
+export function epoch(card) {
+  if (!card.dataset_size) return card.epochs ? String(card.epochs) : "";
+  const part = card.samples / card.dataset_size - card.epochs;
+  return part > 0.005 && part < 1 && card.ended_at === null ? `${card.epochs} + ${Math.floor(100 * part)} %` : String(card.epochs);
+}
+
+const GOOD = ["running", "finished", "converged"];
+const BAD = ["failed"];
+const WARN = ["changing", "starting", "stopping"];
+
+export function stateClass(state) {
+  if (GOOD.includes(state)) return "is-good";
+  if (BAD.includes(state)) return "is-bad";
+  return WARN.includes(state) ? "is-warn" : "";
+}

@@ -1,0 +1,144 @@
+// Three tables of jobs: who runs, who waits, who has ended.
+
+import { $, Keyed, el, setText } from "./dom.js";
+import { jobColour } from "./colours.js";
+import { askToCancel } from "./cancel.js";
+import { clock, duration, epoch, eta, iso, number, percent, stateClass } from "./format.js";
+
+const MOST_ENDED = 100;
+
+function jobCell(card) {
+  const swatch = el("span", { class: "swatch", "aria-hidden": "true" });
+  swatch.style.backgroundColor = jobColour(card.id);
+  return el(
+    "th",
+    { scope: "row", role: "rowheader" },
+    swatch,
+    el("a", { href: `/jobs/${encodeURIComponent(card.id)}` }, card.id),
+    " ",
+    el("span", { class: "muted" }, card.owner),
+  );
+}
+
+const cell = (label, kind = "") => el("td", { role: "cell", class: kind, "data-label": label });
+
+function actCell(card) {
+  const button = el("button", { type: "button", class: "small danger", "aria-label": `Cancel ${card.id}` }, "Cancel");
+  button.addEventListener("click", () => askToCancel(card.id));
+  const td = cell("", "act");
+  td.append(button);
+  return td;
+}
+
+function setState(td, card) {
+  if (!td.firstChild) td.append(el("span"));
+  td.firstChild.className = `state ${stateClass(card.state)}`;
+  setText(td.firstChild, card.elastic ? card.state : `${card.state}, fixed size`);
+}
+
+function setEta(td, card, now) {
+  const words = eta(card, now);
+  if (!words) {
+    if (td.firstElementChild || !td.textContent) td.replaceChildren(el("span", { class: "range" }, "not known yet"));
+    return;
+  }
+  if (td.children.length !== 2) td.replaceChildren(el("span"), " ", el("span", { class: "range" }));
+  setText(td.firstElementChild, words[0]);
+  setText(td.lastElementChild, `(${words[1]})`);
+}
+
+const wants = (card) => {
+  if (card.min_gpus === card.max_gpus) return String(card.min_gpus);
+  return card.max_gpus === null ? `${card.min_gpus} or more` : `${card.min_gpus} to ${card.max_gpus}`;
+};
+
+export class JobTables {
+  constructor() {
+    this.cards = new Map();
+    this.now = 0;
+    this.running = this.table(
+      "running",
+      [["State"], ["GPUs", "number"], ["Batch", "number"], ["Epoch", "number"], ["Loss", "number"], ["Accuracy", "number"], ["Done in"], ["", "why"]],
+      true,
+      ([state, gpus, batch, epochs, loss, accuracy, done, why], card) => {
+        setState(state, card);
+        setText(gpus, number(card.gpus));
+        setText(batch, number(card.batch));
+        setText(epochs, epoch(card));
+        setText(loss, number(card.loss));
+        setText(accuracy, percent(card.accuracy));
+        setEta(done, card, this.now);
+        setText(why, card.note);
+      },
+    );
+    this.queue = this.table(
+      "queue",
+      [["Priority", "number"], ["Wants GPUs", "number"], ["Waiting for", "number"], ["Done in"], ["", "why"]],
+      true,
+      ([priority, gpus, waiting, done, why], card) => {
+        setText(priority, number(card.priority));
+        setText(gpus, wants(card));
+        // what it waited before it ran for the first time, and after it was stopped, is one sum
+        setText(waiting, duration(card.queue_seconds + (this.now - card.seen_at)));
+        setEta(done, card, this.now);
+        setText(why, card.note || "it is new");
+      },
+    );
+    this.ended = this.table(
+      "ended",
+      [["How"], ["Epochs", "number"], ["Loss", "number"], ["Accuracy", "number"], ["Waited", "number"], ["Ran", "number"], ["Re-scales", "number"], ["Ended", "number"], ["", "why"]],
+      false,
+      ([how, epochs, loss, accuracy, waited, ran, rescales, ended, why], card) => {
+        setState(how, card);
+        setText(epochs, number(card.epochs));
+        setText(loss, number(card.loss));
+        setText(accuracy, percent(card.accuracy));
+        setText(waited, duration(card.queue_seconds));
+        setText(ran, duration(card.run_seconds));
+        setText(rescales, number(card.rescales));
+        if (!ended.firstChild) ended.append(el("time", { datetime: iso(card.ended_at) }));
+        setText(ended.firstChild, clock(card.ended_at));
+        setText(why, card.message);
+      },
+    );
+  }
+
+  table(id, columns, canCancel, fill) {
+    const make = (card) => {
+      const cells = columns.map(([label, kind]) => cell(label, kind));
+      const row = el("tr", { role: "row", "data-job": card.id }, jobCell(card), ...cells, canCancel ? actCell(card) : null);
+      row.cells_ = cells;
+      return row;
+    };
+    return new Keyed($(id).tBodies[0], make, (row, card) => fill(row.cells_, card));
+  }
+
+  take(news) {
+    if (news.all) this.cards.clear();
+    for (const card of news.cards) this.cards.set(card.id, { ...card, seen_at: news.now });
+  }
+
+  show(now) {
+    this.now = now;
+    const all = [...this.cards.values()];
+    const live = all.filter((card) => card.ended_at === null);
+    const running = live.filter((card) => card.gpus > 0).sort((a, b) => a.submitted_at - b.submitted_at);
+    const waiting = live
+      .filter((card) => card.gpus === 0)
+      .sort((a, b) => b.priority - a.priority || a.submitted_at - b.submitted_at);
+    const ended = all
+      .filter((card) => card.ended_at !== null)
+      .sort((a, b) => b.ended_at - a.ended_at)
+      .slice(0, MOST_ENDED);
+    for (const [id, rows, list] of [
+      ["running", this.running, running],
+      ["queue", this.queue, waiting],
+      ["ended", this.ended, ended],
+    ]) {
+      rows.show(list);
+      setText($(`${id}-count`), list.length ? String(list.length) : "");
+      $(id).hidden = !list.length;
+      $(id).parentElement.querySelector(".empty").hidden = list.length > 0;
+    }
+  }
+}

@@ -1,0 +1,61 @@
+"""The pages. Each is a frame with what does not change; its modules fill in what does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import HTMLResponse
+
+from ones.control.accounts import User
+from ones.control.api.access import TheService, job_of, user_of
+from ones.control.page.render import ask_to_log_in, html
+from ones.control.service import Service
+from ones.errors import UnknownNameError
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.get("/")
+def overview(request: Request, service: TheService) -> HTMLResponse:
+    return _shown(request, service, "overview.html")
+
+
+@router.get("/timeline")
+def timeline(request: Request, service: TheService) -> HTMLResponse:
+    return _shown(request, service, "timeline.html")
+
+
+@router.get("/decisions")
+def decisions(request: Request, service: TheService) -> HTMLResponse:
+    return _shown(request, service, "decisions.html")
+
+
+@router.get("/jobs/{job}")
+def job(job: str, request: Request, service: TheService) -> HTMLResponse:
+    user = _visitor(request, service)
+    if user is None:
+        return ask_to_log_in()
+    try:
+        card = job_of(job, service, user)
+    except UnknownNameError as problem:
+        return _shown(request, service, "unknown.html", 404, problem=str(problem))
+    return _shown(
+        request, service, "job.html", card=card, submission=service.board.submission(card.id)
+    )
+
+
+def _visitor(request: Request, service: Service) -> User | None:
+    try:
+        return user_of(request, service)
+    except HTTPException:
+        return None
+
+
+def _shown(
+    request: Request, service: Service, template: str, status: int = 200, **values: Any
+) -> HTMLResponse:
+    user = _visitor(request, service)
+    if user is None:
+        return ask_to_log_in()
+    return html(template, status, user=user, policy=service.policy, **values)
