@@ -6,6 +6,8 @@ import pytest
 
 from tests.train.forks import start_zygote
 
+collect_ignore = ["scripts/regress.py"]  # a script: it runs in workers, not here
+
 
 @pytest.fixture(scope="session")
 def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

@@ -202,3 +202,16 @@ def test_others_learn_the_memory_limit_of_one_that_died(zygote: str, tmp_path: P
     assert generations(job) == [(1, 0, 3), (1, 1, 2)]
     assert max(len(t["indices"]) for t in job.traces) <= 5
     all_is_well(job, repeated=BATCH)
+
+
+def test_survivors_need_no_controller(zygote: str, tmp_path: Path) -> None:
+    """It is gone for good; then a worker dies: the other two end the job as if it were there."""
+    job = elastic(zygote, tmp_path, "0:3", NAP=0.02, CRASH="local-1:step:SIGKILL:30", EPOCHS=EPOCHS)
+    thread = when(job, lambda: steps_seen(job) >= 10, job.run.close_server)
+    outcome = job.run.run()
+    thread.join()
+    assert generations(job) == [(1, 0, 3)]  # of the rest nobody heard
+    assert sorted(e.signal or 0 for e in outcome.exits.values()) == [0, 0, signal.SIGKILL]
+    nothing_is_lost(job, repeated=BATCH)
+    assert job.final()["steps"] == EPOCHS * 13
+    job.nothing_is_left()

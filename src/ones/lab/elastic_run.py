@@ -132,6 +132,7 @@ class ElasticRun:
         self._launches: dict[str, str] = {}  # worker -> its living launch
         self._by_launch: dict[str, str] = {}
         self._is_ordered = self._is_settled = False
+        self._is_postponed = False
         self._ending = False
         self._retries = 0
         self._launched = 0
@@ -151,6 +152,10 @@ class ElasticRun:
     @property
     def workers(self) -> tuple[str, ...]:
         return self._members
+
+    def close_server(self) -> None:
+        """As if the controller had died: training goes on."""
+        self._server.close()
 
     def interrupt(self) -> None:
         self._events.put(None)
@@ -175,6 +180,7 @@ class ElasticRun:
         finally:
             self.launcher.close(kill=True)
             self._server.close()
+            self._launches.clear()  # also those that were interrupted: nothing more is to be shown
             self._ending = True
             if output.is_alive():
                 output.join()
@@ -188,9 +194,13 @@ class ElasticRun:
 
     def _begin(self) -> None:
         phase = self._schedule[self._phase]
-        self._plan = max(self._plan + 1, self._phase + 1)
         stay = [worker for worker in self._members if worker in self._launches][: phase.workers]
         free = [slot.id for slot in self._slots if slot.id not in self._launches]
+        if len(stay) + len(free) < phase.workers:
+            self._is_postponed = True  # until those who are leaving have left
+            return
+        self._is_postponed = False
+        self._plan = max(self._plan + 1, self._phase + 1)
         self._wanted = (*stay, *free[: phase.workers - len(stay)])
         self._is_ordered = self._is_settled = False
         for worker in self._wanted:
@@ -228,6 +238,8 @@ class ElasticRun:
         )
 
     def _order_if_due(self) -> None:
+        if self._is_postponed:
+            return
         phase, described = self._schedule[self._phase], self.outcome.described
         exact = "ONES_EXACT" in self._env
         if self._is_ordered or described is None or not self._joined >= set(self._wanted):
@@ -261,7 +273,7 @@ class ElasticRun:
             case Steps():
                 self.steps = max(self.steps, self._epoch_steps + report.steps)
                 self._order_if_due()
-            case Epoch():
+            case Epoch() if report.epoch > len(self.outcome.epochs):  # else told twice
                 self._epoch_steps += report.steps
                 self.steps = self._epoch_steps
                 self.outcome.epochs.append(report)
@@ -321,6 +333,8 @@ class ElasticRun:
         self._members = tuple(w for w in self._members if w != worker)
         if self._ending:
             return
+        if self._is_postponed:
+            self._begin()
         if not event.exit.clean:
             self._say(f"{worker} ended: {event.exit.told()}")
         if not self._launches or (was_member and not self._members):
@@ -336,8 +350,9 @@ class ElasticRun:
         # else the others notice: they give up the plan, or go on without it
 
     def _show_output(self) -> None:
-        """What the workers print, as it comes."""
+        """What the workers print, line by line, as it comes."""
         offsets: dict[str, int] = {}
+        begun: dict[str, str] = {}  # lines without an end
         last = False
         while not last:
             last = self._ending and not self._launches
@@ -345,13 +360,18 @@ class ElasticRun:
                 chunk = self.launcher.logs(JOB, launch, offsets.get(launch, 0), 1 << 20)
                 if chunk.data:
                     offsets[launch] = chunk.next
-                    self._print(worker, chunk.data.decode(errors="replace"))
+                    text = begun.pop(launch, "") + chunk.data.decode(errors="replace")
+                    *lines, begun[launch] = text.split("\n")
+                    self._print(worker, lines)
             time.sleep(0.1)
+        for launch, rest in begun.items():
+            if rest:
+                self._print(self._by_launch[launch], [rest])
 
-    def _print(self, worker: str, text: str) -> None:
+    def _print(self, worker: str, lines: list[str]) -> None:
         mark = "" if worker == self._slots[0].id else f"[{worker}] "
         with contextlib.suppress(OSError):
-            for line in text.splitlines():
+            for line in lines:
                 sys.stdout.write(f"{mark}{line}\n")
             sys.stdout.flush()
 

@@ -35,6 +35,7 @@ class WorkerServer:
         self._received: dict[str, int] = {}
         self._orders: dict[str, Order] = {}
         self._store = ""
+        self._is_closed = False
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -49,6 +50,7 @@ class WorkerServer:
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
+            block_on_close = False
 
             def handle_error(self, request: object, client_address: object) -> None:
                 pass  # a worker that died in the middle of a word
@@ -64,6 +66,7 @@ class WorkerServer:
         self._thread.start()
 
     def close(self) -> None:
+        self._is_closed = True
         self._http.shutdown()
         self._http.server_close()
 
@@ -85,6 +88,9 @@ class WorkerServer:
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
         size = int(request.headers.get("Content-Length", 0))
         body = request.rfile.read(min(size, _LARGEST))
+        if self._is_closed:  # lines that were open before hear no answer, too
+            request.close_connection = True
+            return
         status, answer = self._serve(request, body)
         request.send_response(status)
         request.send_header("Content-Type", "application/json")

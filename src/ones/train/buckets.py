@@ -42,7 +42,8 @@ class _Bucket:
         self.parameters = parameters
         sizes = [p.numel() for p in parameters]
         tail = len(parameters) + (len(Notice) if notices else 0)
-        self.flat = torch.zeros(sum(sizes) + tail, dtype=like.dtype, device=like.device)
+        self.flat = torch.empty(sum(sizes) + tail, dtype=like.dtype, device=like.device)
+        self.flat.zero_()  # touches it: the first step is no slower than others
         self.views = []
         at = 0
         for p, size in zip(parameters, sizes, strict=True):

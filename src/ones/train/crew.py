@@ -116,7 +116,8 @@ class Crew:
         self._old: list[tuple[int, Group | None]] = []  # groups to let go of, and when
         self._save_seconds = float(os.environ.get("ONES_CHECKPOINT_SECONDS", "300"))
         self._exact = _exact(os.environ.get("ONES_EXACT", ""))
-        self.on_switched: list[Callable[[], None]] = []
+        self.on_switched: list[Callable[[bool], None]] = []  # was it the first worker before?
+        self._was_first = False
 
     # what the loop asks
 
@@ -389,7 +390,8 @@ class Crew:
         if self.rank == 0:
             self.say(Switched(pause, formation.workers, parts, progress.step))
         for call in self.on_switched:
-            call()
+            call(self._was_first)
+        self._was_first = self.rank == 0
 
     # after a loss
 

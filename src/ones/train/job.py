@@ -317,10 +317,12 @@ class Job:
             self._division = self._crew.division
         return self._progress.epoch == epoch and not self._is_over
 
-    def _switched(self) -> None:
+    def _switched(self, was_first: bool) -> None:
         self._reporter.changed()
         assert self._crew is not None
         self._division = self._crew.division
+        if self._crew.rank == 0 and not was_first and self._progress.last.steps:
+            self._tell_epoch()  # the first worker was another one; did it live to tell?
 
     def _all_are_through(self) -> bool:
         """Before the script evaluates: batch norm's statistics are the first worker's."""
@@ -342,27 +344,34 @@ class Job:
         if progress.epoch == epoch:  # else we got the state of somebody who is beyond it
             progress.end_epoch()
             self._step_schedule()
-        last, accuracy = progress.last, self._reported.get("accuracy")
+        last = progress.last
+        last.accuracy = self._reported.get("accuracy")
         if self._stop is not None and self._crew is None:
             progress.track, reason = after_epoch(
-                self._stop, progress.track, loss=last.mean_loss, accuracy=accuracy
+                self._stop, progress.track, loss=last.mean_loss, accuracy=last.accuracy
             )
             self._over = reason is not None
         crew = self._crew
         if crew is not None and crew.rank == 0 and crew.formation is not None:
             self._reporter.tell_speed(crew.formation)
-            crew.say(
-                Epoch(
-                    epoch=epoch + 1,
-                    steps=last.steps,
-                    samples=last.samples,
-                    loss=last.mean_loss,
-                    accuracy=accuracy,
-                    first_loss=progress.first_loss,
-                    step_seconds=self._reporter.epoch_seconds_per_step(),
-                    gradient_noise=self._noise.scale,
-                )
+            self._tell_epoch()
+
+    def _tell_epoch(self) -> None:
+        """Of the last epoch that is complete."""
+        progress, last = self._progress, self._progress.last
+        assert self._crew is not None
+        self._crew.say(
+            Epoch(
+                epoch=progress.epoch,
+                steps=last.steps,
+                samples=last.samples,
+                loss=last.mean_loss,
+                accuracy=last.accuracy,
+                first_loss=progress.first_loss,
+                step_seconds=self._reporter.epoch_seconds_per_step(),
+                gradient_noise=self._noise.scale,
             )
+        )
 
     def _step_schedule(self) -> None:
         scheduler = self._replica.scheduler

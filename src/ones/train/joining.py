@@ -102,6 +102,8 @@ def join(
         _keep_freed_memory()
         _on_terminate(crew)
         crew.agent.start()
+        if device.type == "cpu":
+            replica.warm_up()
         crew.say(
             Joined(
                 dataset_size=loader.size,
@@ -111,7 +113,8 @@ def join(
                 max_local_batch=max_local_batch,
             )
         )
-        crew.wait_for_place()  # only then is the GPU ours
+        if device.type != "cpu":
+            crew.wait_for_place()  # only then is the GPU ours
     model.to(device)
     division = Division(
         shares=(batch_size,), micro_steps=(1,), rank=0, limit=max_local_batch, minimum=minimum

@@ -16,6 +16,7 @@ class Sums:
     samples: int = 0
     loss: float = 0.0  # sum of the steps' mean losses, each times its weight
     weight: float = 0.0  # samples, or valid targets where the script counts them
+    accuracy: float | None = None  # as the script reported it at the end
 
     @property
     def mean_loss(self) -> float | None:

@@ -7,6 +7,7 @@ schedule, scaler, progress) goes ahead in a header that is read with `weights_on
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from ones.errors import UserError
+from ones.train.checkpoint import copied
 from ones.train.group import Group, wait_all
 from ones.train.learning_rate import LearningRate
 from ones.train.progress import Progress
@@ -39,6 +41,7 @@ class Replica:
         self.model, self.optimizer = model, optimizer
         self.scheduler, self.scaler = scheduler, scaler
         self.rate, self.progress = rate, progress
+        self._warm: list[Tensor] = []  # memory for the optimizer's state, touched already
         self.has_state = False  # it has trained, or got the state of one that has
 
     # as plain values
@@ -69,6 +72,25 @@ class Replica:
         self.rate.load(state["rate"])
         self.progress.load(state["progress"])
         self.has_state = True
+
+    def warm_up(self) -> None:
+        """One step on nothing: the optimizer makes its state, and its memory is ours before
+        anybody waits for it. Everything is overwritten when the true state comes."""
+        saved = copied(self._rest())
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        values = [p.detach().clone() for p in trained]
+        for p in trained:
+            p.grad = torch.zeros_like(p) if p.requires_grad else None
+        with contextlib.suppress(Exception):  # an optimizer that cannot: then without
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for p, value in zip(trained, values, strict=True):
+                p.copy_(value)
+        self._warm = []
+        _extract(self._rest(), self._warm)
+        self._load_rest(saved)
+        self.has_state = False
 
     # from worker to worker
 
@@ -117,7 +139,8 @@ class Replica:
                 " the same model in every worker"
             )
         others: list[Tensor] = []
-        rest = _insert(header, others, device)
+        rest = _insert(header, others, device, self._warm)
+        self._warm = []
         _receive_into([*own, *others], lambda part: group.receive(part, source))
         self._load_rest(rest)
 
@@ -206,17 +229,21 @@ def _extract(value: Any, tensors: list[Tensor]) -> Any:
     return value
 
 
-def _insert(value: Any, tensors: list[Tensor], device: torch.device) -> Any:
-    """Fresh tensors, in the same order, where `_extract` has taken some out."""
+def _insert(value: Any, tensors: list[Tensor], device: torch.device, warm: list[Tensor]) -> Any:
+    """Tensors, in the same order, where `_extract` has taken some out: warm ones if they fit."""
     if isinstance(value, dict):
         if _TENSOR in value:
-            shape, dtype, on_cpu = value[_TENSOR]
-            place = torch.device("cpu") if on_cpu else device
-            tensors.append(torch.empty(shape, dtype=getattr(torch, dtype), device=place))
-            return tensors[-1]
-        return {key: _insert(item, tensors, device) for key, item in value.items()}
+            shape, name, on_cpu = value[_TENSOR]
+            dtype, place = getattr(torch, name), torch.device("cpu") if on_cpu else device
+            found = warm.pop(0) if warm else None
+            fits = found is not None and list(found.shape) == shape and found.dtype == dtype
+            if found is None or not fits or found.device != place:
+                found = torch.empty(shape, dtype=dtype, device=place)
+            tensors.append(found)
+            return found
+        return {key: _insert(item, tensors, device, warm) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_insert(item, tensors, device) for item in value)
+        return type(value)(_insert(item, tensors, device, warm) for item in value)
     return value
 
 

@@ -1,0 +1,87 @@
+"""`ones run`: one elastic job by a schedule, with the true launcher."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ones.errors import InvalidSettingError
+from ones.lab.elastic_run import Phase, parse_schedule
+
+MAIN = "from ones.cli import main; main()"
+SCRIPT = """
+import torch, ones
+from torch import nn
+from torch.utils.data import TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(96, 4)
+net = nn.Linear(4, 1)
+job = ones.join(net, torch.optim.SGD(net.parameters(), lr=0.01), TensorDataset(x), batch_size=8)
+for epoch in job.epochs(3):
+    seen = 0
+    for (batch,) in job.batches():
+        seen += len(batch)
+        job.step(net(batch).square().mean())
+    job.log(f"epoch {epoch}: {seen} of 96 samples here, {job.workers} workers")
+"""
+
+
+def test_a_schedule_is_read_strictly() -> None:
+    assert parse_schedule("0:1, 50:2,120:4x256", 4) == (
+        Phase(0, 1),
+        Phase(50, 2),
+        Phase(120, 4, 256),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0:1,x:2", "'x:2' is not STEP:WORKERS"),
+        ("5:1", "does not begin at step 0"),
+        ("0:1,9:2,9:1", "steps do not increase"),
+        ("0:5", "5 workers, 4 slots"),
+        ("0:4x3", "leaves a worker no sample"),
+    ],
+)
+def test_a_wrong_schedule_is_refused_in_one_line(text: str, words: str) -> None:
+    with pytest.raises(InvalidSettingError, match=words) as caught:
+        parse_schedule(text, 4)
+    assert "\n" not in str(caught.value)
+
+
+def run(tmp_path: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "train.py"
+    path.write_text(script)
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, "run", *options, "--", sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_job_is_run_by_its_schedule(tmp_path: Path) -> None:
+    found = run(tmp_path, SCRIPT, "--slots", "2", "--exact", "--schedule", "0:1,6:2,18:1")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == [
+        "epoch 0: 72 of 96 samples here, 2 workers",
+        "epoch 1: 72 of 96 samples here, 1 workers",
+        "epoch 2: 96 of 96 samples here, 1 workers",
+    ]
+    changes = [line for line in found.stderr.splitlines() if " workers, pause " in line]
+    assert [line.split(",")[0] for line in changes] == [
+        "step 6: 1 -> 2 workers",
+        "step 18: 2 -> 1 workers",
+    ]
+
+
+def test_a_script_that_fails_is_told(tmp_path: Path) -> None:
+    found = run(tmp_path, "raise SystemExit(3)")
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1] == "ones: the job did not finish: exit code 3"
