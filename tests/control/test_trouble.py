@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,9 @@ def cramped(small_disk: Path) -> Iterator[World]:
 def fill(path: Path) -> None:
     """Until there is no room for another byte."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT)
-    with pytest.raises(OSError, match="No space left"):
-        while True:
-            os.write(handle, b"x" * 4096)
+    with suppress(OSError):
+        while os.write(handle, b"x" * 4096):
+            pass
     os.close(handle)
 
 

@@ -23,7 +23,10 @@ def logs(
     tail: Annotated[int | None, typer.Option(help="Only the last so many bytes of each.")] = None,
     state: Annotated[Path | None, typer.Option(help="The service's directory.")] = None,
 ) -> None:
-    """Print what a job's processes have written, in the order of their start."""
+    """Print what a job's processes have written, in the order of their start.
+
+    Example: ones logs -f digits-1
+    """
     client = connect(state)
     try:
         follow_job(client, job, worker=worker, tail=tail, once=not follow)

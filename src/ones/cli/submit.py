@@ -72,7 +72,10 @@ def submit(
     state: Annotated[Path | None, typer.Option(help="The service's directory.")] = None,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> int:
-    """Queue a job; prints its id."""
+    """Queue a job; prints its id.
+
+    Example: ones submit --name digits --max-gpus 4 -- python train.py --epochs 20
+    """
     given: dict[str, Any] = _from_file(file) if file is not None else {}
     options = {
         "name": name, "kind": kind, "priority": priority, "gpus": gpus, "min_gpus": min_gpus,

@@ -45,7 +45,10 @@ def up(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
-    """Start the service: controller, slots of this machine, web page. It stays when you leave."""
+    """Start the service: controller, slots of this machine, web page. It stays when you leave.
+
+    Example: ones up --slots 4
+    """
     from ones.control.server import Ready, serve
     from ones.control.statedir import StateDir
 
@@ -124,7 +127,10 @@ def down(
         bool, typer.Option("--keep-jobs", help="Stop the controller only; training goes on.")
     ] = False,
 ) -> None:
-    """Stop the service and its workers. They save their work; jobs go on after the next ones up."""
+    """Stop the service and its workers. They save their work; jobs go on after the next ones up.
+
+    Example: ones down
+    """
     from ones.control.server import stop_jobs
     from ones.control.statedir import StateDir
 
