@@ -131,6 +131,7 @@ class ElasticRun:
         self._joined: set[str] = set()
         self._launches: dict[str, str] = {}  # worker -> its living launch
         self._by_launch: dict[str, str] = {}
+        self._fenced: set[str] = set()
         self._is_ordered = self._is_settled = False
         self._is_postponed = False
         self._ending = False
@@ -143,7 +144,7 @@ class ElasticRun:
         self._events.put((message, report))
 
     def _has_place(self, worker: str) -> bool:
-        return worker in self._launches
+        return worker in self._launches and worker not in self._fenced
 
     def worker_pid(self, worker: str) -> int | None:
         process = self.launcher.running().get(self._launches.get(worker, ""))
@@ -152,6 +153,15 @@ class ElasticRun:
     @property
     def workers(self) -> tuple[str, ...]:
         return self._members
+
+    def order_all(self, order: Order) -> None:
+        """By hand, instead of the schedule."""
+        self._tell(set(self._launches), order)
+
+    def fence(self, worker: str) -> None:
+        """As if the worker had been given up: it is told so and exits."""
+        self._fenced.add(worker)
+        self._server.wake()
 
     def close_server(self) -> None:
         """As if the controller had died: training goes on."""

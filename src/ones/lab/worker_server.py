@@ -81,6 +81,11 @@ class WorkerServer:
             self._received.pop(worker, None)
             self._orders.pop(worker, None)
 
+    def wake(self) -> None:
+        """Who has a place has changed."""
+        with self._changed:
+            self._changed.notify_all()
+
     def store_is(self, address: str) -> None:
         with self._changed:
             self._store = address
@@ -122,6 +127,8 @@ class WorkerServer:
                     self._on_report(message, report)
             if wait and not message.reports:
                 self._changed.wait_for(lambda: self._is_news(message), wait)
+                if not self._has_place(message.worker):
+                    return 409, b"{}"
             order = self._orders.get(message.worker)
             fresh = order if order is not None and order.plan > message.seen else None
             acknowledged = self._received.get(message.worker, 0)
