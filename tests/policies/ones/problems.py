@@ -12,8 +12,14 @@ from ones.policies.ones.problem import Ints, Problem
 
 
 @st.composite
-def problems(draw: st.DrawFn, most_jobs: int = 12, most_gpus: int = 80) -> Problem:
-    """Any mix: jobs that may not run, that need several GPUs, that are new or hold too many."""
+def problems(
+    draw: st.DrawFn, most_jobs: int = 12, most_gpus: int = 80, use_all: bool | None = None
+) -> Problem:
+    """Any mix: jobs that may not run, that need several GPUs, that are new or hold too many.
+
+    Costs are above 0 if all GPUs are to be used, of either sign if only as far as it pays;
+    `use_all` decides which, or either comes.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     jobs = draw(st.integers(1, most_jobs))
     gpus = draw(st.integers(1, most_gpus))
@@ -26,6 +32,9 @@ def problems(draw: st.DrawFn, most_jobs: int = 12, most_gpus: int = 80) -> Probl
     steps = draw(st.sampled_from([3, 1000]))
     cost = rng.integers(0, steps, (jobs, largest + 1)) / 7
     cost[:, 0] *= draw(st.sampled_from([0, 1]))
+    fill = draw(st.booleans()) if use_all is None else use_all
+    if not fill:
+        cost[:, 1:] -= steps // 2 / 7
     return Problem(
         gpus=gpus,
         keys=rng.permutation(1000)[:jobs],
@@ -37,6 +46,7 @@ def problems(draw: st.DrawFn, most_jobs: int = 12, most_gpus: int = 80) -> Probl
         cost=cost,
         extra=rng.integers(0, steps, (jobs, largest + 1)) / 3 * draw(st.sampled_from([0, 1])),
         work=rng.integers(1, steps, (draw(st.sampled_from([1, 3])), jobs)) / 11,
+        use_all=fill,
     )
 
 
@@ -92,3 +102,40 @@ def check_rows(rows: Rows, problem: Problem, n: int) -> None:
         assert len(set(jobs.tolist())) == runs  # each job is packed: in one run
         assert (rows.counts[row, :runs] > 0).all()
         check(counts_of(rows, row, len(problem.keys)), problem)
+
+
+@st.composite
+def flow_problems(draw: st.DrawFn, most_jobs: int = 10, most_gpus: int = 40) -> Problem:
+    """As the score of flow time asks: what speed is worth, less what a change loses."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    jobs = draw(st.integers(1, most_jobs))
+    gpus = draw(st.integers(1, most_gpus))
+    largest = draw(st.integers(1, 12))
+    most = rng.integers(1, largest + 1, jobs, np.int32)
+    held = np.where(rng.random(jobs) < 0.5, 0, rng.integers(0, most + 1))
+    while held.sum() > gpus:
+        held[np.argmax(held)] -= 1
+    speedup = np.maximum.accumulate(
+        np.arange(1, largest + 1) ** rng.uniform(0.0, 1.0, (jobs, 1)), axis=1
+    )
+    cost = np.zeros((jobs, largest + 1))
+    cost[:, 1:] = -speedup
+    kept = rng.uniform(0.5, 1.0, jobs)  # part of the value that a change leaves
+    for i in np.flatnonzero(held):
+        stays = cost[i, held[i]]
+        cost[i, 1:] *= kept[i]
+        cost[i, 0] = -0.1 * stays
+        cost[i, held[i]] = stays
+    return Problem(
+        gpus=gpus,
+        keys=np.arange(jobs),
+        least=np.ones(jobs, np.int32),
+        most=most,
+        held=held.astype(np.int32),
+        new=np.zeros(jobs, bool),
+        processed=rng.random(jobs),
+        cost=cost,
+        extra=np.zeros_like(cost),
+        work=rng.lognormal(0, 1, (draw(st.sampled_from([1, 4])), jobs)),
+        use_all=False,
+    )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ones.core import Brain, Cluster, Generation, Gpu, Job, JobId, JobView, NodeId
-from ones.core import events as ev
-from ones.policies import create
 from ones.policies.ones.limits import (
     ArrivalRate,
     BatchLimits,
@@ -20,27 +19,7 @@ from ones.policies.ones.limits import (
     start_limit,
 )
 from ones.policies.ones.settings import OnesSettings, PaperSettings
-
-A = JobId("a")
-
-
-def a_job(*, base: int = 64, size: int = 10_000, limit: int | None = 256) -> JobView:
-    """A job that has joined, on one GPU."""
-    brain = Brain(Cluster.of(4), create("fifo"))
-    brain.handle(ev.JobSubmitted(0.0, Job(id=A, submitted_at=0.0)))
-    generation = Generation(1)
-    brain.handle(ev.WorkerReady(1.0, A, generation, Gpu(NodeId("n0"), 0)))
-    brain.handle(
-        ev.JobDescribed(
-            at=1.0,
-            job=A,
-            generation=generation,
-            dataset_size=size,
-            base_batch=base,
-            max_local_batch=limit,
-        )
-    )
-    return brain.state.view().job(A)
+from tests.policies.ones.jobs import a_job, told
 
 
 def limits(**settings: Any) -> BatchLimits:
@@ -108,6 +87,62 @@ def test_a_limit_keeps_within_memory_data_and_base_batch(
     for pressure in pressures:
         mine.finished_epoch(job, pressure=pressure, gpus=8, crowded=True)
         assert 1 <= mine.of(job) <= max(min(base, local), min(8 * local, size // 10, 32 * base))
+
+
+def test_growth_by_the_clock_waits_for_ten_seconds_and_twenty_steps() -> None:
+    mine = limits(ripening=10.0, warmup_steps=20)
+    job = told(a_job(), step_seconds=1.0)
+    mine.joined(job)
+    mine.ripen(job, 100.0, gpus=64)
+    assert mine.of(job) == 64  # not warm: nothing has been measured
+    mine.stepped(job, 20)
+    assert mine.of(job) == 128
+    mine.ripen(job, 100.0, gpus=64)  # the clock starts
+    assert mine.of(job) == 128
+    assert not mine.is_ripe(job.id, 105.0)
+    assert mine.is_ripe(job.id, 110.0)
+    mine.ripen(job, 119.0, gpus=64)
+    assert mine.of(job) == 128  # only 19 steps of a second each
+    mine.ripen(job, 120.0, gpus=64)
+    assert mine.of(job) == 256
+    quick = told(job, step_seconds=0.1)
+    mine.ripen(quick, 129.0, gpus=64)
+    assert mine.of(job) == 256  # 90 steps, but only 9 seconds
+    mine.ripen(quick, 130.0, gpus=64)
+    assert mine.of(job) == 512
+
+
+def test_a_job_that_does_not_run_does_not_ripen() -> None:
+    mine, job = limits(ripening=10.0), a_job()
+    mine.joined(job)
+    mine.stepped(job, 20)
+    for now in (0.0, 10.0, 20.0):
+        mine.ripen(replace(job, held=None), now, gpus=64)
+    assert mine.of(job) == 128
+
+
+def test_where_the_clock_lets_limits_grow_an_epoch_does_not() -> None:
+    mine, job = limits(ripening=10.0), a_job()
+    mine.joined(job)
+    mine.finished_epoch(job, pressure=0.0, gpus=64, crowded=False)
+    assert mine.of(job) == 64
+    assert mine.is_warm(job)
+    mine.finished_epoch(job, pressure=9.0, gpus=64, crowded=True)  # but it may lose by one
+    assert mine.of(job) == 64
+
+
+def test_the_clock_goes_on_in_a_loaded_copy() -> None:
+    job = told(a_job(), step_seconds=0.1)
+    mine, other = limits(ripening=10.0), limits(ripening=10.0)
+    mine.joined(job)
+    mine.stepped(job, 20)
+    mine.ripen(job, 3.0, gpus=64)
+    other.load(json.loads(json.dumps(mine.save())))
+    for one in (mine, other):
+        one.ripen(job, 12.9, gpus=64)
+        assert one.of(job) == 128
+        one.ripen(job, 13.0, gpus=64)
+        assert one.of(job) == 256
 
 
 def test_limits_are_saved_and_loaded() -> None:

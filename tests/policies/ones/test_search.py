@@ -14,7 +14,7 @@ from ones.models.allocation import exact
 from ones.policies.ones import reference
 from ones.policies.ones.problem import IDLE, Problem
 from ones.policies.ones.search import PAPER, Search, SearchOptions
-from tests.policies.ones.problems import check, problems, simple
+from tests.policies.ones.problems import check, flow_problems, problems, simple
 
 options = st.sampled_from(
     [
@@ -149,6 +149,60 @@ def test_a_member_that_is_added_can_be_the_best() -> None:
     search.refresh(problem)
     search.add(wanted, problem)
     assert search.best(problem).tolist() == wanted.tolist()
+
+
+@settings(max_examples=100)
+@given(flow_problems(), sizes, st.integers(0, 3), st.integers(0, 99))
+def test_it_is_never_worse_than_the_exact_division_it_was_given(
+    problem: Problem, size: int, generations: int, seed: int
+) -> None:
+    """Even when a seed leaves GPUs idle: what repair fills in must pay."""
+    table = problem.table(problem.work.mean(axis=0))
+    best = exact(table, problem.least, problem.most, problem.gpus, use_all=False)
+    search = Search(size, seed)
+    search.refresh(problem)
+    search.add(best, problem)
+    search.evolve(problem, generations)
+    found = search.best(problem)
+    check(found, problem)
+    # the division is the best of all, so it is not better either
+    assert search.cost(problem, found) == pytest.approx(search.cost(problem, best))
+
+
+@settings(max_examples=30)
+@given(flow_problems(), sizes)
+def test_scored_by_flow_time_too_it_finds_the_same_with_the_reference(
+    problem: Problem, size: int
+) -> None:
+    found = []
+    for operators in (None, reference):
+        search = Search(size, 3, operators=operators)
+        search.refresh(problem)
+        search.evolve(problem, 5)
+        found.append((search.best(problem).tolist(), search.save()))
+    assert found[0] == found[1]
+
+
+def test_gpus_that_nobody_gains_from_stay_idle_unless_all_are_to_be_used() -> None:
+    """Each of two jobs is as fast with one GPU as with three."""
+    cost = np.array([[0.0, -1.0, -1.0, -1.0]] * 2)
+    problem = simple(6, [3, 3], cost=cost, extra=np.zeros((2, 4)))
+    for use_all, used in ((False, 2), (True, 6)):
+        search = Search(4, 1)
+        asked = replace(problem, use_all=use_all)
+        search.refresh(asked)
+        search.evolve(asked, 10)
+        assert search.best(asked).sum() == used
+
+
+def test_a_running_job_is_not_given_a_part_of_what_would_pay() -> None:
+    """To six GPUs it would grow with a gain, to the five that there are with a loss."""
+    cost = np.array([[0.4, -0.7, -1.3, -1.8, -4.0, -3.0, -5.0]])
+    problem = simple(5, [6], cost=cost, extra=np.zeros((1, 7)), held=np.array([4]))
+    for operators in (None, reference):
+        search = Search(4, 1, operators=operators)
+        search.refresh(replace(problem, use_all=False))
+        assert search.best(replace(problem, use_all=False)).tolist() == [4]
 
 
 def test_an_idle_gpu_that_a_job_could_use_is_worse_than_any_cost() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
 import pytest
 
-from ones.core import Brain, Cluster, Event, Job, JobId, NodeId, Plan
+from ones.core import Allocation, Brain, Cluster, Event, Job, JobId, NodeId, Plan
 from ones.core import events as ev
 from ones.core.plan import Rescale, Start
 from ones.policies import create
 from ones.sim import Simulator
+from ones.sim.kinds import KindPhysics
+from ones.sim.lengths import Truth, physics_of
+from ones.sim.physics import JobPhysics, Noise
 from ones.workload import Incident, Trace, TraceJob, Training
 
 PROFILES = ("ones", "ones-paper")
@@ -23,14 +30,31 @@ def job(name: str, at: float, size: int = 10_000, epochs: int = 20) -> TraceJob:
 
 
 def play(
-    policy: str, jobs: list[TraceJob], gpus: int, incidents: list[Incident] | None = None
+    policy: str,
+    jobs: list[TraceJob],
+    gpus: int,
+    incidents: list[Incident] | None = None,
+    *,
+    physics: Callable[[Truth], JobPhysics] = physics_of,
+    **settings: Any,
 ) -> tuple[Simulator, list[Event | Plan]]:
     log: list[Event | Plan] = []
     trace = Trace.of("story", jobs, incidents or [])
-    simulator = Simulator(trace, Cluster.of(gpus), create(policy, seed=1), mechanism="elastic")
+    chosen = create(policy, seed=1, **settings)
+    simulator = Simulator(
+        trace, Cluster.of(gpus), chosen, mechanism="elastic", physics=physics, seed=1
+    )
     simulator.run(log.append)
     assert len(simulator.brain.state.ended) == len(jobs)
     return simulator, log
+
+
+def of_kind(physics: Callable[[Training], JobPhysics]) -> Callable[[Truth], JobPhysics]:
+    def found(training: Truth) -> JobPhysics:
+        assert isinstance(training, Training)
+        return physics(training)
+
+    return found
 
 
 def sizes(log: list[Event | Plan], name: str) -> list[int]:
@@ -63,10 +87,21 @@ def test_a_short_job_that_comes_while_a_long_one_holds_all_is_let_in(policy: str
 
 
 @pytest.mark.parametrize("policy", PROFILES)
-def test_two_hundred_jobs_at_once_on_sixteen_gpus_all_run(policy: str) -> None:
-    simulator, _ = play(policy, [job(f"j{i:03d}", 0.0, 3_000, 4) for i in range(200)], 16)
-    started = [o.started_at for o in simulator.brain.state.ended.values()]
-    assert all(at is not None for at in started)
+def test_two_hundred_jobs_at_once_on_sixteen_gpus_all_run_within_so_many_starts(
+    policy: str,
+) -> None:
+    """Nobody is passed over while others come and go."""
+    simulator, log = play(policy, [job(f"j{i:03d}", 0.0, 1_000, 1) for i in range(200)], 16)
+    assert all(o.started_at is not None for o in simulator.brain.state.ended.values())
+    starts = [
+        action.job
+        for entry in log
+        if isinstance(entry, Plan)
+        for action in entry.actions
+        if isinstance(action, Start)
+    ]
+    everybody = max(starts.index(JobId(f"j{i:03d}")) for i in range(200)) + 1
+    assert everybody <= 250  # few are started again before the last one has been
 
 
 @pytest.mark.parametrize("policy", PROFILES)
@@ -79,12 +114,103 @@ def test_a_cluster_that_shrinks_under_load_loses_nobody(policy: str) -> None:
     assert all(o.reason.completed for o in simulator.brain.state.ended.values())
 
 
-def test_jobs_without_accuracy_and_without_a_kind_are_served() -> None:
-    """Nothing but epochs and losses, or not even those: a script that never joins."""
+def test_jobs_that_never_join_are_served() -> None:
     brain = Brain(Cluster.of(4), create("ones", seed=1))
     for i in range(3):
         brain.handle(ev.JobSubmitted(0.0, Job(id=JobId(f"j{i}"), submitted_at=0.0)))
     assert len(brain.state.schedule) == 3
+
+
+class Silent(KindPhysics):
+    """Nothing but epochs: no accuracy, no loss, no noise scale."""
+
+    def accuracy(self, progress: float, noise: float) -> None:  # type: ignore[override]
+        return None
+
+    def loss(self, progress: float) -> None:  # type: ignore[override]
+        return None
+
+    def noise_scale(self, progress: float) -> None:  # type: ignore[override]
+        return None
+
+    def efficiency(self, batch: int, progress: float) -> float:
+        return KindPhysics(self._training).efficiency(batch, progress)
+
+
+@pytest.mark.parametrize("policy", PROFILES)
+def test_jobs_without_accuracy_or_loss_reports_are_served_and_grow(policy: str) -> None:
+    simulator, log = play(
+        policy, [job(f"j{i}", 10.0 * i, epochs=10) for i in range(6)], 8, physics=of_kind(Silent)
+    )
+    assert all(o.reason.completed for o in simulator.brain.state.ended.values())
+    assert max(max(sizes(log, f"j{i}")) for i in range(6)) > 1
+    assert any(plan.forecasts for plan in log if isinstance(plan, Plan))
+
+
+class Stubborn(KindPhysics):
+    """Several workers take ten times as long for a step as one."""
+
+    def step_seconds(self, allocation: Allocation, sharing: int = 1) -> float:
+        alone = super().step_seconds(allocation, sharing)
+        return alone if allocation.n_gpus == 1 else 10.0 * alone
+
+
+def test_a_job_whose_throughput_falls_when_it_grows_is_not_grown_again() -> None:
+    """It is tried once or twice, found slower, put back, and left there."""
+    _, log = play("ones", [job("a", 0.0, epochs=30)], 8, physics=of_kind(Stubborn))
+    tried = sizes(log, "a")
+    assert sum(size > before for before, size in pairwise(tried)) <= 3
+    assert tried[-1] == 1
+
+
+def test_what_one_job_of_a_kind_has_tried_in_vain_the_next_one_does_not_try() -> None:
+    jobs = [job("first", 0.0, epochs=30), job("second", 2_000.0, epochs=30)]
+    simulator, log = play("ones", jobs, 8, physics=of_kind(Stubborn))
+    ended = simulator.brain.state.ended[JobId("first")].ended_at
+    assert ended < 2_000.0
+    assert set(sizes(log, "second")) == {1}
+
+
+class Noisy(KindPhysics):
+    """Reports a step's time to within a factor of two, and the noise scale no better."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self.report_noise = Noise(step_seconds=0.7, gradient_noise=0.7)
+
+
+def test_noisy_measurements_do_not_make_it_flap() -> None:
+    """Jobs of a few minutes, growth at their start included."""
+    jobs = [job(f"j{i}", 10.0 * i, epochs=60) for i in range(8)]
+    rates, means = {}, {}
+    for physics in (KindPhysics, Noisy):
+        simulator, log = play("ones", jobs, 16, physics=of_kind(physics))
+        ended = simulator.brain.state.ended
+        seconds = [o.ended_at - o.submitted_at for o in ended.values()]
+        resized = sum(a != b for name in ended for a, b in pairwise(sizes(log, name)))
+        rates[physics], means[physics] = 3600 * resized / sum(seconds), sum(seconds) / len(seconds)
+    assert rates[Noisy] <= 180.0  # per job and hour
+    assert rates[Noisy] <= 1.5 * rates[KindPhysics]
+    assert means[Noisy] <= 1.2 * means[KindPhysics]
+
+
+def test_between_two_updates_a_batch_grows_on_the_same_gpus() -> None:
+    _, log = play("ones", [job("a", 0.0, size=50_000)], 1, spacing=1e6)
+    plans = [entry for entry in log if isinstance(entry, Plan)]
+    steps = [
+        (action.allocation.gpus, action.allocation.batch, plan.notes.get(JobId("a"), ""))
+        for plan in plans
+        for action in plan.actions
+        if isinstance(action, Start | Rescale)
+    ]
+    start, *changes = steps
+    assert changes
+    assert all(gpus == start[0] for gpus, _, _ in changes)
+    batches = [batch for _, batch, _ in changes]
+    assert batches == sorted(set(batches))
+    assert batches[0] <= 4 * 64
+    for batch, (_, _, note) in zip(batches, changes, strict=True):
+        assert f"to {batch}, limit " in note
 
 
 def test_its_decisions_say_why_and_its_forecasts_hold_the_end_between_them() -> None:

@@ -133,6 +133,12 @@ def _next_waiting(c: Ints, barred: Flags, least: Ints, order: Ints, place: int, 
 
 
 @njit(cache=True, nogil=True)
+def _pays(scores: NDArray[np.float64], work: Floats, job: int, now: int, to: int) -> bool:
+    less, more = scores[job, now], scores[job, to]
+    return bool(work[job] * (more[1] - less[1]) + (more[2] - less[2]) < 0.0)
+
+
+@njit(cache=True, nogil=True)
 def _fill(t: Tables, b: Bench, n: int, idle: int, x: np.uint64) -> int:
     """Give idle GPUs away; x chooses the rule and the draw."""
     rule = SLOPE if _low(x) < t.slope_share else PAPER
@@ -162,14 +168,17 @@ def _fill(t: Tables, b: Bench, n: int, idle: int, x: np.uint64) -> int:
             break  # nothing that is left to do pays
         if starts:
             job = order[place]
-            b.jobs[n] = job
-            n += 1
             place += 1
         else:
             job = heap[0]
             size = _drop_first(keys, heap, size)
         c = b.c[job]
         to = min(grown[job, c], c + idle)  # the last one gets what is left
+        if t.idle_charge == 0.0 and to < grown[job, c] and not _pays(t.scores, work, job, c, to):
+            continue  # the whole way would pay, a part of it does not
+        if starts:
+            b.jobs[n] = job
+            n += 1
         b.c[job] = to
         idle -= to - c
         if to < t.most[job]:

@@ -38,7 +38,7 @@ class Choices(NamedTuple):
 
     sizes: Ints
     batches: Ints  # 0: the script's own
-    rates: Floats  # (effective) samples per second, never falling
+    rates: Floats  # (effective) samples per second; of flow time, rising but for what it holds
 
     def at(self, gpus: int) -> int:
         """The largest size of use within so many GPUs, as its place; 0 if there is none."""
@@ -174,8 +174,21 @@ def choices_of(
     else:
         batches, rates = highest, known.speeds.samples_per_second(job, sizes, highest, per_node)
     if settings.score == "flow":
-        rates = np.maximum.accumulate(rates)
+        useful = _of_use(sizes, rates, job.job.min_gpus) | (sizes == held)
+        return Choices(sizes[useful], batches[useful], rates[useful])
     return Choices(sizes, batches, rates)
+
+
+def _of_use(sizes: Ints, rates: Floats, least: int) -> NDArray[np.bool_]:
+    """Sizes that are faster than all smaller ones that the job may have: the others gain nothing.
+
+    What it holds is looked at all the same, with the speed it has there: a job that has
+    become slower by growing goes back.
+    """
+    possible = np.where(sizes >= least, rates, -np.inf)
+    before = np.append(-np.inf, np.maximum.accumulate(possible)[:-1])
+    useful: NDArray[np.bool_] = (sizes < least) | (rates > before)
+    return useful
 
 
 def _highest_batches(
@@ -264,7 +277,8 @@ def _flow_time(
 def _speedup(choices: Choices, usual: Ints, job: JobView) -> Floats:
     """Over one GPU, at all sizes: beyond what may be had now it is taken to go on as usual."""
     known = np.searchsorted(choices.sizes, usual, side="right") - 1
-    speedup: Floats = choices.rates[np.maximum(known, 0)] / choices.rates[0]
+    rates = np.maximum.accumulate(choices.rates)
+    speedup: Floats = rates[np.maximum(known, 0)] / rates[0]
     last = choices.sizes[-1]
     beyond = usual > last
     speedup[beyond] = speedup[~beyond][-1] * (usual[beyond] / last) ** USUAL_SPEEDUP

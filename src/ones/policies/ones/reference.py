@@ -60,6 +60,7 @@ class Repair:
         self._growth: list[list[list[list[float]]]] = t.growth.tolist()
         self._work: list[list[float]] = t.fill_work.tolist()
         self._grown: list[list[list[int]]] = t.grown.tolist()
+        self._scores: list[list[list[float]]] = t.scores.tolist()
         self._orders = [
             [
                 list(zip(costs, jobs, strict=True))[: t.runnable]
@@ -124,11 +125,19 @@ class Repair:
                 break  # nothing that is left to do pays
             job = waiting.pop()[1] if starts else heappop(growing)[1]
             now = c.get(job, 0)
-            c[job] = min(self._grown[rule][job][now], now + idle)
-            idle -= c[job] - now
+            whole = self._grown[rule][job][now]
+            to = min(whole, now + idle)
+            if self._t.idle_charge == 0.0 and to < whole and not self._pays(fill, job, now, to):
+                continue  # the whole way would pay, a part of it does not
+            c[job] = to
+            idle -= to - now
             if c[job] < self._most[job]:
                 heappush(growing, (self._growth_cost(rule, fill, job, c[job]), job))
         return c
+
+    def _pays(self, fill: int, job: int, now: int, to: int) -> bool:
+        less, more = self._scores[job][now], self._scores[job][to]
+        return self._work[fill][job] * (more[1] - less[1]) + (more[2] - less[2]) < 0.0
 
     def _growth_cost(self, rule: int, fill: int, job: int, now: int) -> float:
         by_work, anyhow = self._growth[rule][job][now]
