@@ -147,6 +147,15 @@ def test_a_program_that_does_not_exist_has_an_exit_record_that_says_so(world: Wo
     assert world.wait_exit("1-b").told() == "/no/such/place: no such file or directory"
 
 
+def test_a_slot_that_is_not_here_is_said(world: World) -> None:
+    world.launcher.launch(
+        Launch(id="1-a", job="job", slots=("n9/9",), argv=("true",), cwd="/", env=ENV)
+    )
+    assert world.wait_exit().told() == "slot n9/9 is not here"
+    world.run("exit 0", "1-b")
+    assert world.wait_exit("1-b").code == 0
+
+
 def test_the_same_launch_twice_is_one_process(world: World) -> None:
     launch = world.run("echo x; sleep 0.2")
     world.launcher.launch(launch)

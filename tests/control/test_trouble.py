@@ -133,7 +133,6 @@ def _kill(pid: str) -> None:
 
 def test_a_port_that_is_taken_is_said_with_what_to_do() -> None:
     taken = _listen("127.0.0.1", 0)
-    taken.listen()
     port = taken.getsockname()[1]
     with pytest.raises(WorldError, match=rf"127.0.0.1:{port}: .*choose another with --port"):
         _listen("127.0.0.1", port)

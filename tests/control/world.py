@@ -61,7 +61,6 @@ class World:
         assert not self.has_died(), self.log()
         address = self.dir.address()
         assert address is not None
-        self.settings["port"] = int(address.url.rsplit(":", 1)[1])  # workers know this one
         token = self.dir.read_token()
         self.http = httpx.Client(
             base_url=address.url, headers={"Authorization": f"Bearer {token}"}, timeout=30

@@ -20,6 +20,7 @@ from ones.launchers.local import LocalLauncher, local_slots
 
 NODE = "local"
 SHUTDOWN_SECONDS = 2
+BACKLOG = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
             ),
         ),
     )
-    listener = _listen(of_service.host, of_service.port)
+    listener = _listen_again(directory, of_service.host, of_service.port)
     tls = bool(of_service.tls_certificate)
     url = _url(listener, of_service.host, tls=tls)
     app = create_app(service)
@@ -113,6 +114,15 @@ def _notice_the_end(server: Any, service: Service) -> None:  # noqa: ANN401
     server.handle_exit = noticed
 
 
+def _listen_again(directory: StateDir, host: str, port: int) -> socket.socket:
+    """Any free port, but rather the last one: workers that are still there know it."""
+    before = directory.address()
+    if port == 0 and before is not None:
+        with suppress(WorldError, ValueError):
+            return _listen(host, int(before.url.rpartition(":")[2]))
+    return _listen(host, port)
+
+
 def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise InvalidSettingError(f"port: {port} is not a port")
@@ -125,6 +135,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(BACKLOG)  # from now on who calls waits, and is not refused
     except OSError as problem:
         listener.close()
         raise WorldError(

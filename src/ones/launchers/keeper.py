@@ -78,7 +78,10 @@ class Keeper:
 
     def launch(self, spec: Spec) -> None:
         self.open.add(spec.id)
-        self._request({"do": "launch", "spec": asdict(spec)})
+        try:
+            self._request({"do": "launch", "spec": asdict(spec)})
+        except OSError as problem:  # no ones-exec can be started
+            self._failed(f"ones-exec: {(problem.strerror or str(problem)).lower()}")
 
     def stop(self, id: str, grace: float) -> None:
         if id in self.open:

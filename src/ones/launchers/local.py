@@ -25,6 +25,7 @@ from ones.launchers.devices import cpu_slots, gpu_slots, threads_per_slot
 from ones.launchers.keeper import Keeper, Phase, on_disk
 
 IDLE_SECONDS = 60.0
+RETRY_SECONDS = 0.5
 #: variables that limit the threads of a library, unless the user has set them
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -153,13 +154,13 @@ class LocalLauncher:
                     key.data.flush()
                 if events & selectors.EVENT_READ:
                     self._unregister(key.data)  # its file may be another one afterwards
-                    key.data.serve()
+                    self._guarded(key.data, key.data.serve)
             while self._todo:
                 self._todo.popleft()()
             now = time.monotonic()
             for keeper in list(self._keepers.values()):
                 if keeper.retry_at is not None and keeper.retry_at <= now:
-                    keeper.retry()
+                    self._guarded(keeper, keeper.retry)
                 if keeper.closing and keeper.phase is Phase.ABSENT and not keeper.open:
                     self._drop(keeper)
         for keeper in self._keepers.values():
@@ -168,6 +169,13 @@ class LocalLauncher:
         self._selector.close()
         self._wake.close()
         self._wake_end.close()
+
+    def _guarded(self, keeper: Keeper, what: Callable[[], None]) -> None:
+        """The world may refuse anything at any time; then we ask again."""
+        try:
+            what()
+        except OSError:
+            keeper.retry_at = time.monotonic() + RETRY_SECONDS
 
     def _patience(self) -> float | None:
         times = [k.retry_at for k in self._keepers.values() if k.retry_at is not None]
@@ -221,6 +229,20 @@ class LocalLauncher:
             self._listener(Started(id, pid))
 
     def _launch(self, launch: Launch) -> None:
+        try:
+            self._send(launch)
+        except OSError as problem:  # a full disk, too many processes
+            why = f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem)
+            self._news(
+                launch.id,
+                None,
+                Exit(code=None, at=time.time(), cause="not-started", message=why.lower()),
+            )
+
+    def _send(self, launch: Launch) -> None:
+        missing = [id for id in launch.slots if id not in self._slots]
+        if missing:
+            raise OSError(f"slot {missing[0]} is not here")
         slots = [self._slots[id] for id in launch.slots]
         run_dir = self._live / quote(launch.job, safe="") / slots[0].node
         spec = Spec(
@@ -273,9 +295,9 @@ class LocalLauncher:
             for id in [p.id for p in self._processes.values() if p.job == unquote(job.name)]:
                 del self._processes[id]
         target = self._ended / job.name
-        target.mkdir(mode=0o700, exist_ok=True)
-        shutil.rmtree(target / keeper.run_dir.name, ignore_errors=True)
         with suppress(OSError):  # a full disk: it will be found again at the next start
+            target.mkdir(mode=0o700, exist_ok=True)
+            shutil.rmtree(target / keeper.run_dir.name, ignore_errors=True)
             keeper.run_dir.rename(target / keeper.run_dir.name)
             job.rmdir()
 

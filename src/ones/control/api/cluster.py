@@ -77,6 +77,7 @@ def all_decisions(
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     before: Annotated[int | None, Query(ge=1, le=2**53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    telling: Annotated[bool, Query(description="only those with orders or reasons")] = False,
 ) -> list[Decision]:
     """Plans with their reasons, the newest first; what speaks of others' jobs is left out."""
 
@@ -84,12 +85,15 @@ def all_decisions(
         card = service.board.cards.get(job)
         return card is not None and service.may_see(user, card.owner)
 
-    found = []
-    for plan in decisions(service.store, after=after, before=before, limit=limit):
+    found: list[Decision] = []
+    for plan in decisions(service.store, after=after, before=before, limit=limit, some=telling):
         plan["actions"] = [a for a in plan["actions"] if may_see(a["job"])]
         for part in ("notes", "forecasts"):
             plan[part] = {job: value for job, value in plan[part].items() if may_see(job)}
-        found.append(Decision.model_validate(plan))
+        if not telling or plan["actions"] or plan["notes"]:
+            found.append(Decision.model_validate(plan))
+        if len(found) == limit:
+            break
     return found
 
 

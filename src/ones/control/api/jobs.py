@@ -157,6 +157,7 @@ def launches(card: TheJob, service: TheService) -> list[Launch]:
             alive=process.alive,
             exit_code=process.exit.code if process.exit else None,
             ended=process.exit.told() if process.exit else "",
+            ended_at=process.exit.at if process.exit else None,
         )
         for process in service.launcher.history(card.id)
     ]

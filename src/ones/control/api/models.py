@@ -158,6 +158,7 @@ class Launch(BaseModel):
     alive: bool
     exit_code: int | None
     ended: str = Field(description="in words; empty while it lives")
+    ended_at: float | None
 
 
 class StoryLine(BaseModel):

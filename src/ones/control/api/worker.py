@@ -44,7 +44,7 @@ async def reports(
     if order is None and not message.reports and wait > 0:
         order = await _wait_for_order(service, worker, message.seen, wait)
         service.engine.last_word[worker.launch] = time.monotonic()
-    last = message.first + len(message.reports) - 1 if message.reports else worker.heard
+    last = message.first + len(message.reports) - 1 if message.reports else worker.safe
     answer = Orders(acknowledged=last, order=order, store=job.store)
     return Response(pack(answer), media_type="application/json")
 

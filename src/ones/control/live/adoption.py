@@ -85,7 +85,8 @@ def _take_in(
     row = reports.get(process.id)
     worker = LiveWorker(process.id, tuple(mine), plan)
     if row is not None:
-        worker.heard, worker.joined = row.number, row.joined
+        worker.heard = worker.safe = row.number
+        worker.joined = row.joined
     job.workers[process.id] = worker
 
 

@@ -36,8 +36,15 @@ def hear(engine: LiveEngine, store: Store, message: Reports, done: Done) -> None
         if event is not None:
             engine.say(event, operations)
             operations = []
+    last = worker.heard
+
+    def safe(problem: Exception | None) -> None:
+        if problem is None:
+            worker.safe = max(worker.safe, last)
+        done(problem)
+
     # stimuli wait until all events have gone out: so this is written behind them
-    engine.post(lambda: store.write(operations=operations, done=done))
+    engine.post(lambda: store.write(operations=operations, done=safe))
 
 
 def _heard(job: LiveJob, worker: LiveWorker) -> Operation:

@@ -43,7 +43,8 @@ class LiveWorker:
     plan: int  # that launched it
     joined: bool = False
     leaving: bool = False  # told to go, or has said that it goes
-    heard: int = 0  # number of its last report that is safe
+    heard: int = 0  # number of its last report that was taken
+    safe: int = 0  # and of the last one that is on disk: so far they are acknowledged
     done: bool = False  # has said that the whole job is
     alive: bool = True
     condemned: str = ""  # why we killed it ourselves, which is a loss

@@ -1,0 +1,113 @@
+"""What is acknowledged is safe: not before the commit, whichever line asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ones.control.clock import Clock
+from ones.control.live.engine import LiveEngine, Surroundings
+from ones.control.live.hearing import hear
+from ones.control.live.jobs import NOW, LiveJob
+from ones.control.recorder import begin, recover
+from ones.control.store import Done, Entry, Operation, Store
+from ones.control.submission import Submission
+from ones.control.tokens import JobTokens
+from ones.core import events as ev
+from ones.core.cluster import NodeId
+from ones.core.job import Job, JobId, SwitchCost
+from ones.launchers.devices import cpu_slots
+from ones.launchers.local import LocalLauncher
+from ones.policies import create
+from ones.runlog import VERSION, Header
+from ones.wire import Reports
+from ones.wire import messages as wire
+
+A = JobId("a-1")
+HEADER = Header(
+    version=VERSION, software="0", policy="fifo", seed=0, nodes=(), switch_cost=SwitchCost()
+)
+
+
+class SlowStore(Store):
+    """Takes writes and keeps them back until it is told to let go."""
+
+    held: list[tuple[list[Entry], list[Operation], Done | None]] | None = None
+
+    def write(self, entries=(), operations=(), done=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+        if self.held is not None and (entries or operations or done):
+            self.held.append((list(entries), list(operations), done))
+        else:
+            super().write(entries, operations, done)
+
+    def release(self) -> None:
+        held, self.held = self.held or [], None
+        for entries, operations, done in held:
+            super().write(entries, operations, done)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SlowStore]:
+    store = SlowStore(f"sqlite:///{tmp_path}/ones.db")
+    yield store
+    store.close()
+
+
+def test_a_report_is_acknowledged_only_when_it_is_on_disk_and_counts_once(
+    store: SlowStore, tmp_path: Path
+) -> None:
+    begin(store, HEADER)
+    brain, recorder = recover(store, HEADER, create("fifo"))
+    launcher = LocalLauncher(tmp_path / "runs", cpu_slots("n0", 1))
+    launcher.open(lambda event: None)
+    engine = LiveEngine(
+        brain.state,
+        Surroundings(
+            store=store,
+            recorder=recorder,
+            launcher=launcher,
+            clock=Clock(),
+            tokens=JobTokens(b"key"),
+            url="http://127.0.0.1:1",
+            checkpoints=tmp_path,
+        ),
+    )
+
+    def turn() -> ev.Event | None:
+        """The loop, once."""
+        event = engine.next_event(until=0.0)
+        if event is not None and not isinstance(event, ev.Woke):
+            recorder(event)
+            plan = brain.handle(event)
+            if not plan.says_nothing:
+                recorder(plan)
+                engine.carry_out(plan)
+        return event
+
+    engine.jobs[A] = LiveJob(A, Submission(name="a", argv=("sleep", "100"), cwd="/"))
+    engine.say(ev.NodeUp(NOW, NodeId("n0"), 1))
+    engine.say(ev.JobSubmitted(NOW, Job(id=A, submitted_at=0.0)))
+    turn()
+    turn()
+    (worker,) = engine.jobs[A].workers.values()
+    joined = wire.Joined(dataset_size=10, base_batch=2, optimizer="sgd", parameter_bytes=8)
+    message = Reports(job=A, worker="n0/0", plan=1, first=1, reports=(joined, wire.Ready()))
+    told: list[Exception | None] = []
+    store.held = []
+    hear(engine, store, message, told.append)
+    for _ in range(6):
+        engine._next_tick = float("inf")  # the clock has nothing to say here
+        engine.post(lambda: None)
+        if len(engine._out):
+            turn()
+        else:
+            engine._inbox.get()()
+    assert (worker.heard, worker.safe, told) == (2, 0, [])
+    store.release()
+    store.flush()
+    assert (worker.safe, told) == (2, [None])
+    hear(engine, store, message, told.append)
+    assert not engine._out, "a report that comes again is known"
+    launcher.close(kill=True)
