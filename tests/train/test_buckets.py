@@ -26,12 +26,14 @@ def together(size: int, work: Callable[[Group, int], Any]) -> list[Any]:
     store = c10d.HashStore()
     results: list[Any] = [None] * size
     problems: list[BaseException] = []
+    groups: list[Group] = []  # none may close while another still reads
 
     def run(rank: int) -> None:
         try:
             group = Group.connect(
                 store, "test", rank=rank, size=size, host="127.0.0.1", device=CPU, timeout=60.0
             )
+            groups.append(group)
             results[rank] = work(group, rank)
         except BaseException as problem:
             problems.append(problem)

@@ -16,23 +16,23 @@ import contextlib
 import gc
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from ones.train.agent import Agent
 from ones.train.buckets import Notice
-from ones.train.checkpoint import Checkpoints, copied
 from ones.train.formation import Formation
 from ones.train.group import Group, GroupLostError
 from ones.train.meeting import Meeting
 from ones.train.replica import Replica, share_buffers
 from ones.train.roll_call import Reform
 from ones.train.sampler import Division
+from ones.train.saving import Saver
+from ones.train.upcoming import Next, Upcoming
 from ones.wire.environment import WorkerEnvironment
 from ones.wire.messages import (
     CheckpointAndLeave,
@@ -54,17 +54,6 @@ _GOOD_ENDS = ("converged", "finished")
 _DROP_AFTER = 20  # steps: letting go of an old group's connections takes milliseconds
 _FLUSH_SECONDS = 10.0
 TERMINATED = 128 + 15
-
-
-class _Next:
-    """A configuration on its way."""
-
-    def __init__(self, formation: Formation) -> None:
-        self.formation = formation
-        self.group: Group | None = None
-        self.ready = False
-        self.withdrawn = False
-        self.connect_seconds = 0.0
 
 
 class Crew:
@@ -97,11 +86,13 @@ class Crew:
             on_fenced=self._on_fenced,
             on_store=self.meeting.told,
         )
-        self._checkpoints = Checkpoints(environment.checkpoints)
-        self._changed = threading.Condition()
-        self._next: _Next | None = None
-        self._claimed: _Next | None = None
-        self._orders: dict[int, Formation] = {}
+        self._upcoming = Upcoming(
+            self.me,
+            self.meeting,
+            device,
+            on_failed=lambda formation, why: self.say(SwitchFailed(why, formation.plan)),
+        )
+        self._saver = Saver(environment.checkpoints, replica)
         self._end: End | None = None
         self._save_and_leave = False
         self._terminated = False
@@ -110,11 +101,8 @@ class Crew:
         self._somebody_leaves = False
         self.over = False  # the loop is to end
         self.parted = False
-        self._saved = time.monotonic()
-        self._saving: threading.Thread | None = None
         self._step_ended = time.perf_counter()
         self._old: list[tuple[int, Group | None]] = []  # groups to let go of, and when
-        self._save_seconds = float(os.environ.get("ONES_CHECKPOINT_SECONDS", "300"))
         self._exact = _exact(os.environ.get("ONES_EXACT", ""))
         self.on_switched: list[Callable[[bool], None]] = []  # was it the first worker before?
         self._was_first = False
@@ -155,10 +143,6 @@ class Crew:
         return self.formation.plan < due
 
     @property
-    def _steps_after_this(self) -> int:
-        return self.replica.progress.step + 1
-
-    @property
     def _mark(self) -> int:
         """How far this replica has come, in samples; -1: it has nothing to offer."""
         if not self.replica.has_state:
@@ -170,16 +154,20 @@ class Crew:
 
     def wait_for_place(self) -> None:
         """A newcomer's first order; it stays on the CPU until its group is connected."""
-        with self._changed:
-            while not (self._next is not None and self._next.ready):
+        upcoming = self._upcoming
+        with upcoming.changed:
+            while upcoming.plan is None:
                 if self._end is not None or self._save_and_leave or self._terminated:
-                    self.leave()
-                self._changed.wait(1.0)
+                    break
+                upcoming.changed.wait(1.0)
+            else:
+                return
+        self.leave()
 
     def take_place(self) -> None:
         """The state of the job, from those who train, or from its last checkpoint."""
         while True:
-            nxt = self._claim()
+            nxt = self._upcoming.claim()
             if nxt is None:
                 self.wait_for_place()
                 continue
@@ -187,7 +175,7 @@ class Crew:
             self._adopt(nxt)
             try:
                 if self.rank == 0:
-                    self._load_checkpoint()
+                    self._saver.load()
                 if self.group is not None:
                     self._equal()
             except GroupLostError:
@@ -202,15 +190,6 @@ class Crew:
             self.say(Ready())
             return
 
-    def _load_checkpoint(self) -> None:
-        """Only when nobody of the group has trained; harmless else, as all become equal."""
-        if self.replica.has_state:
-            return
-        state = self._checkpoints.load()
-        if state is not None:
-            self.replica.load(state)
-            self.replica.has_state = False  # older than what any survivor has
-
     def _seed(self) -> None:
         """Dropout must differ between workers."""
         if self.rank:
@@ -221,10 +200,10 @@ class Crew:
     # between two steps
 
     def notices(self) -> dict[Notice, float | Tensor]:
-        nxt = self._next
-        ready = nxt is not None and nxt.ready
-        if nxt is not None and self._exact:
-            ready = ready and self._exact.get(nxt.formation.plan, 0) <= self._steps_after_this
+        plan = self._upcoming.plan
+        ready = plan is not None
+        if plan is not None and self._exact:
+            ready = self._exact.get(plan, 0) <= self.replica.progress.step + 1
         end = 0.0
         if self._end is not None:
             end = 1.0 if self._end.reason in _GOOD_ENDS else _AT_ONCE
@@ -249,8 +228,8 @@ class Crew:
         self._step_ended = time.perf_counter()
         if self._old and self._old[0][0] <= self.replica.progress.step:
             self._old.pop(0)
-        if self.rank == 0:
-            self._save_sometimes()
+        if self.rank == 0 and self.formation is not None:
+            self._saver.sometimes(self.formation.generation)
 
     def lost(self) -> None:
         """The step failed: nothing was updated."""
@@ -276,7 +255,7 @@ class Crew:
 
     def _see_off(self) -> None:
         """Somebody leaves, or all do: first save, where there is something to save for."""
-        if not self._told_to_end and self.rank == 0:
+        if not self._told_to_end:
             self._save()
         somebody, self._somebody_leaves = self._somebody_leaves, False
         if self.group is not None:
@@ -288,11 +267,12 @@ class Crew:
 
     def _hold(self) -> bool:
         """Wait for the plan that is due; its members do so after the same step."""
-        with self._changed:
-            while not (self._next is not None and self._next.ready):
+        upcoming = self._upcoming
+        with upcoming.changed:
+            while upcoming.plan is None:
                 if self._end is not None or self._terminated:
                     return False
-                self._changed.wait(1.0)
+                upcoming.changed.wait(1.0)
         self._step_ended = time.perf_counter()  # the wait was wanted and is no pause
         return True
 
@@ -309,17 +289,17 @@ class Crew:
         return True
 
     def _switch(self) -> bool:
-        nxt, before = self._claim(), self.formation
+        nxt, before = self._upcoming.claim(), self.formation
         assert before is not None
         began = time.perf_counter()
         plan = -1 if nxt is None else nxt.formation.plan
         try:
             agreed = self.group is None or self.group.agree(plan)
         except GroupLostError:
-            self._unclaim(nxt)
+            self._upcoming.unclaim(nxt)
             raise
         if not agreed or nxt is None:
-            self._unclaim(nxt)
+            self._upcoming.unclaim(nxt)
             return False  # one of us has had a newer order since
         agreed_at = time.perf_counter()
         leavers = [r for r, w in enumerate(before.workers) if w not in nxt.formation]
@@ -344,36 +324,19 @@ class Crew:
         self._announce(ended - self._step_ended, parts)
         return True
 
-    def _claim(self) -> _Next | None:
-        """The next configuration, if it is ready: from here on no newer order takes it away."""
-        with self._changed:
-            nxt = self._next
-            if nxt is None or not nxt.ready:
-                return None
-            self._claimed, self._next = nxt, None
-            return nxt
-
-    def _unclaim(self, nxt: _Next | None) -> None:
-        with self._changed:
-            self._claimed = None
-            if nxt is not None and self._next is None:
-                self._next = nxt
-            elif nxt is not None and nxt.group is not None:
-                nxt.group.close()
-            self._changed.notify_all()
-
-    def _adopt(self, nxt: _Next) -> None:
+    def _adopt(self, nxt: Next) -> None:
         before = self.formation
         same = before is not None and before.workers == nxt.formation.workers
-        with self._changed:
-            if not (same and nxt.group is None):
-                self._old.append((self.replica.progress.step + _DROP_AFTER, self.group))
-                self.group = nxt.group
-            self.formation = nxt.formation
-            self.agent.generation = nxt.formation.generation
-            self._claimed = None
-            self._changed.notify_all()
-        self.meeting.joins(nxt.formation.generation)
+        if not (same and nxt.group is None):
+            self._old.append((self.replica.progress.step + _DROP_AFTER, self.group))
+            self.group = nxt.group
+        self._now_in_force(nxt.formation)
+
+    def _now_in_force(self, formation: Formation) -> None:
+        self.formation = formation
+        self.agent.generation = formation.generation
+        self._upcoming.now_in_force(formation)
+        self.meeting.joins(formation.generation)
 
     def _equal(self) -> None:
         assert self.group is not None
@@ -398,7 +361,7 @@ class Crew:
     def _reform(self) -> bool:
         """False: a newcomer that has nothing to lose was called elsewhere."""
         self._broken = self._agreed = False
-        pending = self._drop_next()
+        pending = self._upcoming.drop()
         self._close_group()
         gc.collect()  # whatever still refers to the group keeps others waiting
         while True:
@@ -414,7 +377,7 @@ class Crew:
             if self._end is not None and self._end.reason not in _GOOD_ENDS:
                 self.leave()
             if answer is None:  # the store died and another is on its way, or an order came
-                if self._next is not None and not self.replica.has_state:
+                if self._upcoming.is_there and not self.replica.has_state:
                     calls.unfail()
                     return False
                 continue
@@ -431,19 +394,18 @@ class Crew:
         """False: one more was lost on the way."""
         present = self.formation
         assert present is not None
-        base = present if present.plan == answer.plan else self._orders.get(answer.plan)
+        base = present if present.plan == answer.plan else self._upcoming.known(answer.plan)
         if base is None or self.me not in answer.members:
             self.leave()  # the newest plan has no place for this worker
         if answer.limit is not None:
             self.limit = min(self.limit or answer.limit, answer.limit)
-        self.formation = base.after_loss(answer.members, answer.incarnation)
-        self.agent.generation = self.formation.generation
-        self.meeting.joins(self.formation.generation)
+        formation = base.after_loss(answer.members, answer.incarnation)
+        self._now_in_force(formation)
         if self.rank == 0:
-            self._load_checkpoint()  # nobody who has trained may be left
+            self._saver.load()  # nobody who has trained may be left
         try:
             if len(answer.members) > 1:
-                self.group = self.meeting.connect(self.formation, self._device)
+                self.group = self.meeting.connect(formation, self._device)
                 self._equal()
         except GroupLostError:
             self._close_group()
@@ -456,50 +418,17 @@ class Crew:
         if group is not None:
             group.close()
 
-    def _drop_next(self) -> Formation | None:
-        with self._changed:
-            nxt, self._next = self._next, None
-        if nxt is None:
-            return None
-        nxt.withdrawn = True
-        if nxt.group is not None:
-            nxt.group.close()
-        return nxt.formation
-
     # saving and leaving
 
     def _save(self) -> None:
-        """Before somebody leaves. The first worker's replica is as good as any."""
-        if self.rank == 0 or (self.group is None and self.replica.has_state):
-            self._wait_for_saving()
-            self._write(self.replica.state())
-
-    def _write(self, state: dict[str, Any]) -> None:
-        assert self.formation is not None
-        step = int(state["progress"]["step"])
-        self._checkpoints.save(state, self.formation.generation, step)
-
-    def _save_sometimes(self) -> None:
-        """Every few minutes, in the background: for when nobody survives."""
-        if time.monotonic() - self._saved < self._save_seconds:
-            return
-        if self._saving is not None and self._saving.is_alive():
-            return
-        self._saved = time.monotonic()
-        state = copied(self.replica.state())
-        self._saving = threading.Thread(target=self._write, args=(state,), name="ones-save")
-        self._saving.start()
-
-    def _wait_for_saving(self) -> None:
-        if self._saving is not None:
-            self._saving.join()
+        if self.rank == 0 and self.formation is not None:
+            self._saver.now(self.formation.generation)
 
     def limit_is(self, samples: int) -> None:
         """Memory ran out here. Others are told, and if all die of it, those who come next."""
         self.replica.progress.limit = samples
         self.meeting.limit_is(samples)
-        if self.rank == 0:
-            self._save()
+        self._save()
 
     def leave(self, code: int = 0) -> NoReturn:
         """Out of the script, from wherever it is."""
@@ -514,8 +443,8 @@ class Crew:
     def fall(self) -> None:
         """Leave without a word that all is well: the script has failed."""
         self.parted = True
-        self._wait_for_saving()
-        self._drop_next()
+        self._saver.wait()
+        self._upcoming.drop()
         self._close_group()
         self._old.clear()
         self.meeting.leave()
@@ -539,60 +468,16 @@ class Crew:
 
     def _on_order(self, order: Order) -> None:
         if isinstance(order, Switch):
-            self._prepare(order)
+            self._upcoming.prepare(Formation.ordered(order))
         elif isinstance(order, Withdraw):
-            nxt = self._next
-            if nxt is not None and nxt.formation.plan == order.withdrawn:
-                self._drop_next()
-        with self._changed:
-            if isinstance(order, CheckpointAndLeave):
-                self._save_and_leave = True
-            elif isinstance(order, End):
-                self._end = order
-            self._changed.notify_all()
+            self._upcoming.withdraw(order.withdrawn)
+        elif isinstance(order, CheckpointAndLeave):
+            self._save_and_leave = True
+        elif isinstance(order, End):
+            self._end = order
+        with self._upcoming.changed:
+            self._upcoming.changed.notify_all()
         self.meeting.interrupt()
-
-    def _prepare(self, order: Switch) -> None:
-        formation = Formation.ordered(order)
-        if self.formation is not None and formation.plan <= self.formation.plan:
-            return
-        self._drop_next()
-        self.meeting.expect(formation.workers)
-        with self._changed:
-            self._orders[formation.plan] = formation
-            for old in sorted(self._orders)[:-4]:
-                del self._orders[old]
-            self._next = nxt = _Next(formation)
-        threading.Thread(target=self._connect, args=(nxt,), name="ones-switch", daemon=True).start()
-
-    def _connect(self, nxt: _Next) -> None:
-        """In a thread of its own: training goes on."""
-        formation = nxt.formation
-        with self._changed:
-            while self._claimed is not None:  # what is in force is about to change
-                self._changed.wait()
-            present = self.formation
-        started = time.perf_counter()
-        stays = present is not None and present.workers == formation.workers
-        try:
-            if self.me in formation and len(formation.members) > 1 and not stays:
-                group = self.meeting.connect(
-                    formation, self._device, given_up=lambda: nxt.withdrawn
-                )
-                nxt.group = group
-        except (GroupLostError, OSError) as problem:
-            if not nxt.withdrawn:
-                self._drop_next()
-                self.agent.say(SwitchFailed(str(problem), formation.plan))
-            return
-        nxt.connect_seconds = time.perf_counter() - started
-        with self._changed:
-            if nxt.withdrawn:
-                if nxt.group is not None:
-                    nxt.group.close()
-                return
-            nxt.ready = True
-            self._changed.notify_all()
 
 
 def _exact(text: str) -> dict[int, int]:

@@ -29,6 +29,8 @@ from ones.train.sampler import Division
 from ones.wire.environment import WorkerEnvironment
 from ones.wire.messages import Joined, MemoryLimit
 
+_MAPPED_ALONE = 32 << 20  # bytes: blocks from here on glibc maps and gives back one by one
+
 
 def join(
     model: nn.Module,
@@ -159,14 +161,28 @@ def _check(model: object, optimizer: object, scheduler: object, scheduler_step: 
 
 def _keep_freed_memory() -> None:
     """glibc gives each step's freed gradients back to the kernel, which has to clear them again:
-    up to 10 % of a step. 32 MB is its upper limit for blocks that it would map alone."""
+    up to 10 % of a step. It takes no higher limit for blocks that it would map alone."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
     trim_threshold, mmap_threshold = -1, -3
     mallopt(trim_threshold, 2_000_000_000)
-    mallopt(mmap_threshold, 32 << 20)
+    mallopt(mmap_threshold, _MAPPED_ALONE)
+
+
+def _touch_memory(model: nn.Module, optimizer: Optimizer) -> None:
+    """What gradients and the optimizer's state will take, got from the kernel and kept: a newcomer
+    that receives 400 MB into fresh memory needs twice the time."""
+    defaults = optimizer.defaults
+    copies = 1 + (2 if "betas" in defaults else bool(defaults.get("momentum")))
+    sizes = [p.numel() * p.element_size() for p in model.parameters() if p.requires_grad]
+    kept = [
+        torch.empty(size, dtype=torch.uint8).zero_()
+        for size in sizes * copies
+        if size < _MAPPED_ALONE
+    ]
+    del kept
 
 
 def _on_terminate(crew: Crew) -> None:

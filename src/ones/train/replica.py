@@ -1,7 +1,7 @@
 """Everything that makes one worker equal to another, and how it gets from one to the other.
 
-Tensors of a megabyte and more are received where they live; small ones travel together,
-as each message has its price. What is no tensor (structure of the optimizer's state,
+Large tensors are received where they live; small ones travel together, as each message has
+its price. What is no tensor (structure of the optimizer's state,
 schedule, scaler, progress) goes ahead in a header that is read with `weights_only`.
 """
 
@@ -23,7 +23,7 @@ from ones.train.group import Group, wait_all
 from ones.train.learning_rate import LearningRate
 from ones.train.progress import Progress
 
-_SMALL = 1 << 20  # bytes
+_SMALL = 64 << 10  # bytes: below, two copies cost less than a message (0.9 ms per MB, 40 us)
 _TENSOR = "__tensor__"
 
 

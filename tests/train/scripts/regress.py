@@ -91,17 +91,16 @@ def main() -> None:
                 state = {"net": net.state_dict(), "opt": opt.state_dict()}
                 torch.save(state, out / f"replica-{job.steps}-{workers}-{me}.pt")
             trace_of.step = job.steps
+            trace_of.write(
+                epoch=epoch, step=job.steps, batch=job.batch, indices=index.tolist(),
+                workers=job.workers,
+            )  # fmt: skip
             crash_at("forward")
             if env.get("TOO_MANY") and len(x) > int(env["TOO_MANY"]):
                 raise torch.OutOfMemoryError(f"{len(x)} samples do not fit")
-            step, batch = job.steps, job.batch
             loss = nn.functional.mse_loss(net(x), y)
             crash_at("step")
-            updated = job.step(loss)
-            trace_of.write(
-                epoch=epoch, step=step, batch=batch, indices=index.tolist(), updated=updated,
-                workers=job.workers,
-            )  # fmt: skip
+            job.step(loss)
             time.sleep(float(env.get("NAP", "0")))
         job.report(accuracy=epoch / 100)
     if job.is_main:
