@@ -79,6 +79,7 @@ class Ones:
         self._new: set[JobId] = set()  # never deployed
         self._trained: set[JobId] = set()  # finished an epoch since the last update
         self._changed_at: dict[JobId, float] = {}
+        self._started_at: dict[JobId, float] = {}  # the last time
         self._last_batch: dict[JobId, int] = {}  # at the end of its last epoch, or its first
         self._spoke: JobId | None = None  # whose epoch was the last event
         self._stirred: list[JobId] = []  # jobs of which it has changed what batch they may have
@@ -155,6 +156,8 @@ class Ones:
                 moved = True
                 self._new.discard(action.job)
                 self._changed_at[action.job] = event.at
+                if isinstance(action, Start):
+                    self._started_at[action.job] = event.at
                 self._last_batch.setdefault(action.job, action.allocation.batch)
         if not moved or not self._may_update(view):
             return  # nothing, or second strokes and starts between two updates
@@ -172,6 +175,7 @@ class Ones:
         self._new.discard(job)
         self._trained.discard(job)
         self._changed_at.pop(job, None)
+        self._started_at.pop(job, None)
         self._last_batch.pop(job, None)
 
     def _evolve(self, view: View, generations: int) -> None:
@@ -233,6 +237,8 @@ class Ones:
         return Standing(
             new=job.id in self._new,
             may_shrink=now - self._changed_at.get(job.id, -inf) >= stay,
+            may_stop=now - self._started_at.get(job.id, -inf)
+            >= self._settings.least_run * job.switch_cost.restart_seconds,
             last_batch=self._last_batch.get(job.id, 0),
         )
 
@@ -370,6 +376,7 @@ class Ones:
             "new": sorted(self._new),
             "trained": sorted(self._trained),
             "changed_at": dict(self._changed_at),
+            "started_at": dict(self._started_at),
             "last_batch": dict(self._last_batch),
             "progress": self._progress.save(),
             "limits": self._limits.save(),
@@ -387,6 +394,7 @@ class Ones:
         self._new = set(saved["new"])
         self._trained = set(saved["trained"])
         self._changed_at = {JobId(job): float(at) for job, at in saved["changed_at"].items()}
+        self._started_at = {JobId(job): float(at) for job, at in saved["started_at"].items()}
         self._last_batch = {JobId(job): int(n) for job, n in saved["last_batch"].items()}
         self._progress.load(saved["progress"])
         self._limits.load(saved["limits"])

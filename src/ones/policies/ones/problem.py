@@ -34,7 +34,7 @@ class Problem:
     least: Ints
     most: Ints
     held: Ints  # GPUs it has now
-    new: Flags  # never deployed: it goes before anybody grows
+    new: Flags  # never deployed, or just started: it gets GPUs before anybody grows
     processed: Floats  # T_processed: seconds that it has run
     cost: Floats  # [job, GPUs]: GPU-seconds per unit of work, c_j/X_j; [job, 0]: while it waits
     extra: Floats  # [job, GPUs]: added whatever the work, such as what a switch loses

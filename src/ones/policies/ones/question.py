@@ -68,6 +68,7 @@ class Standing:
 
     new: bool  # never deployed
     may_shrink: bool  # it has stayed long enough
+    may_stop: bool  # it has run long enough since its last start to be sent away
     last_batch: int  # that it trained with an epoch ago; 0: it has not
 
 
@@ -117,7 +118,8 @@ def ask(
             least=least,
             most=most,
             held=held,
-            new=np.array([settings.admit_new and standings[job.id].new for job in jobs], np.bool_),
+            new=np.array([settings.admit_new and standings[job.id].new for job in jobs], np.bool_)
+            | ((held > 0) & np.array([not standings[job.id].may_stop for job in jobs])),
             processed=np.array([job.run_seconds_at(view.now) for job in jobs]),
             use_all=settings.score != "flow",
             **score(view, jobs, choices, work, held, width, known, settings),

@@ -25,7 +25,7 @@ class OnesSettings:
         "3: flow time, in which waiting jobs count; or remaining GPU time as printed",
     )
     ageing: float = field(
-        default=1.0,
+        default=2.0,
         metadata={"help": "flow: how much age counts; more serves the slowest, less the mean"},
     )
     stay_seconds: float = field(
@@ -103,6 +103,10 @@ class OnesSettings:
     least_stay: float = field(
         default=60.0, metadata={"help": "28: most seconds before a job may lose GPUs again"}
     )
+    least_run: float = field(
+        default=20.0,
+        metadata={"help": "28: times what a restart costs, that a job runs before it is sent away"},
+    )
     # limits
     scale_down: str = _choice(
         "repaired", ("repaired", "printed", "never"), "30: how long jobs lose batch"
@@ -144,7 +148,7 @@ class OnesSettings:
 
 
 _LEAST = {
-    "ageing": 0, "stay_seconds": 1, "ripening": 0, "epoch_growth": 1,
+    "ageing": 0, "least_run": 0, "stay_seconds": 1, "ripening": 0, "epoch_growth": 1,
     "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
     "idle_generations": 0, "patience": 1, "spacing": 0, "least_stay": 0, "warmup_steps": 0,
     "growth": 1, "most_base_batches": 1, "least_steps": 1, "most_gpus": 1,
@@ -181,4 +185,5 @@ class PaperSettings(OnesSettings):
     update: str = _choice(
         "epochs", ("events", "epochs"), "28: after all running jobs finished an epoch"
     )
+    least_run: float = field(default=0.0, metadata={"help": "28: nothing is said of it"})
     shrink_only_when_waiting: bool = field(default=False, metadata={"help": "31: always"})

@@ -72,6 +72,17 @@ class Speeds:
                 rates[same] = c.batch / time.seconds
         return rates
 
+    def slowdown(self, view: JobView, gpus: int, batch: int, nodes: int, per_node: int) -> float:
+        """Speed when spread over so many nodes, as a part of the speed when packed."""
+        batch = batch or max(view.base_batch or 1, gpus)
+        share = -(-batch // gpus)
+        parts = -(-share // (view.local_limit or view.base_batch or 1))
+        packed, spread = (
+            self._model(view).step_seconds(gpus=gpus, nodes=n, batch=batch, micro_steps=parts)
+            for n in (-(-gpus // per_node), nodes)
+        )
+        return packed / spread
+
     def best_batches(
         self,
         view: JobView,
