@@ -100,7 +100,9 @@ def test_limits_are_kept_and_visible(world: World, ann: httpx.Client) -> None:
         ann.post("/api/jobs", json=new_job(command=["sleep", "100"])).json()["id"] for _ in range(2)
     ]
     wait_for(lambda: world.job(jobs[0])["state"] == "running")
-    assert world.job(jobs[1])["state"] == "waiting"
+    held_back = world.job(jobs[1])
+    assert held_back["state"] == "waiting"
+    assert held_back["note"] == ("waits for its owner's limit: ann may hold 1 GPUs and holds 1")
     world.http.put("/api/users/ann/limit", json={"max_gpus": None})
     wait_for(lambda: world.job(jobs[1])["state"] == "running")
     for job in jobs:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from ones.errors import WorldError
+from ones.launchers import Slot
 from ones.launchers.devices import cpu_slots, gpu_slots, threads_per_slot
+from ones.launchers.local import local_slots
 
 
 class Driver:
@@ -75,3 +78,28 @@ def test_all_workers_together_use_no_more_threads_than_there_are() -> None:
     assert threads_per_slot(1) == cores
     assert threads_per_slot(10 * cores) == 1
     assert [s.id for s in cpu_slots("n0", 2)] == ["n0/0", "n0/1"]
+
+
+def test_slots_are_numbered_without_gaps_and_keep_their_device_while_jobs_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler knows a node's GPUs as 0 to n - 1: those that strangers use come last."""
+
+    def found(*used: str) -> list[Slot]:
+        return [
+            Slot(node="n0", index=i, kind="gpu", device=d, used_by=("x",) if d in used else ())
+            for i, d in enumerate(("A", "B", "C"))
+        ]
+
+    now = found("B")
+    monkeypatch.setattr("ones.launchers.local.gpu_slots", lambda node, is_ours: now)
+
+    def shown() -> list[tuple[int, str, bool]]:
+        return [(s.index, s.device, bool(s.used_by)) for s in local_slots("n0", tmp_path, None)]
+
+    assert shown() == [(0, "A", False), (1, "C", False), (2, "B", True)]
+    now = found("A")
+    (tmp_path / "live" / "job" / "n0").mkdir(parents=True)
+    assert shown() == [(0, "A", False), (1, "C", False), (2, "B", False)], "jobs run: as before"
+    (tmp_path / "live" / "job" / "n0").rmdir()
+    assert shown() == [(0, "B", False), (1, "C", False), (2, "A", True)]

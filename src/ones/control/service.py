@@ -222,6 +222,9 @@ class Service:
     def set_limit(self, user: str, max_gpus: int | None, done: Done) -> None:
         operation = self.accounts.limit(user, max_gpus)
         self.engine.tell(ev.OwnerLimitSet(NOW, user, max_gpus), [operation], done)
+        # whose reason to wait may be another one now
+        theirs = [card.id for card in self.board.live() if card.owner == user]
+        self.engine.post(lambda: self.recorder.touched.update(theirs))
 
     def hear(self, message: Reports, done: Done) -> None:
         self.engine.post(lambda: hear(self.engine, self.store, message, done))

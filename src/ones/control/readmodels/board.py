@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
 
@@ -17,6 +17,7 @@ from ones.control.readmodels.cards import JobCard, card_from, card_of, card_of_e
 from ones.control.schema import ended_cards
 from ones.control.store import Store, upsert
 from ones.control.submission import Submission, submissions_of
+from ones.core.job import Phase
 from ones.core.state import State
 
 #: news to a follower: (what it is, the card)
@@ -90,7 +91,9 @@ class Board:
         submission = self._submissions.get(job)
         record = state.records.get(job)  # type: ignore[call-overload]
         if record is not None:
-            return card_of(record, submission, elastic=self._is_elastic(job))
+            card = card_of(record, submission, elastic=self._is_elastic(job))
+            held_back = _held_back(state, card)
+            return replace(card, note=held_back) if held_back else card
         outcome = state.ended.get(job)  # type: ignore[call-overload]
         if outcome is not None:
             last = self.cards.get(job)
@@ -137,3 +140,14 @@ class Board:
                 if len(found) == limit:
                     break
         return found
+
+
+def _held_back(state: State, card: JobCard) -> str:
+    """Why no policy has seen it: its owner's limit. Empty: that is not why it waits."""
+    room = state.waiting.room(card.owner)
+    if card.state != Phase.WAITING or room is None or room > 0:
+        return ""
+    limit = state.waiting.limits[card.owner]
+    return (
+        f"waits for its owner's limit: {card.owner} may hold {limit} GPUs and holds {limit - room}"
+    )
