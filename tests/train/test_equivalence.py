@@ -21,7 +21,7 @@ SCHEDULE = "0:1x16,9:2x21,20:4x30,33:3x17,45:1x10"  # uneven shares, and a batch
 SAMPLES, EPOCHS, BASE = 203, 5, 16
 
 
-def reference(optimizer: str) -> tuple[nn.Module, list[int]]:
+def reference(optimizer: str, weighted: bool = False) -> tuple[nn.Module, list[int]]:
     """One process, and nothing of the library but two rules that are tested elsewhere."""
     net, data = build(), Samples(SAMPLES)
     opt = optimizer_of(net, optimizer)
@@ -36,6 +36,8 @@ def reference(optimizer: str) -> tuple[nn.Module, list[int]]:
             rate.batch_is(batch, step)
             count = take(SAMPLES - offset, batch)
             picked = torch.as_tensor(order[offset : offset + count])
+            if weighted:
+                picked = picked[picked % 3 != 0]
             opt.zero_grad()
             loss = nn.functional.mse_loss(net(data.x[picked]), data.y[picked])
             torch.autograd.backward(loss)
@@ -102,3 +104,15 @@ def test_a_rescaled_job_equals_one_process(
         (epoch + 1, SAMPLES) for epoch in range(EPOCHS)
     ]
     job.nothing_is_left()
+
+
+def test_ignored_targets_weigh_nothing_on_any_worker(zygote: str, tmp_path: Path) -> None:
+    """A third of the targets is ignored, and unevenly: workers count by the valid ones."""
+    job = elastic(
+        zygote, tmp_path, SCHEDULE, WEIGHTED=1, LIMIT=3, EPOCHS=EPOCHS, SAMPLES=SAMPLES, BATCH=BASE
+    )
+    job.play()
+    net, _ = reference("sgd", weighted=True)
+    final = job.final()["net"]
+    apart = [float((value - net.state_dict()[name]).abs().max()) for name, value in final.items()]
+    assert max(apart) < 1e-10

@@ -98,9 +98,10 @@ def main() -> None:
             crash_at("forward")
             if env.get("TOO_MANY") and len(x) > int(env["TOO_MANY"]):
                 raise torch.OutOfMemoryError(f"{len(x)} samples do not fit")
-            loss = nn.functional.mse_loss(net(x), y)
+            valid = index % 3 != 0 if env.get("WEIGHTED") else index >= 0
+            loss = nn.functional.mse_loss(net(x)[valid], y[valid])
             crash_at("step")
-            job.step(loss)
+            job.step(loss, weight=int(valid.sum()) if env.get("WEIGHTED") else None)
             time.sleep(float(env.get("NAP", "0")))
         job.report(accuracy=epoch / 100)
     if job.is_main:
