@@ -14,7 +14,7 @@ SCALE = SPREAD * SIZE / float(TRUE.square().sum())  # S / |G|² = 75 samples
 
 def mean_gradient(count: int, generator: torch.Generator) -> torch.Tensor:
     noise = torch.randn(SIZE, generator=generator, dtype=torch.float64)
-    return TRUE + noise * (SPREAD / count) ** 0.5
+    return torch.add(TRUE, noise, alpha=(SPREAD / count) ** 0.5)
 
 
 @pytest.mark.parametrize("counts", [(8, 8), (30, 10, 4, 0)])
