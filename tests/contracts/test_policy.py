@@ -11,9 +11,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ones.core import Brain, Cluster, Decision, Event, NodeId, Plan, Policy, View, drive
+from ones.core import (
+    Brain,
+    Cluster,
+    Decision,
+    Event,
+    Generation,
+    NodeId,
+    Plan,
+    Policy,
+    View,
+    drive,
+)
 from ones.core import events as ev
 from ones.core.job import Job, JobId
+from ones.core.plan import Start
 from ones.models.oracle import Ahead
 from ones.policies import create, names, settings_of
 from ones.runlog import encode
@@ -173,3 +185,22 @@ def test_it_bears_jobs_of_which_nothing_is_known(name: str) -> None:
 def test_its_settings_are_documented(name: str) -> None:
     for setting in settings_of(name):
         assert setting.help, f"{setting.name} has no help"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_it_leaves_a_job_that_is_not_elastic_where_it_is(name: str) -> None:
+    """Its script does not call ones.join: stopped or moved, it would begin again."""
+    brain = Brain(Cluster.of(2), fresh(name, seed=1))
+    fixed = Job(id=JobId("fixed"), submitted_at=0.0, max_gpus=1, elastic=False)
+    (start,) = brain.handle(ev.JobSubmitted(0.0, fixed)).actions
+    assert isinstance(start, Start)
+    gpu = start.allocation.gpus[0]
+    brain.handle(ev.WorkerReady(1.0, fixed.id, Generation(1), gpu))
+    for i in range(6):
+        more = Job(id=JobId(f"j{i}"), submitted_at=2.0 + i, priority=5.0, requested_batch=64)
+        brain.handle(ev.JobSubmitted(2.0 + i, more))  # a decision against it is refused
+    for at in (60.0, 600.0, 6000.0, 60_000.0):
+        brain.handle(ev.Woke(at))
+        held = brain.state.schedule.get(fixed.id)
+        assert held is not None
+        assert held.gpus == (gpu,)

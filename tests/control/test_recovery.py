@@ -111,6 +111,7 @@ def test_a_job_that_was_acknowledged_is_never_lost(make_world: Callable[..., Wor
     check_log(world)
 
 
+@pytest.mark.slow
 def test_it_is_killed_again_and_again_while_jobs_start_change_and_end(
     make_world: Callable[..., World],
 ) -> None:

@@ -54,6 +54,7 @@ def fill(path: Path) -> None:
     os.close(handle)
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_nothing_but_progress_and_all_recovers(cramped: World) -> None:
     world = cramped
     job = world.submit(30, 0.1)

@@ -60,6 +60,7 @@ class Job:
     epochs: int | None = None  # declared
     stop: StopRule = StopRule()
     retries: int = 0  # how often it is started again after all its workers died
+    elastic: bool = True  # False: to stop or change it would lose its work, so it is left alone
 
     def __post_init__(self) -> None:
         if not self.id:

@@ -178,7 +178,7 @@ class Tables:
             number=record.number,
             priority=record.priority,
             phase=record.phase,
-            pinned=not record.settled,
+            pinned=not record.settled or (record.held is not None and not record.job.elastic),
             wanted=record.goal,
             held=record.held,
             description=record.description,

@@ -32,7 +32,7 @@ class JobView:
     number: int  # order of submission
     priority: float
     phase: Phase
-    pinned: bool  # in transition: its allocation must be left as `wanted`
+    pinned: bool  # in transition, or not elastic: its allocation must be left as `wanted`
     wanted: Allocation | None
     held: Allocation | None
     description: Description | None

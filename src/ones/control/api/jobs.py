@@ -64,6 +64,7 @@ async def submit(new: NewJob, service: TheService, user: TheUser) -> Submitted:
             max_epochs=new.max_epochs,
         ),
         retries=new.retries,
+        elastic=new.gpus is None and new.elastic is not False,
     )
     submission = Submission(
         name=name,
