@@ -133,3 +133,14 @@ def test_a_zygote_that_is_killed_costs_no_worker(world: World) -> None:
     assert is_alive(pid)
     world.launcher.stop("1-d", 5.0)
     assert world.exit("1-d").signal == signal.SIGTERM
+
+
+def test_ones_exec_killed_takes_them_and_its_zygote_with_it(world: World) -> None:
+    world.run("1-f", "wait")
+    pid = world.pid("1-f")
+    wait_for(lambda: world.output("1-f"))
+    for lock in world.root.glob("live/*/*/lock"):
+        os.kill(int(lock.read_text()), signal.SIGKILL)
+    assert world.exit("1-f").cause == "lost"
+    assert not is_alive(pid)
+    wait_for(lambda: not alive_below(world.root))
