@@ -16,7 +16,7 @@ from ones.config import SimSettings
 
 #: for commands whose help does not end with one
 EXAMPLES = {
-    "ones demo": "ones demo --out out/demo",
+    "ones demo": "ones demo --keep out/demo",
     "ones replay": "ones replay out/equi/run.jsonl",
     "ones config": "ones config --json",
     "ones trace inspect": "ones trace inspect trace.csv --gpus 64",

@@ -141,7 +141,23 @@ def results_page() -> str:
         _keys(RUN_KEYS),
         *comparison_parts(RUN_KEYS),
         "## ones demo",
-        "`rows`: a row of `ones sim` for each run. `picture`: the path of the picture, or null.",
+        "`seconds`: of all. `jobs`: the last card of each, as in `ones ps --json`. `live`: their "
+        "`mean_jct`, `mean_queue`, `mean_exec`, `makespan`, `rescales`, `preemptions`, "
+        "`pause_seconds` and `finished`. `simulated`: by policy, a row of `ones sim` for the same "
+        "jobs, re-simulated from what was recorded. `kept`: the directory of `--keep`, or null.",
+        "With `--simulated`: `rows`, a row of `ones sim` for each run, and `picture`, the path of "
+        "the picture, or null.",
+        "## ones doctor",
+        "`ok`: whether there is no problem; the exit code is 1 if there is. `checks`: a list with "
+        "`name`, `status` (`ok`, `note`, `warning` or `problem`), `found` and `advice`.",
+        "## ones top",
+        "`cluster`, `jobs` and `decisions`, as the HTTP interface gives them.",
+        "## ones trace play",
+        "`jobs`: for each that was submitted `job` (as the trace calls it), `id` (as the service "
+        "does), `at` (seconds of the trace) and `late_seconds`. `left_out`: events of nodes, which "
+        "cannot be played. `ended`: with `--wait`, the last card of each job.",
+        "## ones trace record",
+        "`file` and `entries`.",
         "## ones bench sim",
         _keys(BENCH_KEYS),
         "Each row:",

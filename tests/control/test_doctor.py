@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -121,8 +122,7 @@ def test_workers_that_nobody_looks_after(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = machine.find_spec
-    monkeypatch.setattr(machine, "find_spec", lambda n: None if n == "torch" else real(n))
+    monkeypatch.setattr(machine, "find_spec", lambda n: None if n == "torch" else find_spec(n))
     seen = found(machine.extras)
     assert seen["train"].status == "warning"
     assert "torch" in seen["train"].found
@@ -145,15 +145,19 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     assert examine(ServiceSettings()) == [Finding("broken", "problem", "RuntimeError: oh")]
 
 
-def test_the_command_prints_json_and_its_code_says_it(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = [Path(sys.executable).with_name("ones"), "doctor", "--json", "--state"]
-    asked = subprocess.run([*command, world.dir.path], capture_output=True, text=True, timeout=120)
+def ask(state: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("ones")), "doctor", "--json", "--state"]
+    return subprocess.run(
+        [*command, str(state)], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_the_command_prints_json_and_its_code_says_it(world: World, tmp_path: Path) -> None:
+    asked = ask(world.dir.path)
     told = json.loads(asked.stdout)
     assert (asked.returncode, told["ok"]) == (0, True), asked.stdout
     assert {"name", "status", "found", "advice"} == set(told["checks"][0])
     file = tmp_path / "file"
     file.write_text("")
-    asked = subprocess.run([*command, file], capture_output=True, text=True, timeout=120)
+    asked = ask(file)
     assert (asked.returncode, json.loads(asked.stdout)["ok"]) == (1, False)

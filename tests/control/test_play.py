@@ -17,7 +17,7 @@ from ones.lab.play import paper_recipes, read_recipes, score_of
 from ones.policies import create
 from ones.runlog import RunLog
 from ones.sim import Simulator
-from ones.workload import paper_numbers, read_trace
+from ones.workload import RecordedTraining, paper_numbers, read_trace
 from ones.workload.recorded import read_recording
 from tests.control.world import PACED, World
 
@@ -29,12 +29,14 @@ node-down,15,,,,,,
 cancel,20,two,,,,,
 submit,30,three,bert-mrpc,2,3,32,3600
 """
+#: so that nobody can see whether it is elastic: it speaks the protocol without ones.join
+RUN = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
 RECIPES = f"""
 [kinds.bert-mrpc]
-command = ["{sys.executable}", "{PACED}", "{{epochs}}", "0.2"]
+command = ["{sys.executable}", "-c", "{RUN}", "{PACED}", "{{epochs}}", "0.2"]
 
 [kinds.default]
-command = ["{sys.executable}", "{PACED}", "{{epochs}}", "5"]
+command = ["{sys.executable}", "-c", "{RUN}", "{PACED}", "{{epochs}}", "5"]
 env = {{ KIND = "rest" }}
 """
 
@@ -65,7 +67,7 @@ def test_jobs_come_at_their_times_and_are_cancelled(
     assert states == {"one": "finished", "two": "cancelled", "three": "finished"}
     assert done.returncode == 1, "one of them did not end well"
     gap = cards["three"]["submitted_at"] - cards["one"]["submitted_at"]
-    assert 3.0 <= gap < 5.0, "30 s, ten times as fast"
+    assert 2.0 <= gap < 8.0, "30 s, ten times as fast"
     assert cards["one"]["kind"] == "bert-mrpc"
     assert cards["two"]["env"]["KIND"] == "rest"
     assert cards["three"]["name"] == "three"
@@ -79,12 +81,14 @@ def test_jobs_come_at_their_times_and_are_cancelled(
     assert left_out >= 1, "the cancelled one never finished an epoch"
     first = min(entry.job.submitted_at for entry in read.jobs)
     assert 0.0 <= first < 600.0, "counted from the begin of the log"
-    again = Simulator(read, Cluster.of(4, 4), create("srtf", oracle=lambda j, n: 1.0)).run()
+    again = Simulator(read, Cluster.of(4, 4), create("fifo")).run()
     assert len(again.state.ended) == len(read.jobs)
     simulated = again.state.ended[cards["one"]["id"]]
     # 4 epochs of 10 steps of 0.02 s, and the time that its process took to start
-    started = next(e for e in read.jobs if e.job.id == cards["one"]["id"]).training
-    assert simulated.run_seconds == pytest.approx(0.8 + started.start_seconds, abs=0.5)  # type: ignore[union-attr]
+    training = next(e for e in read.jobs if e.job.id == cards["one"]["id"]).training
+    assert isinstance(training, RecordedTraining)
+    assert training.start_seconds is not None
+    assert simulated.run_seconds == pytest.approx(0.8 + training.start_seconds, abs=0.5)
 
 
 def test_without_wait_it_leaves_once_all_are_submitted(

@@ -18,8 +18,9 @@ ONES = str(Path(sys.executable).with_name("ones"))
 
 def top(world: World, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [ONES, "top", "--state", str(world.dir.path), *more]
+    given = {**os.environ, **env}
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, **env}
+        command, capture_output=True, text=True, timeout=60, env=given, check=False
     )
 
 
@@ -92,8 +93,7 @@ def test_in_a_dumb_terminal_it_prints_once(world: World) -> None:
 
 
 def test_no_service_is_one_line(tmp_path: Path) -> None:
-    asked = subprocess.run(
-        [ONES, "top", "--state", str(tmp_path)], capture_output=True, text=True, timeout=60
-    )
+    command = [ONES, "top", "--state", str(tmp_path)]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert asked.returncode == 1
     assert asked.stderr == "ones: no service is running; start it with: ones up\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from ones.policies import create
 from ones.report import metrics_of
 from ones.runlog import RunLog
 from ones.sim import Simulator
+from ones.sim.recorded import RecordedPhysics
+from ones.workload import paper_numbers
 from ones.workload.recorded import read_recording
 from ones.workload.trace import RecordedTraining
 
@@ -75,3 +78,28 @@ def test_a_log_in_which_nothing_ended_is_refused(tmp_path: Path) -> None:
     log.write_text("".join(lines[:5]))
     with pytest.raises(UserError, match="no job of this log has ended"):
         read_recording(RunLog(log))
+
+
+def test_starts_and_newcomers_take_as_long_as_they_took(tmp_path: Path) -> None:
+    costs = paper_numbers().costs
+    trace, _ = read_recording(RunLog(record(tmp_path, policy="equi", mechanism="elastic")))
+    trainings = [e.training for e in trace.jobs if isinstance(e.training, RecordedTraining)]
+    for training in trainings:
+        assert training.start_seconds == pytest.approx(costs.cold_start_seconds)
+    joins = [t.join_seconds for t in trainings if t.join_seconds is not None]
+    assert joins
+    for seconds in joins:  # and then to the end of a step
+        assert costs.worker_start_seconds <= seconds < costs.worker_start_seconds + 2
+
+
+def test_what_was_not_measured_is_assumed(tmp_path: Path) -> None:
+    trace, _ = read_recording(RunLog(record(tmp_path)))
+    training = trace.jobs[0].training
+    assert isinstance(training, RecordedTraining)
+    costs = paper_numbers().costs
+    quick = replace(training, start_seconds=0.5, join_seconds=0.0)
+    unknown = replace(training, start_seconds=None, join_seconds=None)
+    assert RecordedPhysics(quick).switch.first_start == 0.5
+    assert RecordedPhysics(quick).switch.newcomer == 0.0
+    assert RecordedPhysics(unknown).switch.first_start == costs.cold_start_seconds
+    assert RecordedPhysics(unknown).switch.newcomer == costs.worker_start_seconds

@@ -11,6 +11,7 @@ from ones.cli.bench import bench
 from ones.cli.compare import compare
 from ones.cli.config import config
 from ones.cli.demo import demo
+from ones.cli.doctor import doctor
 from ones.cli.drl import drl
 from ones.cli.jobs import cancel, ps, show, why
 from ones.cli.logs import logs
@@ -19,6 +20,7 @@ from ones.cli.replay import replay
 from ones.cli.run import run
 from ones.cli.sim import sim
 from ones.cli.submit import submit
+from ones.cli.top import top
 from ones.cli.trace import trace
 from ones.cli.up import down, up
 
@@ -47,7 +49,7 @@ def _root(
 
 
 app.command()(demo)
-for _command in (up, down, submit, ps, show, why, logs, cancel):
+for _command in (up, down, submit, ps, show, why, logs, cancel, top, doctor):
     app.command()(_command)
 app.command()(run)
 app.command()(sim)

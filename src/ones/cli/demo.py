@@ -1,24 +1,164 @@
-"""`ones demo`: see it work in a minute."""
+"""`ones demo`: see it work."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ones.cli.output import JSON_HELP, print_json, print_results, progress_of_jobs, say
+from ones.cli.output import (
+    JSON_HELP,
+    err,
+    print_json,
+    print_results,
+    print_table,
+    progress_of_jobs,
+    say,
+)
+from ones.cli.words import duration
+from ones.errors import InvalidSettingError
+
+if TYPE_CHECKING:
+    from ones.lab.demo import Result
+    from ones.lab.scene import Scene
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where logs and the picture go.")] = Path("out/demo"),
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the service's state and the run log there."),
+    ] = None,
+    simulated: Annotated[
+        bool,
+        typer.Option("--simulated", help="Instead: 50 simulated jobs on 64 GPUs, and a picture."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="With --simulated: where logs and picture go.  [default: out/demo]"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
-    """Simulate 50 jobs on 64 GPUs under fifo and equi: a table and a picture of who ran where."""
-    from ones.lab.demo import GPUS, JOBS
-    from ones.lab.demo import demo as show
+    """Train six real jobs on 4 CPU slots of this machine under the scheduler, and watch.
 
-    rows, picture = show(out, progress_of_jobs)
+    They arrive over a minute; they grow, shrink and re-scale while they train. At the end:
+    what each took, and what first come, first served would have done with them. Its own state
+    directory and port; nothing is left behind.
+    """
+    if simulated:
+        if keep is not None:
+            raise InvalidSettingError("--keep: with --simulated it is --out")
+        _simulated(out or Path("out/demo"), json=json)
+        return
+    if out is not None:
+        raise InvalidSettingError("--out: only with --simulated; see --keep")
+    from ones.cli.client import Client
+    from ones.lab.demo import demo as play
+
+    with _shown() as show:
+        result = play(Client, show, keep=keep)
+    if json:
+        print_json({**asdict(result), "kept": str(result.kept) if result.kept else None})
+    else:
+        _print(result)
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[Scene, float, str], None]]:
+    """Drawn again and again, or told line by line where that is not possible."""
+    from rich.live import Live
+
+    from ones.cli.screen import Lines, is_live, picture
+
+    console = err()
+    console.print("starting the service ...", highlight=False)
+    told = False
+
+    def tell(link: str) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            console.print("watch it in a browser, too (the link works once):", highlight=False)
+            console.print(link, soft_wrap=True, highlight=False)
+
+    if not is_live(console):
+        lines = Lines(console)
+
+        def say_it(scene: Scene, seconds: float, link: str) -> None:
+            tell(link)
+            lines(scene, seconds)
+
+        yield say_it
+        return
+    console.soft_wrap = False
+    with Live(console=console, auto_refresh=False) as live:
+
+        def draw(scene: Scene, seconds: float, link: str) -> None:
+            tell(link)
+            title = f"six jobs on 4 CPU slots, policy {scene.cluster['policy']}"
+            live.update(picture(scene, f"{title}, {duration(seconds)}"), refresh=True)
+
+        yield draw
+
+
+def _print(result: Result) -> None:
+    rows = [
+        (
+            job["id"],
+            job["state"],
+            job["ended_at"] - job["submitted_at"],
+            job["queue_seconds"],
+            job["gpu_seconds"] / job["run_seconds"] if job["run_seconds"] else None,
+            job["epochs"],
+            job["accuracy"],
+            job["rescales"],
+            1000 * job["pause_seconds"] / job["rescales"] if job["rescales"] else None,
+        )
+        for job in result.jobs
+    ]
+    columns = ["job", "ended", "completion s", "waited s", "GPUs (mean)", "epochs", "accuracy"]
+    print_table("What happened", [*columns, "re-scales", "pause ms (mean)"], rows)
+    if result.simulated:
+        _print_comparison(result)
+    if result.kept is not None:
+        say(f"kept in {result.kept}; look: ones up --state {result.kept}")
+
+
+def _print_comparison(result: Result) -> None:
+    live = result.live
+    names = {"live": live, **{f"{p}, simulated": row for p, row in result.simulated.items()}}
+    wanted = {
+        "mean_jct": "mean completion s",
+        "mean_queue": "mean queueing s",
+        "makespan": "last job done after s",
+        "rescales": "re-scales",
+    }
+    rows: list[list[object]] = [
+        [label, *(_value(row[key]) for row in names.values())] for key, label in wanted.items()
+    ]
+    title = "The same jobs again, simulated from their measured step times, starts and pauses"
+    print_table(title, ["", *(n.replace("live", f"{live['policy']}, live") for n in names)], rows)
+    mine, rival = (result.simulated[p]["mean_jct"] for p in result.simulated)
+    off = 100 * (mine / live["mean_jct"] - 1)
+    print(
+        f"First come, first served would have had a mean completion time of {rival:.0f} s"
+        f" in the simulator, where {live['policy']} has {mine:.0f} s"
+        f" ({off:+.0f} % against what was lived through)."
+    )
+
+
+def _value(value: Any) -> object:  # noqa: ANN401
+    return round(value, 1) if isinstance(value, float) else value
+
+
+def _simulated(directory: Path, *, json: bool) -> None:
+    from ones.lab.simulated_demo import GPUS, JOBS
+    from ones.lab.simulated_demo import demo as show
+
+    rows, picture = show(directory, progress_of_jobs)
     if json:
         print_json({"rows": rows, "picture": None if picture is None else str(picture)})
     else:

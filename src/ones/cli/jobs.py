@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import time
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ones.cli.client import connect
 from ones.cli.output import JSON_HELP, print_json, print_table, say
+from ones.cli.words import duration, eta, moment, short
 
 STATE = typer.Option(help="The service's directory.", metavar="DIR")
 JSON = typer.Option("--json", help=JSON_HELP)
 JOB = typer.Argument(help="Its id.")
-NOTE_WIDTH = 60
 
 
 def ps(
@@ -24,7 +23,10 @@ def ps(
     state: Annotated[Path | None, STATE] = None,
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """List jobs: state, GPUs, batch, progress, and why they wait."""
+    """List jobs: state, GPUs, batch, progress, and why they wait.
+
+    Example: ones ps --all
+    """
     jobs = connect(state).get("/api/jobs", all="true" if all else None)
     if json:
         print_json(jobs)
@@ -39,9 +41,9 @@ def ps(
             job["epochs"] or None,
             job["loss"],
             job["accuracy"],
-            _duration(job["queue_seconds"] + job["run_seconds"]),
-            _eta(job),
-            _short(job["message"] or job["note"]),
+            duration(job["queue_seconds"] + job["run_seconds"]),
+            eta(job),
+            short(job["message"] or job["note"]),
         )
         for job in reversed(jobs)
     ]
@@ -54,7 +56,10 @@ def show(
     state: Annotated[Path | None, STATE] = None,
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show all that is known of a job."""
+    """Show all that is known of a job.
+
+    Example: ones show digits-1
+    """
     client = connect(state)
     found = client.get(f"/api/jobs/{job}")
     launches = client.get(f"/api/jobs/{job}/launches")
@@ -68,7 +73,7 @@ def show(
         for name, value in found.items()
         if name not in hidden and value not in (None, "")
     ]
-    rows.append(("done in (90 %)", _eta(found)))
+    rows.append(("done in (90 %)", eta(found)))
     workers = ", ".join(f"{w['gpu']} (batch {w['batch']})" for w in found["workers"])
     rows.append(("workers", workers or "none"))
     if found["tags"]:
@@ -87,7 +92,10 @@ def why(
     state: Annotated[Path | None, STATE] = None,
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Tell the story of a job: what was decided, when, and for what reason."""
+    """Tell the story of a job: what was decided, when, and for what reason.
+
+    Example: ones why digits-1
+    """
     client = connect(state)
     lines = client.get(f"/api/jobs/{job}/story")
     if json:
@@ -95,11 +103,11 @@ def why(
         return
     for line in lines:
         if all or line["kind"] not in ("epoch", "ready", "left"):
-            print(f"{_clock(line['at'])}  {line['text']}")
+            print(f"{moment(line['at'])}  {line['text']}")
     card = client.get(f"/api/jobs/{job}")
     if card["ended_at"] is None:
         now = f"{card['state']}, {card['gpus']} GPUs" if card["gpus"] else card["state"]
-        print(f"{_clock(time.time())}  now: {now}" + (f"; {card['note']}" if card["note"] else ""))
+        print(f"{moment(time.time())}  now: {now}" + (f"; {card['note']}" if card["note"] else ""))
 
 
 def cancel(
@@ -107,7 +115,10 @@ def cancel(
     state: Annotated[Path | None, STATE] = None,
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """End jobs."""
+    """End jobs.
+
+    Example: ones cancel digits-1
+    """
     client = connect(state)
     answers = [client.post(f"/api/jobs/{job}/cancel") for job in jobs]
     if json:
@@ -117,42 +128,12 @@ def cancel(
         print(f"{answer['id']}: {answer['state']}")
 
 
-def _eta(job: dict[str, Any]) -> str | None:
-    if job["ended_at"] is not None or job["eta"] is None:
-        return None
-    now = time.time()
-    middle, low, high = (_duration(max(0.0, job[k] - now)) for k in ("eta", "eta_low", "eta_high"))
-    return f"{middle} ({low} to {high})"
-
-
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(75), _duration(7325), _duration(200_000)
-    ('1:15', '2:02:05', '2d 7h')
-    """
-    whole = round(seconds)
-    if whole >= 172_800:
-        return f"{whole // 86_400}d {whole % 86_400 // 3600}h"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes}:{rest:02d}"
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at).astimezone().strftime("%m-%d %H:%M:%S")
-
-
 def _shown(name: str, value: object) -> object:
     if name.endswith("_at") and isinstance(value, float):
-        return _clock(value)
+        return moment(value)
     if name.endswith("_seconds") and isinstance(value, float) and value >= 60:
-        return _duration(value)
+        return duration(value)
     return value
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= NOTE_WIDTH else text[: NOTE_WIDTH - 1] + "…"
 
 
 def _changed(files: dict[str, str]) -> list[str]:

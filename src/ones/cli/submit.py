@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
-import shutil
 import subprocess
 import time
 import tomllib
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +15,8 @@ import typer
 from ones.cli.client import Client, connect
 from ones.cli.logs import follow_job
 from ones.cli.output import JSON_HELP, print_json, say
+from ones.cli.scripts import look_at
 from ones.errors import InvalidFileError, UserError
-
-_JOIN = re.compile(rb"\bones\.join\b|\bfrom\s+ones\s+import\b[^\n]*\bjoin\b")
 
 
 def submit(
@@ -89,7 +84,7 @@ def submit(
         raise UserError("what shall run? ones submit [options] -- python train.py ...")
     directory = Path(cwd or given.get("cwd") or Path.cwd()).absolute()
     given["env"] = {**os.environ, **given.get("env", {}), **_pairs(env or [])}
-    script = _look_at(given["command"], directory, given["env"])
+    script = look_at(given["command"], directory, given["env"])
     given.update(
         command=script.command, cwd=str(directory), git=_git(directory), files=script.files
     )
@@ -125,39 +120,6 @@ def _await_end(client: Client, job: str, *, follow: bool, json: bool) -> int:
         return 0
     codes = [p["exit_code"] for p in client.get(f"/api/jobs/{job}/launches")]
     return next((code for code in reversed(codes) if code), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Script:
-    command: list[str]
-    name: str
-    elastic: bool | None  # None: it cannot be seen from here
-    files: dict[str, str]
-
-
-def _look_at(command: list[str], directory: Path, env: dict[str, str]) -> _Script:
-    """Refuse what cannot run, before it is queued; and see whether it is elastic."""
-    program = command[0]
-    found = shutil.which(
-        program if os.sep not in program else str(directory / program), path=env.get("PATH")
-    )
-    if found is None:
-        there = directory / program
-        what = "is not executable" if there.is_file() else "no such program"
-        raise UserError(f"{program}: {what}")
-    command = [found, *command[1:]]
-    if not os.path.basename(found).startswith("python"):
-        return _Script(command, os.path.basename(found), None, {})
-    words = [word for word in command[1:] if not word.startswith("-")]
-    if len(command) < 2 or command[1] in ("-m", "-c") or not words:
-        return _Script(command, " ".join(command[1:3]), None, {})
-    path = directory / words[0]
-    try:
-        text = path.read_bytes()
-    except OSError as problem:
-        raise UserError(f"{path}: {(problem.strerror or 'cannot be read').lower()}") from problem
-    files = {str(path): hashlib.sha256(text).hexdigest()}
-    return _Script(command, path.name, _JOIN.search(text) is not None, files)
 
 
 def _git(directory: Path) -> str:

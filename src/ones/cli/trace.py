@@ -1,4 +1,4 @@
-"""`ones trace`: make workloads and look at them."""
+"""`ones trace`: make workloads, look at them, record them and play them to the service."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import Annotated
 import typer
 
 from ones.cli.output import JSON_HELP, print_json, print_table, say
+from ones.cli.play import play
 from ones.cli.settings import effective
 from ones.errors import UserError, WorldError
 
-trace = typer.Typer(no_args_is_help=True, help="Make workloads and look at them.")
+trace = typer.Typer(
+    no_args_is_help=True, help="Make workloads, look at them, record and play them."
+)
+trace.command()(play)
 
 
 @trace.command()
@@ -152,6 +156,32 @@ def physics(
     if out is not None:
         drawn = draw_all(out) if model is None else [draw_model(model, out)]
         say(f"drawn: {', '.join(str(path) for path in drawn)}")
+
+
+@trace.command()
+def record(
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("run.jsonl"),
+    state: Annotated[
+        Path | None, typer.Option(help="The service's directory.", metavar="DIR")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Write the run log of the service as a file. It may be running, or not.
+
+    Example: ones trace record --out week.jsonl && ones sim --workload week.jsonl --policy fifo
+    """
+    from ones.control.logfile import write_run_log
+    from ones.control.statedir import StateDir
+
+    found = effective(section="service", state=str(state) if state else None).settings.service
+    directory = StateDir.of(found.state)
+    if not found.database and not (directory.path / "ones.db").exists():
+        raise WorldError(f"{directory.path}: no service has run here")
+    entries = write_run_log(found.database or directory.database, out)
+    if json:
+        print_json({"file": str(out), "entries": entries})
+    else:
+        say(f"{entries:,} entries in {out}")
 
 
 #: of a table of kinds; a workload without kinds has one for each job

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json as json_text
 import os
 import signal
-import subprocess
 import sys
 import time
-from dataclasses import asdict
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from ones.control.statedir import StateDir
 
 STATE = typer.Option(help="Directory of all it keeps.", metavar="DIR")
-START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 CHECKPOINT_SECONDS = 150.0  # more than the service gives its workers
 
@@ -49,6 +45,7 @@ def up(
 
     Example: ones up --slots 4
     """
+    from ones.control import background
     from ones.control.server import Ready, serve
     from ones.control.statedir import StateDir
 
@@ -81,38 +78,11 @@ def up(
 
         serve(replace(found.settings, policy=chosen), show)
         return
-    directory = StateDir.of(found.settings.service.state)
-    directory.make()
-    options = {"service": asdict(service), "policy": chosen}
-    with directory.log.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ones.control.server"],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd="/",
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    assert process.stdin is not None
-    process.stdin.write(json_text.dumps(options).encode())
-    process.stdin.close()
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        address = directory.address()
-        if address is not None and address.pid == process.pid and directory.is_locked():
-            break
-        if process.poll() is not None:
-            lines = directory.log.read_text(errors="replace").strip().splitlines()
-            last = lines[-1].removeprefix("error: ") if lines else "it said nothing"
-            raise WorldError(f"the service did not start: {last}")
-        if time.monotonic() > deadline:
-            process.kill()
-            raise WorldError(f"the service did not start in time; see {directory.log}")
-        time.sleep(0.05)
-    from ones.cli.client import connect
+    address = background.start(service, chosen)
+    from ones.cli.client import Client
 
-    client = connect(directory.path)
+    # this one, whatever ONES_URL says
+    client = Client(address.url, StateDir.of(service.state).read_token() or "")
     cluster = client.get("/api/cluster")
     unused = tuple(
         f"{s['id']} ({', '.join(s['used_by'])})" for s in cluster["slots"] if s["used_by"]

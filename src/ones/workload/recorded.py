@@ -1,7 +1,9 @@
 """Our own run logs as workloads: the jobs of last week, to be run again under another policy.
 
 What each job turned out to be is read from its reports: step times in the configurations
-it ran in, accuracy and loss against effective progress, how far it got and how it ended.
+it ran in, accuracy and loss against effective progress, how far it got and how it ended,
+and how long its starts and changes took. A log of the live service counts its time from
+1970; the trace counts from where the log begins.
 Jobs that never finished an epoch, or were still going when the log ended, have no known
 length and are left out, and counted.
 """
@@ -10,8 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ones.core.events import EpochFinished, JobEnded, JobSubmitted, Rescaled
-from ones.core.job import Job, JobId
+from ones.core.events import (
+    EpochFinished,
+    JobEnded,
+    JobSubmitted,
+    Rescaled,
+    RescaleFailed,
+    WorkerReady,
+)
+from ones.core.job import Configuration, Job, JobId
 from ones.core.plan import Plan
 from ones.core.record import JobRecord
 from ones.core.state import State
@@ -19,13 +28,16 @@ from ones.errors import UserError
 from ones.models.goodput import efficiency
 from ones.runlog.files import RunLog
 from ones.stopping import StopRule
+from ones.workload.delays import Delays
 from ones.workload.trace import Milestone, RecordedTraining, Trace, TraceJob
 
 
 @dataclass(slots=True)
 class _Gathered:
     job: Job
-    pauses: list[float] = field(default_factory=list)  # of changes that took any time
+    delays: Delays = field(default_factory=Delays)
+    #: step times by whole epochs: for a job that has reported no others
+    speeds: dict[Configuration, float] = field(default_factory=dict)
     milestones: list[Milestone] = field(default_factory=list)
 
 
@@ -34,19 +46,22 @@ def read_recording(log: RunLog) -> tuple[Trace, int]:
     state = State(log.header.cluster, log.header.switch_cost)
     gathered: dict[JobId, _Gathered] = {}
     done: dict[JobId, TraceJob] = {}
+    begin = _begin(log)
     for entry in log:
         if isinstance(entry, Plan):
+            _take_orders(gathered, entry, state)
             state.adopt(entry)
             continue
         record = state.records.get(entry.job) if isinstance(entry, JobEnded) else None
         if not state.apply(entry):
             continue
         if isinstance(entry, JobSubmitted):
-            gathered[entry.job.id] = _Gathered(entry.job)
+            at = max(0.0, entry.job.submitted_at - begin)
+            gathered[entry.job.id] = _Gathered(replace(entry.job, submitted_at=at))
         elif isinstance(entry, EpochFinished):
             _take_epoch(gathered[entry.job], state.records[entry.job], entry)
-        elif isinstance(entry, Rescaled) and entry.pause_seconds > 0:
-            gathered[entry.job].pauses.append(entry.pause_seconds)
+        elif isinstance(entry, WorkerReady | Rescaled | RescaleFailed):
+            gathered[entry.job].delays.heard(entry)
         elif isinstance(entry, JobEnded) and record is not None:
             training = _training(gathered[entry.job], record, state, log.header.mechanism)
             if training is not None:
@@ -58,9 +73,25 @@ def read_recording(log: RunLog) -> tuple[Trace, int]:
     return Trace.of(log.path.name, jobs), len(gathered) - len(done)
 
 
+def _begin(log: RunLog) -> float:
+    """Where time is counted from: the live service has no nodes but those that come up."""
+    return 0.0 if log.header.nodes else next((entry.at for entry in log), 0.0)
+
+
+def _take_orders(gathered: dict[JobId, _Gathered], plan: Plan, state: State) -> None:
+    for action in plan.actions:
+        record = state.records.get(action.job)
+        if record is not None:
+            gathered[action.job].delays.ordered(action, plan.at, record)
+
+
 def _take_epoch(job: _Gathered, record: JobRecord, event: EpochFinished) -> None:
     assert record.description is not None
     worth = 1.0
+    held = record.held
+    if held is not None and held.batch and event.step_seconds:
+        now = Configuration(held.n_gpus, held.n_nodes, held.batch, held.micro_steps)
+        job.speeds[now] = event.step_seconds
     if record.held is not None and event.gradient_noise is not None:
         base = record.description.base_batch
         worth = efficiency(record.held.batch, base, event.gradient_noise)
@@ -73,10 +104,12 @@ def _training(
     job: _Gathered, record: JobRecord, state: State, mechanism: str
 ) -> RecordedTraining | None:
     description = record.description
-    if description is None or not job.milestones or not record.profile:
+    measured = {c: t.seconds for c, t in record.profile.items()} or job.speeds
+    if description is None or not job.milestones or not measured:
         return None
     outcome = state.ended[record.id]
-    pause = sum(job.pauses) / len(job.pauses) if job.pauses else None
+    delays = job.delays
+    pause = _mean(delays.pauses)
     by_checkpoint = mechanism == "checkpoint"
     return RecordedTraining(
         dataset_size=description.dataset_size,
@@ -84,14 +117,20 @@ def _training(
         optimizer=description.optimizer,
         parameter_bytes=description.parameter_bytes,
         max_local_batch=record.max_local_batch,
-        step_seconds=tuple((c, t.seconds) for c, t in sorted(record.profile.items())),
+        step_seconds=tuple(sorted(measured.items())),
         milestones=tuple(job.milestones),
         first_loss=record.first_loss,
         end=outcome.reason,
         end_message=outcome.message,
         rescale_seconds=None if by_checkpoint else pause,
-        restart_seconds=pause if by_checkpoint else None,
+        restart_seconds=pause if by_checkpoint else _mean(delays.starts[1:]),
+        start_seconds=_mean(delays.starts[:1]),
+        join_seconds=_mean(delays.joins),
     )
+
+
+def _mean(seconds: list[float]) -> float | None:
+    return sum(seconds) / len(seconds) if seconds else None
 
 
 def _asked(job: Job) -> Job:

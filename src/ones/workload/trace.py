@@ -74,6 +74,8 @@ class RecordedTraining:
     end_message: str
     rescale_seconds: float | None  # mean of its pauses; None: it had none
     restart_seconds: float | None  # likewise, through a checkpoint
+    start_seconds: float | None = None  # until its first worker trained
+    join_seconds: float | None = None  # until a newcomer was ready, in the background
 
     @property
     def total(self) -> float:

@@ -1,0 +1,49 @@
+"""`ones doctor`: what is wrong with the set-up."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ones.cli.output import JSON_HELP, out, print_json, say
+from ones.cli.settings import effective
+
+MARKS = {
+    "ok": "[green]ok[/green]",
+    "note": "[cyan]note[/cyan]",
+    "warning": "[yellow]warning[/yellow]",
+    "problem": "[red bold]problem[/red bold]",
+}
+
+
+def doctor(
+    state: Annotated[
+        Path | None, typer.Option(help="The service's directory.", metavar="DIR")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> int:
+    """Examine the set-up: what is wrong, and what to do. Exit code 1 if there is a problem."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from ones.lab.doctor import examine
+
+    settings = effective(section="service", state=str(state) if state else None).settings
+    found = examine(settings.service)
+    problems = [finding for finding in found if finding.status == "problem"]
+    if json:
+        print_json({"ok": not problems, "checks": [asdict(finding) for finding in found]})
+        return 1 if problems else 0
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for finding in found:
+        text = escape(finding.found)
+        if finding.advice:
+            text += f"\n[bold]→ {escape(finding.advice)}[/bold]"
+        table.add_row(MARKS[finding.status], finding.name, text)
+    out().print(table)
+    if problems:
+        say(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}")
+    return 1 if problems else 0

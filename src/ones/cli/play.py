@@ -1,0 +1,102 @@
+"""`ones trace play`: a trace's jobs, submitted to the service at their times."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ones.cli.client import connect
+from ones.cli.output import JSON_HELP, print_json, print_table, say
+from ones.cli.words import duration
+from ones.errors import InvalidSettingError
+
+if TYPE_CHECKING:
+    from ones.lab.play import Played, Recipe
+
+
+def play(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A trace in CSV (ours, Philly, Alibaba, Pollux) or a run log.", show_default=False
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- ARGUMENT...", help="Added to every command."),
+    ] = None,
+    commands: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TOML",
+            help="Which command trains a kind: [kinds.NAME] with command, cwd, env."
+            " Without: the scripts of examples/paper, on random tensors.",
+        ),
+    ] = None,
+    speed: Annotated[float, typer.Option(help="So many times as fast as the trace says.")] = 1.0,
+    jobs: Annotated[int | None, typer.Option(help="Only so many of its jobs.")] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until all have ended; tells how they did.")
+    ] = False,
+    state: Annotated[
+        Path | None, typer.Option(help="The service's directory.", metavar="DIR")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> int:
+    """Submit a trace's jobs to the running service at their times, as real scripts.
+
+    Example: ones trace play trace.csv --commands kinds.toml --speed 10
+    """
+    from ones.cli.scripts import look_at
+    from ones.lab.play import await_all, paper_recipes, read_recipes, score_of
+    from ones.lab.play import play as submit_all
+    from ones.lab.runs import RunSpec, trace_of
+
+    if not (isfinite(speed) and speed > 0):
+        raise InvalidSettingError(f"--speed: {speed} is not a number above 0")
+    recipes = paper_recipes() if commands is None else read_recipes(commands)
+    score = score_of(
+        trace_of(RunSpec(policy="", workload=str(file), jobs=jobs)), recipes, arguments or []
+    )
+    if score.left_out:
+        say(f"{score.left_out} failures or returns of nodes are left out: they cannot be played")
+    client = connect(state)
+    env = dict(os.environ)
+
+    def look(recipe: Recipe) -> tuple[list[str], bool | None]:
+        script = look_at(list(recipe.command), Path(recipe.cwd), {**env, **recipe.env})
+        return script.command, script.elastic
+
+    def told(played: Played) -> None:
+        if not json:
+            print(f"{duration(played.at / speed):>7}  {played.job}: {played.id}", flush=True)
+
+    played = submit_all(client, score, look, env=env, speed=speed, told=told)
+    cards = await_all(client, played) if wait else []
+    if json:
+        rows = [asdict(job) for job in played]
+        print_json({"jobs": rows, "left_out": score.left_out, "ended": cards})
+    elif wait:
+        _print(cards)
+    return 0 if all(card["state"] in ("finished", "converged") for card in cards) else 1
+
+
+def _print(cards: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            card["id"],
+            card["state"],
+            card["ended_at"] - card["submitted_at"],
+            card["queue_seconds"],
+            card["rescales"],
+        )
+        for card in cards
+    ]
+    print_table(None, ["job", "ended", "completion s", "waited s", "re-scales"], rows)
+    times = [row[2] for row in rows]
+    print(f"mean completion time {sum(times) / len(times):,.1f} s")

@@ -1,0 +1,132 @@
+"""A running service as a picture in the terminal: slots, jobs, what was decided last."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ones.cli.words import duration, eta, short
+from ones.lab.scene import Scene
+
+COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
+#: more slots than this are shown by their jobs only
+MOST_SLOTS = 64
+DECISIONS = 6
+
+
+def is_live(console: Console) -> bool:
+    """Can it be drawn upon again and again?"""
+    return console.is_terminal and not console.is_dumb_terminal and os.environ.get("TERM") != "dumb"
+
+
+def picture(scene: Scene, title: str, *, ended: int = 20) -> RenderableType:
+    """All of it; of the jobs that have ended only the last so many."""
+    over = [job["id"] for job in scene.jobs if job["ended_at"] is not None]
+    hidden = set(over[: max(0, len(over) - ended)])
+    jobs = [job for job in scene.jobs if job["id"] not in hidden]
+    color = {job["id"]: COLORS[i % len(COLORS)] for i, job in enumerate(scene.jobs)}
+    return Group(
+        Text(title, style="bold"),
+        _slots(scene, color),
+        _jobs(jobs, color, scene.now),
+        *_decisions(scene, color),
+    )
+
+
+def _slots(scene: Scene, color: dict[str, str]) -> RenderableType:
+    slots = scene.cluster["slots"]
+    busy = sum(slot["owner"] is not None for slot in slots)
+    line = Text(f"{busy} of {len(slots)} slots in use  ", style="dim")
+    if len(slots) > MOST_SLOTS:
+        return line
+    for slot in slots:
+        job = slot["job"] or ("somebody" if slot["owner"] or slot["used_by"] else None)
+        if job is None:
+            line.append("[ free ] ", style="dim")
+            continue
+        batch = f" {slot['batch']}" if slot["batch"] else ""
+        leaving = " ↓" if slot["leaving"] else ""
+        line.append(f"[{job}{batch}{leaving}]", style=f"{color.get(job, 'white')} reverse")
+        line.append(" ")
+    return line
+
+
+def _jobs(jobs: Iterable[dict[str, Any]], color: dict[str, str], now: float) -> Table:
+    table = Table(header_style="bold", expand=True)
+    for name in ("job", "state"):
+        table.add_column(name, no_wrap=True)
+    for name in ("GPUs", "batch", "epochs", "loss", "accuracy", "age"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("done in (90 %)", no_wrap=True)
+    table.add_column("why", ratio=1, no_wrap=True, overflow="ellipsis")
+    for job in jobs:
+        over = job["ended_at"] is not None
+        style = "dim" if over else ""
+        age = (job["ended_at"] or now) - job["submitted_at"]
+        table.add_row(
+            Text(job["id"], style=f"{style} {color[job['id']]}".strip()),
+            job["state"] + ("" if job["elastic"] else " (fixed)"),
+            "■" * job["gpus"] if 0 < job["gpus"] <= 8 else str(job["gpus"] or ""),
+            _number(job["batch"] if not over else None, "d"),
+            str(job["epochs"] or ""),
+            _number(job["loss"], ".3f"),
+            _number(job["accuracy"], ".3f"),
+            duration(age),
+            eta(job) or "",
+            job["message"] or job["note"],
+            style=style,
+        )
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _decisions(scene: Scene, color: dict[str, str]) -> list[Text]:
+    lines = []
+    for at, job, text, _ in reversed(list(_said(scene))[:DECISIONS]):
+        line = Text(f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S} ", style="dim")
+        line.append(job, style=color.get(job, ""))
+        line.append(f" {short(text, 120)}", style="not dim")
+        lines.append(line)
+    return lines
+
+
+def _said(scene: Scene) -> Iterable[tuple[float, str, str, int]]:
+    """(time, job, what, number), the newest first."""
+    for plan in scene.decisions:
+        for action in reversed(plan["actions"]):
+            job = action["job"]
+            why = plan["notes"].get(job)
+            text = action["text"] + (f": {why}" if why else "")
+            yield plan["at"], job, text, plan["number"]
+
+
+class Lines:
+    """Where nothing can be drawn: a line for each thing that is new."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = -1
+        self._ended: set[str] = set()
+
+    def __call__(self, scene: Scene, seconds: float) -> None:
+        news = [said for said in _said(scene) if said[3] > self._last]
+        for _, job, text, number in reversed(news):
+            self._say(seconds, f"{job} {text}")
+            self._last = max(self._last, number)
+        for card in scene.jobs:
+            if card["ended_at"] is not None and card["id"] not in self._ended:
+                self._ended.add(card["id"])
+                why = f" ({card['message']})" if card["message"] else ""
+                self._say(seconds, f"{card['id']} has ended: {card['state']}{why}")
+
+    def _say(self, seconds: float, text: str) -> None:
+        self._console.print(f"{duration(seconds):>5}  {text}", markup=False, soft_wrap=True)

@@ -1,0 +1,61 @@
+"""A command that is to be queued: can it run, and is it elastic?"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ones.errors import UserError
+
+_JOIN = re.compile(rb"\bones\.join\b|\bfrom\s+ones\s+import\b[^\n]*\bjoin\b")
+_IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_][\w.]*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    command: list[str]
+    name: str
+    elastic: bool | None  # None: it cannot be seen from here
+    files: dict[str, str]
+
+
+def look_at(command: list[str], directory: Path, env: dict[str, str]) -> Script:
+    """Refuse what cannot run, before it is queued; and see whether it is elastic."""
+    program = command[0]
+    found = shutil.which(
+        program if os.sep not in program else str(directory / program), path=env.get("PATH")
+    )
+    if found is None:
+        there = directory / program
+        what = "is not executable" if there.is_file() else "no such program"
+        raise UserError(f"{program}: {what}")
+    command = [found, *command[1:]]
+    if not os.path.basename(found).startswith("python"):
+        return Script(command, os.path.basename(found), None, {})
+    words = [word for word in command[1:] if not word.startswith("-")]
+    if len(command) < 2 or command[1] in ("-m", "-c") or not words:
+        return Script(command, " ".join(command[1:3]), None, {})
+    path = directory / words[0]
+    try:
+        text = path.read_bytes()
+    except OSError as problem:
+        raise UserError(f"{path}: {(problem.strerror or 'cannot be read').lower()}") from problem
+    files = {str(path): hashlib.sha256(text).hexdigest()}
+    return Script(command, path.name, _joins(path, text, {path}), files)
+
+
+def _joins(path: Path, text: bytes, seen: set[Path]) -> bool:
+    """Does it call `ones.join`, or a module beside it that it imports?"""
+    if _JOIN.search(text):
+        return True
+    for name in _IMPORT.findall(text):
+        module = path.parent / f"{name.decode().replace('.', '/')}.py"
+        if module not in seen and module.is_file():
+            seen.add(module)
+            if _joins(module, module.read_bytes(), seen):
+                return True
+    return False

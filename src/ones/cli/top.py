@@ -1,0 +1,92 @@
+"""`ones top`: the service, live in the terminal."""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ones.cli.client import connect
+from ones.cli.output import JSON_HELP, out, print_json
+from ones.errors import InvalidSettingError
+
+
+def top(
+    all: Annotated[
+        bool, typer.Option("--all", "-a", help="Also the last jobs that have ended.")
+    ] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print it once and leave.")] = False,
+    state: Annotated[
+        Path | None, typer.Option(help="The service's directory.", metavar="DIR")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Watch slots, jobs, forecasts and decisions, live. q or Ctrl-C ends it.
+
+    Where nothing can be drawn (a pipe, a dumb terminal) it is printed once.
+    """
+    from rich.live import Live
+
+    from ones.cli.screen import is_live, picture
+    from ones.lab.scene import Scene, look
+
+    if not interval >= 0.1:
+        raise InvalidSettingError(f"--interval: {interval} is not at least 0.1")
+    client = connect(state)
+    scene = look(client, ended=all)
+    if json:
+        print_json(asdict(scene))
+        return
+
+    def title(scene: Scene) -> str:
+        cluster = scene.cluster
+        return (
+            f"ONES at {client.url}, policy {cluster['policy']}:"
+            f" {cluster['running']} running, {cluster['waiting']} waiting"
+        )
+
+    console = out()
+    if once or not is_live(console):
+        console.print(picture(scene, title(scene)))
+        return
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(picture(scene, title(scene) + "   (q: quit)"), refresh=True)
+            if pressed(interval) in ("q", "Q", "\x03"):
+                return
+            scene = look(client, ended=all)
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """A key as soon as it is pressed, or "" after so many seconds."""
+    if not sys.stdin.isatty():
+        yield _sleep
+        return
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+
+    def pressed(seconds: float) -> str:
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        return sys.stdin.read(1) if ready else ""
+
+    tty.setcbreak(sys.stdin)
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _sleep(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""

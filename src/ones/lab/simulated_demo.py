@@ -1,0 +1,52 @@
+"""The demonstration: the same fifty jobs under two policies, in numbers and in a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from ones.core.state import State
+from ones.lab.runs import LOG_NAME, Run, RunSpec, fresh_directory
+from ones.runlog import RunLog
+
+GPUS, JOBS, SEED = 64, 50, 1
+#: policy and mechanism of each run
+RUNS = (("fifo", "checkpoint"), ("equi", "checkpoint"), ("equi", "elastic"))
+#: those that are drawn
+DRAWN = (("fifo", "checkpoint"), ("equi", "elastic"))
+
+Watch = Callable[[str, int], AbstractContextManager[Callable[[State], None] | None]]
+
+
+def demo(directory: Path, watch: Watch) -> tuple[list[dict[str, Any]], Path | None]:
+    """Rows, and the path of the picture (None where matplotlib is not installed)."""
+    rows = []
+    for policy, mechanism in RUNS:
+        run = Run(RunSpec(policy=policy, mechanism=mechanism, gpus=GPUS, jobs=JOBS, seed=SEED))
+        home = fresh_directory(_home(directory, policy, mechanism), overwrite=True)
+        with watch(f"{policy}, {mechanism}", JOBS) as progress:
+            rows.append(run.carry_out_into(home, progress=progress))
+    return rows, _draw(directory)
+
+
+def _home(directory: Path, policy: str, mechanism: str) -> Path:
+    return directory / f"{policy}-{mechanism}"
+
+
+def _draw(directory: Path) -> Path | None:
+    from ones.report import draw_comparison, timeline_of
+
+    timelines = []
+    for policy, mechanism in DRAWN:
+        log = RunLog(_home(directory, policy, mechanism) / LOG_NAME)
+        timelines.append(
+            (f"{policy}, {mechanism} re-scaling", timeline_of(log.header.cluster, log))
+        )
+    path = directory / "schedule.png"
+    try:
+        draw_comparison(timelines, path)
+    except ImportError:
+        return None
+    return path
