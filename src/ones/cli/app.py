@@ -14,6 +14,7 @@ from ones.cli.demo import demo
 from ones.cli.doctor import doctor
 from ones.cli.drl import drl
 from ones.cli.jobs import cancel, ps, show, why
+from ones.cli.link import link
 from ones.cli.logs import logs
 from ones.cli.paper import paper
 from ones.cli.replay import replay
@@ -49,7 +50,7 @@ def _root(
 
 
 app.command()(demo)
-for _command in (up, down, submit, ps, show, why, logs, cancel, top, doctor):
+for _command in (up, down, link, submit, ps, show, why, logs, cancel, top, doctor):
     app.command()(_command)
 app.command()(run)
 app.command()(sim)

@@ -48,7 +48,7 @@ def _finite(value: object) -> object:
 
 
 class Feed:
-    """`parts` of it: the cluster, decisions. `output` goes with a job."""
+    """Of everything; with a job, its story, curves and output instead of all decisions."""
 
     def __init__(
         self, service: Service, user: User, job: str | None, output: Output | None
@@ -107,11 +107,13 @@ class Feed:
             self._cluster = shown
             yield "cluster", shown
         if self._past is None:
-            plans = all_decisions(service, user, after=self._decision, limit=MOST_DECISIONS)
+            seen = service.store.last_number()
+            plans = all_decisions(
+                service, user, after=self._decision, limit=MOST_DECISIONS, telling=True
+            )
+            self._decision = max([seen, *(plan.number for plan in plans)])
             if plans:
-                self._decision = plans[0].number
-                told = [plan.model_dump() for plan in reversed(plans) if plan.actions or plan.notes]
-                yield "decisions", told
+                yield "decisions", [plan.model_dump() for plan in reversed(plans)]
         else:
             yield from self._past.more()
             card = service.board.cards[self._past.job]
@@ -179,21 +181,20 @@ def _thinned(values: list[list[float]]) -> list[list[float]]:
 
 @dataclass(slots=True)
 class Output:
-    """Of one process of a job: the one that is named, or one that lives."""
+    """Of one process of a job. Unless it is pinned, another one follows when it has ended."""
 
-    launch: str = ""
+    launch: str = ""  # empty: one that lives
     offset: int = -TAIL_BYTES
-    _named: bool = field(init=False)
+    pinned: bool = False
     _over: bool = False
     _decoder: codecs.IncrementalDecoder = field(init=False)
 
     def __post_init__(self) -> None:
-        self._named = bool(self.launch)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self, service: Service, job: str, known: list[dict[str, Any]]) -> Iterator[News]:
         begins = False
-        if not self.launch or (self._over and not self._named):
+        if not self.launch or (self._over and not self.pinned):
             chosen = _choice(known)
             if chosen and chosen != self.launch:
                 self.launch, self.offset, self._over, begins = chosen, -TAIL_BYTES, False, True
@@ -224,6 +225,9 @@ class Output:
 
 
 def _choice(known: list[dict[str, Any]]) -> str:
-    """The oldest that lives, which reports for all; or the last there was."""
-    living = [process["id"] for process in known if process["alive"]]
-    return str(living[0]) if living else str(known[-1]["id"]) if known else ""
+    """The oldest that lives, which reports for all; or the one that was there to the last."""
+    if not known:
+        return ""
+    living = [process for process in known if process["alive"]]
+    chosen = living[0] if living else max(known, key=lambda process: process["ended_at"])
+    return str(chosen["id"])

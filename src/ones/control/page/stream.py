@@ -29,12 +29,13 @@ async def stream(
     job: Annotated[str | None, Query(max_length=200)] = None,
     launch: Annotated[str, Query(max_length=400)] = "",
     offset: Annotated[int, Query(ge=-(2**53), le=2**53)] = -TAIL_BYTES,
+    pinned: bool = False,
 ) -> EventSourceResponse:
-    """With a job: its story, curves and output instead of all decisions."""
+    """With a job: its story and curves, and output of the process `launch` from an offset on."""
     output = None
     if job is not None:
         job_of(job, service, user)
-        output = Output(launch, offset)
+        output = Output(launch, offset, pinned and bool(launch))
     return EventSourceResponse(_news(service, Feed(service, user, job, output)), ping=15)
 
 

@@ -134,13 +134,13 @@ def card_of_ended(
     """Of a job that has. `last`: its card before that, if it was seen alive."""
     return JobCard(
         id=outcome.id,
-        name=submission.name if submission else outcome.id,
+        name=submission.name if submission else last.name if last else outcome.id,
         owner=outcome.owner,
         state=outcome.reason.value,
         elastic=last.elastic if last else elastic,
         kind=outcome.kind,
-        command=submission.argv if submission else (),
-        tags=submission.tags if submission else (),
+        command=submission.argv if submission else last.command if last else (),
+        tags=submission.tags if submission else last.tags if last else (),
         priority=last.priority if last else 0.0,
         min_gpus=last.min_gpus if last else 1,
         max_gpus=last.max_gpus if last else None,

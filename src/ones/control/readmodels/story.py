@@ -15,6 +15,9 @@ from ones.core import events as ev
 from ones.core.plan import Action, Finish, Plan, Rescale, Start, Stop
 from ones.runlog import Entry, Header, decode
 
+#: plans that are read to find some that say something
+MOST_LOOKED_AT = 20_000
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -41,14 +44,26 @@ def entries_of(
 
 
 def decisions(
-    store: Store, *, after: int = 0, before: int | None = None, limit: int = 50
-) -> list[dict[str, Any]]:
-    """Plans with their notes, the newest first."""
-    query = sa.select(log.c.number, log.c.entry).where(log.c.kind == "Plan", log.c.number > after)
-    if before is not None:
-        query = query.where(log.c.number < before)
-    rows = store.rows(query.order_by(log.c.number.desc()).limit(limit))
-    return [_decision(row.number, _entry(row.entry)) for row in rows]
+    store: Store, *, after: int = 0, before: int | None = None, limit: int = 50, some: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Plans with their notes, the newest first: so many; or, with `some`, until the reader has
+    enough, those left out that say nothing (a plan may have forecasts only)."""
+    looked_at = 0
+    while True:
+        query = sa.select(log.c.number, log.c.entry).where(
+            log.c.kind == "Plan", log.c.number > after
+        )
+        if before is not None:
+            query = query.where(log.c.number < before)
+        rows = store.rows(query.order_by(log.c.number.desc()).limit(limit))
+        for row in rows:
+            plan = _decision(row.number, _entry(row.entry))
+            if not some or plan["actions"] or plan["notes"]:
+                yield plan
+        looked_at += len(rows)
+        if not some or len(rows) < limit or looked_at >= MOST_LOOKED_AT:
+            return
+        before = rows[-1].number
 
 
 def _decision(number: int, plan: Entry) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import { Live } from "./live.js";
 import { decisionItem } from "./decisionlist.js";
 
 const PAGE = 50;
+const FIRST = 30; // so many come with the stream, if there are
 const plans = new Map(); // by number
 
 function show() {
@@ -31,8 +32,8 @@ function soon() {
 
 new Live({
   decisions: (news) => {
+    if (!plans.size) $("older").hidden = news.length < FIRST;
     for (const plan of news) plans.set(plan.number, plan);
-    $("older").hidden = false;
     soon();
   },
 });
@@ -40,7 +41,7 @@ $("with-notes").addEventListener("change", show);
 $("older").addEventListener("click", async () => {
   const first = Math.min(...plans.keys());
   try {
-    const answer = await fetch(`/api/decisions?before=${first}&limit=${PAGE}`);
+    const answer = await fetch(`/api/decisions?telling=true&before=${first}&limit=${PAGE}`);
     const found = answer.ok ? await answer.json() : [];
     for (const plan of found) plans.set(plan.number, plan);
     $("older").hidden = found.length < PAGE;

@@ -31,6 +31,13 @@ export function clock(at, now = Date.now() / 1000) {
   return same ? CLOCK.format(date) : `${DAY.format(date)} ${CLOCK.format(date)}`;
 }
 
+/** For marks that are `step` seconds apart. */
+export function axisClock(at, step) {
+  const text = CLOCK.format(new Date(1000 * at));
+  if (step >= 86400) return DAY.format(new Date(1000 * at));
+  return step < 60 ? text : text.slice(0, 5);
+}
+
 export const iso = (at) => new Date(1000 * at).toISOString();
 
 /** ["3:20", "2:50 to 4:10"], or null where nobody can tell. */

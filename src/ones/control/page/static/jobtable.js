@@ -13,8 +13,7 @@ function jobCell(card) {
   return el(
     "th",
     { scope: "row", role: "rowheader" },
-    swatch,
-    el("a", { href: `/jobs/${encodeURIComponent(card.id)}` }, card.id),
+    el("span", { class: "name" }, swatch, el("a", { href: `/jobs/${encodeURIComponent(card.id)}` }, card.id)),
     " ",
     el("span", { class: "muted" }, card.owner),
   );
@@ -31,9 +30,10 @@ function actCell(card) {
 }
 
 function setState(td, card) {
-  if (!td.firstChild) td.append(el("span"));
+  if (!td.firstChild) td.append(el("span"), " ", el("span", { class: "muted fixed" }));
   td.firstChild.className = `state ${stateClass(card.state)}`;
-  setText(td.firstChild, card.elastic ? card.state : `${card.state}, fixed size`);
+  setText(td.firstChild, card.state);
+  setText(td.lastChild, card.elastic ? "" : "fixed size");
 }
 
 function setEta(td, card, now) {
@@ -56,9 +56,10 @@ export class JobTables {
   constructor() {
     this.cards = new Map();
     this.now = 0;
+    this.free = 0; // GPUs
     this.running = this.table(
       "running",
-      [["State"], ["GPUs", "number"], ["Batch", "number"], ["Epoch", "number"], ["Loss", "number"], ["Accuracy", "number"], ["Done in"], ["", "why"]],
+      [["State"], ["GPUs", "number"], ["Batch", "number"], ["Epoch", "number"], ["Loss", "number"], ["Accuracy", "number"], ["Done in (90 % range)", "wide"], ["", "why"]],
       true,
       ([state, gpus, batch, epochs, loss, accuracy, done, why], card) => {
         setState(state, card);
@@ -73,7 +74,7 @@ export class JobTables {
     );
     this.queue = this.table(
       "queue",
-      [["Priority", "number"], ["Wants GPUs", "number"], ["Waiting for", "number"], ["Done in"], ["", "why"]],
+      [["Priority", "number"], ["Wants GPUs", "number"], ["Waiting for", "number"], ["Done in (90 % range)", "wide"], ["", "why"]],
       true,
       ([priority, gpus, waiting, done, why], card) => {
         setText(priority, number(card.priority));
@@ -81,7 +82,7 @@ export class JobTables {
         // what it waited before it ran for the first time, and after it was stopped, is one sum
         setText(waiting, duration(card.queue_seconds + (this.now - card.seen_at)));
         setEta(done, card, this.now);
-        setText(why, card.note || "it is new");
+        setText(why, card.note || (this.free ? "nothing is decided yet" : "all GPUs are in use"));
       },
     );
     this.ended = this.table(

@@ -19,7 +19,11 @@ new Live({
     tables.take(news);
     tables.show(serverNow());
   },
-  cluster: showCluster,
+  cluster: (cluster) => {
+    showCluster(cluster);
+    tables.free = cluster.slots.filter((slot) => slot.owner === null && !slot.used_by.length).length;
+    tables.show(serverNow());
+  },
   decisions: (plans) => {
     for (const plan of plans) {
       const item = decisionItem(plan, false, said);
