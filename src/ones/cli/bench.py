@@ -91,17 +91,18 @@ def search(
     """
     from ones.lab.bench import framed
     from ones.lab.bench_search import CASES, bench_search
+    from ones.lab.bench_search_states import bench_states
 
     cases = tuple(case for case in CASES if not quick or case[0] <= QUICK_GPUS)
-    rows = bench_search(cases, progress=say)
+    rows = bench_search(cases, progress=say) + bench_states(quick=quick, progress=say)
     if json:
         print_json(framed("search", rows))
         return
     columns = ["case", "ms_per_generation", "reference_ms_per_generation", "gap_percent_0_1s",
-               "gap_percent_1s", "greedy_gap_percent", "annealing_gap_percent_1s",
-               "startup_seconds", "peak_mb"]  # fmt: skip
-    heads = ["case", "ms/generation", "plain Python ms", "gap % 0.1 s", "gap % 1 s", "greedy %",
-             "annealing %", "start-up s", "peak MB"]  # fmt: skip
+               "gap_percent_1s", "warm_gap_percent", "greedy_gap_percent", "annealing_gap_percent",
+               "pollux_gap_percent", "added_percent", "startup_seconds", "peak_mb"]  # fmt: skip
+    heads = ["case", "ms/generation", "plain Python ms", "gap % 0.1 s", "gap % 1 s", "gap % warm",
+             "greedy %", "annealing %", "Pollux %", "added %", "start-up s", "peak MB"]  # fmt: skip
     print_table("evolutionary search", heads, [[row.get(c) for c in columns] for row in rows])
 
 
@@ -133,6 +134,74 @@ def convergence(
     for figure, columns, heads in CONVERGENCE_TABLES:
         shown = [[row[c] for c in columns] for row in rows if row["figure"] == figure]
         print_table(CONVERGENCE_TITLES[figure], heads, shown)
+
+
+@bench.command()
+def rescale(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only 1 and 50 MB, each change once.")
+    ] = False,
+    sizes: Annotated[str | None, typer.Option(help="Megabytes of parameters, as 1,50,400.")] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The sizes of the paper's models instead.")
+    ] = False,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each; 3 unless told.")] = None,
+    torchrun: Annotated[
+        bool, typer.Option("--torchrun", help="Also against torchrun, when workers are added.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """How long a job stands still when its workers change, against stopping and restarting it.
+
+    Example: ones bench rescale --quick
+    """
+    from ones.lab.bench import framed
+    from ones.lab.bench_rescale import QUICK_SIZES, REPEATS, SIZES, bench_rescale, paper_sizes
+
+    chosen: list[float] = list(_numbers("sizes", sizes))
+    if not chosen:
+        chosen = list(paper_sizes() if paper else QUICK_SIZES if quick else SIZES)
+    rows = bench_rescale(
+        chosen,
+        repeats=repeats or (1 if quick else REPEATS),
+        with_torchrun=torchrun,
+        progress=say,
+    )
+    if json:
+        print_json(framed("rescale", rows))
+        return
+    columns = ["parameter_mb", "change", "n", "pause_ms", "agree_ms", "state_ms", "resume_ms",
+               "rival", "rival_pause_ms", "ratio"]  # fmt: skip
+    heads = ["MB", "workers", "n", "pause ms", "agree", "state", "resume", "rival", "its pause ms",
+             "ratio"]  # fmt: skip
+    print_table("pause of a job", heads, [[row[c] for c in columns] for row in rows])
+
+
+@bench.command()
+def overhead(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only the small model, and 1 and 2 workers.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """What a step of an elastic job costs, against DistributedDataParallel at its best.
+
+    Example: ones bench overhead --quick
+    """
+    from ones.lab.bench import framed
+    from ones.lab.bench_overhead import MODELS, QUICK_MODELS, QUICK_WORKERS, WORKERS, bench_overhead
+
+    rows = bench_overhead(
+        QUICK_MODELS if quick else MODELS, QUICK_WORKERS if quick else WORKERS, progress=say
+    )
+    if json:
+        print_json(framed("overhead", rows))
+        return
+    columns = ["model", "workers", "n", "step_ms", "rival_step_ms", "overhead_percent",
+               "overhead_percent_high", "wall_overhead_percent", "elastic_us_per_step"]  # fmt: skip
+    heads = ["model", "workers", "n", "CPU ms/step", "DDP ms/step", "more %", "95 % high",
+             "wall more %", "elastic us/step"]  # fmt: skip
+    print_table("step of an elastic job", heads, [[row[c] for c in columns] for row in rows])
 
 
 CONVERGENCE_TITLES = {

@@ -107,12 +107,6 @@ def test_crossover_neither_makes_nor_loses_a_worker(problem: Problem, seed: int)
     assert children[0] == children[1]  # the order of occurrence too
 
 
-def test_figure_crossover_each_gpu_goes_to_one_child_and_its_rival_to_the_other() -> None:
-    a, b = {0: 2, 1: 2}, {2: 1, 3: 3}
-    children = reference.cross(a, b, [1, 0, 0, 1], gpus=4)
-    assert children == [{0: 1, 3: 2, 1: 1}, {2: 1, 0: 1, 1: 1, 3: 1}]
-
-
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40), any_seed)
 def test_reorder_packs_by_occurrence_and_changes_no_counts(
     gpus: list[tuple[int, int]], seed: int
@@ -170,31 +164,6 @@ def test_gpus_for_a_new_job_come_from_the_job_that_ran_longest_and_can_spare_som
     assert refreshed([3, 3, 0, 0, 0], [5.0, 9.0, 0.0, 0.0, 0.0], gpus=6) == [2, 1, 1, 1, 1]
     # nobody can spare any: the one that ran longest makes room
     assert refreshed([1, 1, 0], [5.0, 9.0, 0.0], gpus=2) == [1, 0, 1]
-
-
-@pytest.mark.parametrize("ops", BOTH)
-def test_figure_refresh_idle_gpus_are_filled_until_none_is_left(ops: Operators) -> None:
-    """Waiting jobs first, the cheapest ones; then the one grows that loses least by it."""
-    cost = np.tile([0.0, 1.0, 1.5, 2.5, 4.0], (3, 1))
-    problem = simple(4, [4, 4, 1], cost=cost, work=np.array([[3.0, 1.0, 2.0]]))
-    rows = room_for(1, 3)
-    ops.refresh(tables_of(problem, slope_share=0.0), np.ones(1, np.uint64), rows)
-    assert counts_of(rows, 0, 3).tolist() == [1, 2, 1]
-    assert rows.jobs[0].tolist() == [1, 2, 0]
-
-
-@pytest.mark.parametrize("ops", BOTH)
-def test_figure_mutation_the_gpus_of_preempted_jobs_go_to_others(ops: Operators) -> None:
-    problem = simple(4, [2, 2, 2, 2])
-    t = tables_of(problem)
-    rows = room_for(65, 4)
-    write(rows, 0, np.array([2, 2, 0, 0], np.int32))
-    rng = np.random.default_rng(1)
-    ops.mutate(t, np.zeros(64, np.int64), np.full(64, 1.0), seeds(rng, 64), rows, 1)
-    found = {tuple(counts.tolist()) for counts in all_counts(rows, problem, 65)}
-    assert all(sum(counts) == 4 for counts in found)
-    assert any(counts[0] == counts[1] == 0 for counts in found)
-    assert len(found) > 3
 
 
 @given(st.integers(1, 30), st.integers(1, 5), st.integers(0, 20), any_seed)

@@ -31,6 +31,8 @@ Ints = NDArray[np.int64]
 UNKNOWN_DATASET = 10_000
 #: c GPUs make a job of which nothing was measured c^0.8 times as fast
 USUAL_SPEEDUP = 0.8
+#: measurements differ by chance: a size is slower than another one below this part of its speed
+CLEARLY_SLOWER = 0.9
 
 
 class Choices(NamedTuple):
@@ -176,21 +178,25 @@ def choices_of(
     else:
         batches, rates = highest, known.speeds.samples_per_second(job, sizes, highest, per_node)
     if settings.score == "flow":
-        useful = _of_use(sizes, rates, job.job.min_gpus) | (sizes == held)
+        slower = _proven_slower(sizes, rates, known.speeds.tried(job, sizes), job.job.min_gpus)
+        rates = np.where(slower, rates, np.maximum.accumulate(rates))
+        useful = ~slower | (sizes == held)
         return Choices(sizes[useful], batches[useful], rates[useful])
     return Choices(sizes, batches, rates)
 
 
-def _of_use(sizes: Ints, rates: Floats, least: int) -> NDArray[np.bool_]:
-    """Sizes that are faster than all smaller ones that the job may have: the others gain nothing.
+def _proven_slower(
+    sizes: Ints, rates: Floats, tried: NDArray[np.bool_], least: int
+) -> NDArray[np.bool_]:
+    """Sizes tried and found to be slower than a smaller one, tried too, that the job may have.
 
-    What it holds is looked at all the same, with the speed it has there: a job that has
-    become slower by growing goes back.
+    Nobody grows to such a size again, and who holds it sees how slow it is. Where one of the
+    two is only thought to be slower, more GPUs are taken to do no harm: models err.
     """
-    possible = np.where(sizes >= least, rates, -np.inf)
-    before = np.append(-np.inf, np.maximum.accumulate(possible)[:-1])
-    useful: NDArray[np.bool_] = (sizes < least) | (rates > before)
-    return useful
+    proven = np.where(tried & (sizes >= least), rates, -np.inf)
+    before = np.append(-np.inf, np.maximum.accumulate(proven)[:-1])
+    slower: NDArray[np.bool_] = tried & (rates < CLEARLY_SLOWER * before)
+    return slower
 
 
 def _highest_batches(

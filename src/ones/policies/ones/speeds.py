@@ -112,6 +112,12 @@ class Speeds:
         self._best[view.id] = (view.profile, key, found)
         return found
 
+    def tried(self, view: JobView, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which numbers of GPUs the job, or another of its kind, has been measured with."""
+        pool = self._kinds.get(view.job.kind, {})
+        known = {c.gpus for profile in (pool, view.profile) for c in profile}
+        return np.isin(sizes, list(known))
+
     def largest_tried(self, view: JobView) -> int:
         """GPUs that the job, or another of its kind, has been measured with."""
         pool = self._kinds.get(view.job.kind, {})

@@ -1,0 +1,232 @@
+"""What a job may ask for: sizes, a batch for each, and what they are worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ones.core import Allocation, Gpu, JobView, NodeId, View
+from ones.core.job import Configuration, StepTime
+from ones.policies.ones.effort import Effort
+from ones.policies.ones.limits import BatchLimits
+from ones.policies.ones.question import Choices, Knowledge, Question, Standing, ask, choices_of
+from ones.policies.ones.settings import OnesSettings, PaperSettings
+from ones.policies.ones.speeds import Speeds
+from tests.policies.ones.jobs import seen
+
+RESTED = Standing(new=False, may_shrink=True, may_stop=True, last_batch=0)
+
+
+def knowledge(settings: OnesSettings) -> Knowledge:
+    return Knowledge(
+        BatchLimits(settings), Speeds(settings.throughput), Effort(raw=not settings.effective)
+    )
+
+
+def choices(
+    view: View,
+    job: JobView,
+    *,
+    most: int,
+    held: int = 1,
+    limit: int | None = None,
+    standing: Standing = RESTED,
+    settings: OnesSettings | None = None,
+) -> Choices:
+    settings = settings or OnesSettings()
+    known = knowledge(settings)
+    known.limits.joined(job)
+    if limit is not None:
+        known.limits.load({"limits": {job.id: limit}, "warm": [job.id], "grown_at": {}})
+    return choices_of(view, job, most, held, known, standing, settings)
+
+
+def asked(
+    view: View, job: JobView, work: float = 1e6, standing: Standing = RESTED, **chosen: Any
+) -> Question:
+    settings = OnesSettings(**chosen)
+    found = ask(
+        view, [job], {job.id: standing}, np.full((4, 1), work), knowledge(settings), settings
+    )
+    assert found is not None
+    return found
+
+
+def held_by(job: JobView, gpus: int) -> JobView:
+    places = [Gpu(NodeId(f"n{i // 4}"), i % 4) for i in range(gpus)]
+    allocation = Allocation.even(places, 64 * gpus)
+    return replace(job, held=allocation, wanted=allocation)
+
+
+def test_sizes_are_the_usual_ones_and_what_it_has() -> None:
+    view, job = seen(gpus=16)
+    assert choices(view, job, most=16).sizes.tolist() == [1, 2, 4, 8, 12, 16]
+    assert choices(view, job, most=6).sizes.tolist() == [1, 2, 4]
+    assert choices(view, job, most=8, held=5).sizes.tolist() == [1, 2, 4, 5, 8]
+    # the paper's score looks at all of them
+    assert choices(view, job, most=5, settings=PaperSettings()).sizes.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_a_job_that_takes_three_at_least_may_have_just_three() -> None:
+    view, job = seen(gpus=16, least=3)
+    assert 3 in choices(view, job, most=16, held=3).sizes
+
+
+@given(st.integers(1, 5_000), st.integers(1, 512), st.integers(1, 512), st.integers(0, 600))
+def test_no_batch_is_beyond_the_limit_memory_or_sudden_growth(
+    limit: int, local: int, base: int, last: int
+) -> None:
+    view, job = seen(gpus=16, base=base, limit=local, size=100_000)
+    standing = replace(RESTED, last_batch=last)
+    for settings in (OnesSettings(), PaperSettings()):
+        found = choices(view, job, most=16, limit=limit, standing=standing, settings=settings)
+        sizes, batches = found.sizes, found.batches
+        assert (batches >= sizes).all()  # a sample for each worker
+        assert (batches <= np.maximum(limit, sizes)).all()
+        assert (batches <= sizes * local).all()
+        if last:
+            growth = np.maximum(int(settings.epoch_growth * last), sizes)
+            assert (batches <= growth).all()
+
+
+def test_within_an_epoch_a_batch_grows_to_four_times_and_in_the_paper_to_twice() -> None:
+    view, job = seen(gpus=16, size=1_000_000)
+    standing = replace(RESTED, last_batch=64)
+    for settings, most in ((OnesSettings(batch="limit"), 256), (PaperSettings(), 128)):
+        found = choices(view, job, most=16, limit=4096, standing=standing, settings=settings)
+        assert found.batches[-1] == most
+
+
+def test_a_small_noise_scale_keeps_batches_small() -> None:
+    """Goodput: samples beyond the noise scale teach little."""
+    view, job = seen(gpus=16, size=1_000_000)
+    last = {}
+    for noise in (1.0, 1e6):
+        one = replace(job, progress=replace(job.progress, gradient_noise=noise))
+        last[noise] = int(choices(view, one, most=16, limit=4096).batches[-1])
+    assert last[1.0] == 64
+    assert last[1e6] == 4096
+
+
+SLOW_ON_EIGHT = {
+    Configuration(1, 1, 64): StepTime(1.0, 20),
+    Configuration(4, 1, 256): StepTime(1.0, 20),
+    Configuration(8, 2, 512): StepTime(8.0, 20),
+}
+
+
+def test_a_size_that_was_measured_to_be_slower_than_a_smaller_one_is_of_no_use() -> None:
+    """Eight GPUs are slower than four; a job that has them sees how slow they are."""
+    view, job = seen(gpus=16, size=1_000_000)
+    slow = replace(job, profile=SLOW_ON_EIGHT)
+    settings = OnesSettings(batch="limit")
+    found = choices(view, slow, most=8, limit=512, settings=settings)
+    assert found.sizes.tolist() == [1, 2, 4]
+    there = choices(view, slow, most=8, held=8, limit=512, settings=settings)
+    assert there.sizes.tolist() == [1, 2, 4, 8]
+    assert there.rates[-1] == pytest.approx(512 / 8.0)
+
+
+def test_where_nothing_was_measured_more_gpus_are_taken_to_do_no_harm() -> None:
+    """Twelve, over three nodes, are only thought to be slower than four."""
+    view, job = seen(gpus=16, size=1_000_000)
+    slow = replace(job, profile=SLOW_ON_EIGHT)
+    found = choices(view, slow, most=12, limit=512, settings=OnesSettings(batch="limit"))
+    assert found.sizes.tolist() == [1, 2, 4, 12]
+    assert (np.diff(found.rates) >= 0).all()
+
+
+def test_the_least_that_a_job_takes_is_a_choice_though_fewer_would_be_quicker() -> None:
+    view, job = seen(gpus=16, least=3, size=1_000_000)
+    slow = replace(job, profile={Configuration(1, 1, 64): StepTime(1.0, 20),
+                                 Configuration(3, 1, 64): StepTime(9.0, 20)})  # fmt: skip
+    found = choices(view, slow, most=16, held=0, limit=64, settings=OnesSettings(batch="limit"))
+    assert 3 in found.sizes
+
+
+def test_counts_between_two_sizes_are_rounded_down_to_one_of_use() -> None:
+    view, job = seen(gpus=16)
+    question = asked(view, job)
+    assert question.choices[0].sizes.tolist() == [1, 2, 4, 8]  # eight times what was tried
+    rounded = [int(question.rounded(np.array([n], np.int32))[0]) for n in range(9)]
+    assert rounded == [0, 1, 2, 2, 4, 4, 4, 4, 8]
+
+
+def test_what_may_be_had_is_a_multiple_of_what_was_tried() -> None:
+    view, job = seen(gpus=64)
+    tried = replace(job, profile={Configuration(2, 1, 64): StepTime(1.0, 20)})
+    assert asked(view, job).problem.most[0] == 8  # it runs on one
+    assert asked(view, tried).problem.most[0] == 16
+    assert asked(view, tried, exploration=2.0).problem.most[0] == 4
+    assert asked(view, tried, most_gpus=3).problem.most[0] == 3
+    assert asked(view, job, sizes="limit").problem.most[0] == 1  # not warm yet
+
+
+def test_a_job_that_has_not_stayed_long_enough_keeps_what_it_has() -> None:
+    view, job = seen(gpus=16)
+    job = held_by(job, 4)
+    fresh = replace(RESTED, may_shrink=False)
+    assert asked(view, job).problem.least[0] == 1
+    assert asked(view, job, standing=fresh).problem.least[0] == 4
+
+
+def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> None:
+    """T/(T + delta) with T = min(300 s, what is left), delta the pause."""
+    view, job = seen(gpus=16)
+    job = held_by(job, 4)
+    pause, restart = job.switch_cost.rescale_seconds, job.switch_cost.restart_seconds
+    assert pause > 0
+    assert restart > 0
+    question = asked(view, job, work=1e12)
+    rates = question.choices[0].rates
+    cost = question.problem.cost[0]
+    assert cost[4] == pytest.approx(-rates[2] / rates[0])
+    assert cost[8] == pytest.approx(-rates[3] / rates[0] * 300 / (300 + pause))
+    assert cost[0] == pytest.approx(rates[2] / rates[0] * restart / (300 + restart))
+    assert cost[3] == cost[2]  # no use for a third
+    free = asked(view, job, work=1e12, switching_cost=False).problem.cost[0]
+    assert free[8] == pytest.approx(-rates[3] / rates[0])
+    assert free[0] == 0
+
+
+def test_flow_a_start_is_never_charged() -> None:
+    view, job = seen(gpus=16)
+    waiting = replace(job, held=None, wanted=None)
+    question = asked(view, waiting, work=1.0)  # thought to end at once
+    rates = question.choices[0].rates
+    assert question.problem.cost[0, 0] == 0
+    assert question.problem.cost[0, 1] == -1
+    assert question.problem.cost[0, 8] == pytest.approx(-rates[-1] / rates[0])
+
+
+def test_flow_priority_doubles_a_weight() -> None:
+    view, job = seen(gpus=16)
+    plain = asked(view, job).problem.work[0, 0]
+    assert asked(view, replace(job, priority=1.0)).problem.work[0, 0] == pytest.approx(2 * plain)
+    assert asked(view, replace(job, priority=-1.0)).problem.work[0, 0] == pytest.approx(plain / 2)
+
+
+def test_sruf_the_cost_is_gpu_seconds_per_sample() -> None:
+    """c/X of Eq. 8; with per-GPU rates it is the same whatever the size."""
+    view, job = seen(gpus=16)
+    measured = replace(job, profile={Configuration(1, 1, 64): StepTime(0.5, 20)})
+    settings = PaperSettings(sizes="tried")
+    known = knowledge(settings)
+    found = ask(view, [measured], {job.id: RESTED}, np.ones((1, 1)), known, settings)
+    assert found is not None
+    assert found.problem.use_all
+    assert found.problem.cost[0].tolist() == pytest.approx([0.0] + [0.5 / 64] * 8)
+
+
+def test_without_a_gpu_there_is_no_question() -> None:
+    view, job = seen(gpus=1)
+    stranger = replace(job, wanted=None, held=None)
+    settings = OnesSettings()
+    known = knowledge(settings)
+    assert not len(view.free)
+    assert ask(view, [stranger], {job.id: RESTED}, np.ones((1, 1)), known, settings) is None
