@@ -171,20 +171,6 @@ def _keep_freed_memory() -> None:
     mallopt(mmap_threshold, _MAPPED_ALONE)
 
 
-def _touch_memory(model: nn.Module, optimizer: Optimizer) -> None:
-    """What gradients and the optimizer's state will take, got from the kernel and kept: a newcomer
-    that receives 400 MB into fresh memory needs twice the time."""
-    defaults = optimizer.defaults
-    copies = 1 + (2 if "betas" in defaults else bool(defaults.get("momentum")))
-    sizes = [p.numel() * p.element_size() for p in model.parameters() if p.requires_grad]
-    kept = [
-        torch.empty(size, dtype=torch.uint8).zero_()
-        for size in sizes * copies
-        if size < _MAPPED_ALONE
-    ]
-    del kept
-
-
 def _on_terminate(crew: Crew) -> None:
     if threading.current_thread() is not threading.main_thread():
         return

@@ -1,0 +1,102 @@
+"""What the scripts of `ones bench rescale` noted: the steps of processes, and pauses between."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    workers: int
+    step: int  # number of steps after it
+    begin: float
+    end: float
+    rank: int
+
+
+@dataclass(slots=True)
+class Trace:
+    """One process."""
+
+    steps: list[Step] = field(default_factory=list)
+    moments: dict[str, float] = field(default_factory=dict)
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Between the last step of one topology and the first of the next, in seconds."""
+
+    before: int
+    after: int
+    seconds: float  # until the workers that stay may begin their first step; the longest of them
+    until_stepped: float  # until that step is complete everywhere
+    at: float  # when the last old step ended
+    main: float  # `seconds` of the first worker alone
+    lost: int = 0  # steps that were made and have to be made again
+
+
+def read_traces(directory: Path) -> list[Trace]:
+    return [read_trace(path) for path in sorted(directory.glob("*.jsonl"))]
+
+
+def read_trace(path: Path) -> Trace:
+    trace = Trace()
+    for text in path.read_text().splitlines(keepends=True):
+        if not text.endswith("\n"):
+            break  # its process was killed while it wrote
+        line = json.loads(text)
+        trace.rank = line["rank"]
+        if "moments" in line:
+            trace.moments |= line["moments"]
+        else:
+            trace.steps.append(Step(**line))
+    return trace
+
+
+def pauses_in_place(traces: list[Trace]) -> list[Pause]:
+    """Of processes that go on: by the step after which they changed, in order."""
+    changes: dict[tuple[int, int, int], list[tuple[Step, Step]]] = {}
+    for trace in traces:
+        for old, new in pairwise(trace.steps):
+            if old.workers != new.workers:
+                key = (old.step, old.workers, new.workers)
+                changes.setdefault(key, []).append((old, new))
+    found = []
+    for (step, before, after), pairs in sorted(changes.items()):
+        if len(pairs) < min(before, after):
+            continue  # not all have written theirs yet
+        firsts = [s for t in traces for s in t.steps if s.step == step + 1 and s.workers == after]
+        at = max(old.end for old, _ in pairs)
+        main = min(pairs, key=lambda pair: pair[1].rank)
+        found.append(
+            Pause(
+                before,
+                after,
+                seconds=max(new.begin - old.end for old, new in pairs),
+                until_stepped=max(first.end for first in firsts) - at,
+                at=at,
+                main=main[1].begin - main[0].end,
+            )
+        )
+    return found
+
+
+def pause_of_restart(old: list[Trace], new: list[Trace]) -> Pause:
+    """Of processes that ended and others that took their place."""
+    before, after = old[0].steps[-1].workers, new[0].steps[0].workers
+    last = max(trace.steps[-1].step for trace in old)
+    at = max(s.end for trace in old for s in trace.steps if s.step == last)
+    stay = [trace.steps[0] for trace in new if trace.rank < min(before, after)]
+    return Pause(
+        before,
+        after,
+        seconds=max(step.begin for step in stay) - at,
+        until_stepped=max(trace.steps[0].end for trace in new) - at,
+        at=at,
+        main=min(stay, key=lambda step: step.rank).begin - at,
+        lost=last - (new[0].steps[0].step - 1),
+    )

@@ -1,0 +1,205 @@
+"""How long a job stands still when its workers change: in place, and through a restart.
+
+The pause is the time from the end of the last step with the old workers to the moment at which
+those who stay may begin the first step with the new ones; the longest of them counts. All ways
+go through the same sizes, 1 -> 2 -> 4 -> 2 -> 4 -> 1, in turns, in the same run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ones.errors import WorldError
+from ones.lab.bench_moments import Pause, pauses_in_place, read_traces
+from ones.lab.bench_rivals import PATIENCE, fresh, one_thread, restarts, torchrun, zygote
+from ones.lab.elastic_run import ElasticRun, Outcome, Phase
+from ones.workload import paper_numbers
+
+SIZES, QUICK_SIZES = (1.0, 50.0, 400.0), (1.0, 50.0)
+CHAIN, GROWTH = (1, 2, 4, 2, 4, 1), (1, 2, 4)
+REPEATS = 3
+BATCH = 16
+CHECKPOINT, ZYGOTE, TORCHRUN = "checkpoint", "zygote", "torchrun"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A multi-layer perceptron of about so many megabytes of parameters."""
+
+    width: int
+    depth: int
+
+    @classmethod
+    def of(cls, megabytes: float) -> Model:
+        """With 8, about 156 and about 200 tensors at 1, 50 and 400 MB.
+
+        >>> Model.of(1), Model.of(50), Model.of(400)
+        (Model(width=256, depth=4), Model(width=400, depth=78), Model(width=1000, depth=100))
+        """
+        width = 256 if megabytes < 10 else 400 if megabytes < 100 else 1000
+        return cls(width, max(1, round(megabytes * 1e6 / (4 * width * (width + 1)))))
+
+    @property
+    def megabytes(self) -> float:
+        return 4 * self.depth * self.width * (self.width + 1) / 1e6
+
+    @property
+    def words(self) -> list[str]:
+        return ["--width", str(self.width), "--depth", str(self.depth), "--batch", str(BATCH)]
+
+
+@dataclass(slots=True)
+class Measured:
+    """Seconds of one kind of change, over all repeats."""
+
+    pauses: list[Pause] = field(default_factory=list)
+    parts: list[dict[str, float]] = field(default_factory=list)
+
+    def add(self, pause: Pause, parts: dict[str, float]) -> None:
+        self.pauses.append(pause)
+        self.parts.append(parts)
+
+    def ms(self, value: Callable[[Pause], float] = lambda pause: pause.seconds) -> float:
+        return 1000 * median(value(pause) for pause in self.pauses)
+
+    def parts_ms(self, prefix: str) -> dict[str, float]:
+        names = self.parts[0]
+        return {
+            f"{prefix}{name}_ms": round(1000 * median(parts[name] for parts in self.parts), 2)
+            for name in names
+        }
+
+
+Table = dict[tuple[str, int, int], Measured]  # way, before, after
+
+
+def paper_sizes() -> tuple[float, ...]:
+    """Of the models of the paper's workload, in megabytes of 32-bit parameters."""
+    kinds = paper_numbers().kinds.values()
+    return tuple(sorted({round(4 * kind.parameters / 1e6, 0) for kind in kinds}))
+
+
+def bench_rescale(
+    sizes: Sequence[float] = SIZES,
+    *,
+    repeats: int = REPEATS,
+    chain: Sequence[int] = CHAIN,
+    with_torchrun: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[dict[str, Any]]:
+    """A row for each size, change and rival."""
+    rows = []
+    for megabytes in sizes:
+        model, table = Model.of(megabytes), Table()
+        for repeat in range(repeats):
+            _measure(model, chain, table, with_torchrun=with_torchrun)
+            progress(f"{megabytes:g} MB: {repeat + 1} of {repeats}")
+        rows += _rows(megabytes, model, table)
+    return rows
+
+
+def _measure(model: Model, chain: Sequence[int], table: Table, *, with_torchrun: bool) -> None:
+    steps = 4 if model.megabytes > 100 else 8
+
+    def note(way: str, pause: Pause, parts: dict[str, float]) -> None:
+        table.setdefault((way, pause.before, pause.after), Measured()).add(pause, parts)
+
+    with tempfile.TemporaryDirectory(prefix="ones-bench-") as temporary:
+        home = Path(temporary)
+        for pause, parts in in_place(model, chain, steps, home / "in-place"):
+            note("", pause, parts)
+        for pause, parts in restarts(fresh, chain, model.words, steps, home / CHECKPOINT):
+            note(CHECKPOINT, pause, parts)
+        (home / "fork").mkdir()
+        with zygote(home / "fork") as start:
+            for pause, parts in restarts(start, chain, model.words, steps, home / ZYGOTE):
+                note(ZYGOTE, pause, parts)
+        if with_torchrun:
+            for pause in torchrun(GROWTH, model.words, home / TORCHRUN):
+                note(TORCHRUN, pause, {})
+
+
+def in_place(
+    model: Model, chain: Sequence[int], steps: int, directory: Path
+) -> list[tuple[Pause, dict[str, float]]]:
+    """One elastic job that goes through the chain."""
+    out = directory / "out"
+    out.mkdir(parents=True)
+    run = ElasticRun(
+        [sys.executable, "-m", "ones.train.bench.in_place", *model.words, "--out", str(out)],
+        [Phase(steps * number, workers) for number, workers in enumerate(chain)],
+        slots=max(chain),
+        directory=directory,
+        env=one_thread(),
+        cwd=directory,
+    )
+    seen = threading.Event()
+
+    def watch() -> None:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and not seen.wait(0.3):
+            if len(pauses_in_place(read_traces(out))) >= len(chain) - 1:
+                break
+        run.interrupt()
+
+    threading.Thread(target=watch, daemon=True).start()
+    with contextlib.redirect_stdout(sys.stderr):  # what workers print is no part of our answer
+        outcome = run.run()
+    seen.set()
+    pauses = pauses_in_place(read_traces(out))
+    if len(pauses) != len(chain) - 1:
+        ends = [exit.told() for exit in outcome.exits.values() if not exit.clean]
+        raise WorldError(f"{len(pauses)} of {len(chain) - 1} changes came about: {ends}")
+    return [(pause, _parts(pause, outcome, number)) for number, pause in enumerate(pauses, 1)]
+
+
+def _parts(pause: Pause, outcome: Outcome, number: int) -> dict[str, float]:
+    """Of the first worker's pause; what happened in the background is told beside it."""
+    switched = outcome.switches[number][1]
+    told = switched.parts
+    return {
+        "agree": told["wait"] + told["agree"],
+        "connect": 0.0,  # the next group is there before all agree
+        "state": told["state"],
+        "resume": max(0.0, pause.main - switched.pause_seconds),
+        "background_connect": told["connect_in_background"],
+    }
+
+
+def _rows(megabytes: float, model: Model, table: Table) -> list[dict[str, Any]]:
+    rows = []
+    for (way, before, after), rival in sorted(table.items()):
+        if not way:
+            continue
+        ours = table["", before, after]
+        seconds = [1000 * pause.seconds for pause in ours.pauses]
+        rows.append(
+            {
+                "case": f"{megabytes:g} MB {before}->{after}",
+                "parameter_mb": round(model.megabytes, 1),
+                "change": f"{before}->{after}",
+                "n": len(ours.pauses),
+                "pause_ms": round(ours.ms(), 2),
+                "pause_ms_low": round(min(seconds), 2),
+                "pause_ms_high": round(max(seconds), 2),
+                **ours.parts_ms(""),
+                "until_stepped_ms": round(ours.ms(lambda pause: pause.until_stepped), 1),
+                "rival": way,
+                "rival_n": len(rival.pauses),
+                "rival_pause_ms": round(rival.ms(), 1),
+                **rival.parts_ms("rival_"),
+                "rival_until_stepped_ms": round(rival.ms(lambda p: p.until_stepped), 1),
+                "rival_steps_lost": round(median(pause.lost for pause in rival.pauses), 1),
+                "ratio": round(rival.ms() / ours.ms(), 1),
+            }
+        )
+    return rows
