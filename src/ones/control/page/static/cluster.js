@@ -61,6 +61,6 @@ function described(slot, state) {
   }
   if (slot.used_by.length) return ["foreign", "used by others", slot.used_by.join(", "), ""];
   if (state === "down") return ["down", "down", "", ""];
-  if (state === "draining") return ["free", "draining", "no new job comes here", ""];
+  if (state === "draining") return ["free", "draining", "no new jobs", ""];
   return ["free", "free", "", ""];
 }

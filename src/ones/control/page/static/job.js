@@ -33,7 +33,7 @@ function facts(now) {
     ["Accuracy", percent(card.accuracy), ""],
     ["Samples per second", speed(), card.step_seconds ? `${number(1000 * card.step_seconds, 3)} ms a step` : ""],
     card.ended_at === null
-      ? ["Done in", done ? done[0] : "not known yet", done ? `90 %: ${done[1]}` : ""]
+      ? ["Done in", done ? done[0] : "–", done ? `90 %: ${done[1]}` : "not known yet"]
       : ["Ended", clock(card.ended_at), ""],
     ["Waited", duration(waited), ""],
     ["Ran", duration(ran), `${duration(card.gpu_seconds + card.gpus * since)} GPU time`],
@@ -50,7 +50,7 @@ function shares() {
   return `${parts.map((w) => w.batch).join(" + ")}${micro}`;
 }
 
-const speed = () => (card.step_seconds && card.batch ? number(card.batch / card.step_seconds, 3) : "");
+const speed = () => number(charts.points.throughput.at(-1)?.[1], 3);
 
 function show() {
   if (!card) return;
