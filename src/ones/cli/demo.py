@@ -74,7 +74,8 @@ def _shown() -> Iterator[Callable[[Scene, float, str], None]]:
     from ones.cli.screen import Lines, is_live, picture
 
     console = err()
-    console.print("starting the service ...", highlight=False)
+    first = "the first time ever the search is compiled, which takes some seconds more"
+    console.print(f"starting the service ({first}) ...", highlight=False)
     told = False
 
     def tell(link: str) -> None:

@@ -18,6 +18,8 @@ COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "b
 #: more slots than this are shown by their jobs only
 MOST_SLOTS = 64
 DECISIONS = 6
+#: where the policy has given no reason
+_WAITS = {"waiting": "waits for its turn"}
 
 
 def is_live(console: Console) -> bool:
@@ -79,7 +81,7 @@ def _jobs(jobs: Iterable[dict[str, Any]], color: dict[str, str], now: float) -> 
             _number(job["accuracy"], ".3f"),
             duration(age),
             eta(job) or "",
-            job["message"] or job["note"],
+            job["message"] or job["note"] or _WAITS.get(job["state"], ""),
             style=style,
         )
     return table

@@ -48,6 +48,7 @@ def up(
     from ones.control import background
     from ones.control.server import Ready, serve
     from ones.control.statedir import StateDir
+    from ones.lab.warm import warm_up
 
     found = effective(
         section="service",
@@ -62,6 +63,7 @@ def up(
     if service.slots is not None and service.slots < 1:
         raise InvalidSettingError(f"slots: {service.slots} is not at least 1")
     chosen = {service.policy: policy_settings(found, service.policy, set_ or [])}
+    warm_up(service.policy, chosen[service.policy])
 
     def show(ready: Ready) -> None:
         if json:

@@ -25,6 +25,7 @@ from ones.errors import UserError, WorldError
 from ones.lab.runs import LOG_NAME, Run, RunSpec
 from ones.lab.scene import Client, Scene, look
 from ones.lab.scripts import check_installed, examples
+from ones.lab.warm import warm_up
 
 SLOTS = 4
 POLICY, RIVAL = "ones", "fifo"
@@ -85,6 +86,7 @@ def demo(
         settings = ServiceSettings(
             state=str(state), port=0, slots=SLOTS, policy=POLICY, grace_seconds=2.0
         )
+        warm_up(POLICY)
         address = background.start(settings, {})
         client = connect(address.url, StateDir(state).read_token() or "")
         temporary = state / "tmp"  # torch leaves files there
