@@ -17,7 +17,10 @@ def link(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
-    """Print a link that logs a browser in to the web page: once, within ten minutes."""
+    """Print a link that logs a browser in to the web page: once, within ten minutes.
+
+    Example: ones link
+    """
     url = connect(state).post("/api/link")["url"]
     if json:
         print_json({"link": url})
