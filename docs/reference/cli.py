@@ -19,6 +19,10 @@ EXAMPLES = {
     "ones demo": "ones demo --keep out/demo",
     "ones replay": "ones replay out/equi/run.jsonl",
     "ones config": "ones config --json",
+    "ones link": "ones link",
+    "ones top": "ones top",
+    "ones doctor": "ones doctor --json",
+    "ones run": 'ones run --slots 4 --schedule "0:1,50:2,120:4,200:1" -- python train.py',
     "ones trace inspect": "ones trace inspect trace.csv --gpus 64",
     "ones bench sim": "ones bench sim --gpus 64,1024 --jobs 5000,20000 --json",
 }

@@ -168,7 +168,7 @@ def record(
 ) -> None:
     """Write the run log of the service as a file. It may be running, or not.
 
-    Example: ones trace record --out week.jsonl && ones sim --workload week.jsonl --policy fifo
+    Example: ones trace record --out week.jsonl
     """
     from ones.control.logfile import write_run_log
     from ones.control.statedir import StateDir

@@ -160,7 +160,7 @@ def test_usual_sizes_are_powers_of_two_then_whole_nodes_ever_coarser() -> None:
     assert usual_sizes(8, 8).tolist() == [1, 2, 4, 8]
     assert usual_sizes(13, 6).tolist() == [1, 2, 4, 6, 12]
     assert usual_sizes(3, 8).tolist() == [1, 2]
-    assert usual_sizes(64, 4).tolist() == [1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 60]
+    assert usual_sizes(64, 4).tolist() == [1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 60, 64]
 
 
 @given(st.integers(1, 5000), st.integers(1, 64))

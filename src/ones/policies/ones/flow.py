@@ -118,4 +118,7 @@ def usual_sizes(most: int, per_node: int) -> Ints:
     while nodes * per_node <= most:
         sizes.append(nodes * per_node)
         nodes += max(1, nodes // 4)
+    whole = most // per_node * per_node
+    if sizes[-1] < whole:
+        sizes.append(whole)  # who is alone may have them all
     return np.array(sizes, np.int64)

@@ -68,7 +68,7 @@ class OnesSettings:
     sizes: str = _choice(
         "tried",
         ("tried", "limit"),
-        "33: GPUs up to twice what its kind has tried, or one for each base batch of the limit",
+        "33: GPUs by what its kind has tried, or one for each base batch of the limit",
     )
     exploration: float = field(
         default=8.0, metadata={"help": "33: GPUs that a job may be given, over what was tried"}
@@ -148,7 +148,8 @@ class OnesSettings:
 
 
 _LEAST = {
-    "ageing": 0, "least_run": 0, "stay_seconds": 1, "ripening": 0, "epoch_growth": 1,
+    "ageing": 0, "least_run": 0, "exploration": 1, "stay_seconds": 1, "ripening": 0,
+    "epoch_growth": 1,
     "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
     "idle_generations": 0, "patience": 1, "spacing": 0, "least_stay": 0, "warmup_steps": 0,
     "growth": 1, "most_base_batches": 1, "least_steps": 1, "most_gpus": 1,
