@@ -52,6 +52,7 @@ class _Bucket:
         self.used = self.flat[at : at + len(parameters)]
         self.notices = self.flat[at + len(parameters) :] if notices else None
         self.missing = 0
+        self.done = [False] * len(parameters)  # by place: a tensor's hash costs a microsecond
 
 
 def _view_like(flat: Tensor, p: Parameter) -> Tensor:
@@ -95,10 +96,9 @@ class Buckets:
         device = trained[-1].device
         self._own_notices = None if exact else torch.zeros(len(Notice), device=device)
         self._handles: list[Any] = []
-        self._slots: dict[Parameter, tuple[_Bucket, int]] = {}
+        self._trained = [p for bucket in self._buckets for p in bucket.parameters]
         for bucket in self._buckets:
             for index, p in enumerate(bucket.parameters):
-                self._slots[p] = (bucket, index)
                 register: Any = p.register_post_accumulate_grad_hook
                 self._handles.append(register(self._hook(bucket, index)))
         # a number on the CPU, so that it is an argument of the kernel, and of dimension 0: three
@@ -107,7 +107,6 @@ class Buckets:
         self._group: Group | None = None
         self._works: list[Any] = []
         self._next = 0  # bucket to start
-        self._done: set[Parameter] = set()
         self._squares: list[Tensor] | None = None
         self._problem = ""  # words only: an exception would keep the connections open
 
@@ -131,16 +130,17 @@ class Buckets:
         self._group = group
         self._weight.fill_(weight)
         self._next, self._problem = 0, ""
-        self._done.clear()
         self._works.clear()
         self._squares = [] if measure else None
         for bucket in self._buckets:
             bucket.missing = len(bucket.parameters)
+            bucket.done = [False] * bucket.missing
             bucket.used.fill_(1.0)
         values = self.notices
         values.zero_()
         for notice, value in notices.items():
-            values[notice] = value
+            if isinstance(value, Tensor) or value:  # each write costs microseconds
+                values[notice] = value
 
     def add_up(self, tensor: Tensor) -> None:
         """One more small sum, started at once; it is complete after `finish`."""
@@ -152,10 +152,12 @@ class Buckets:
         assert group is not None
         holes = False
         for bucket in self._buckets:
+            if bucket.missing == 0:
+                continue
+            holes = True
             for index, p in enumerate(bucket.parameters):
-                if p in self._done:
+                if bucket.done[index]:
                     continue
-                holes = True
                 if p.grad is None:
                     bucket.views[index].zero_()
                     bucket.used[index] = 0.0
@@ -195,7 +197,7 @@ class Buckets:
 
     def square_of_gradients(self) -> float:
         """Squared norm of the reduced gradient."""
-        norms = torch._foreach_norm([p.grad for p in self._slots if p.grad is not None])
+        norms = torch._foreach_norm([p.grad for p in self._trained if p.grad is not None])
         return float(torch.stack([n.double() for n in norms]).square().sum()) if norms else 0.0
 
     def remove(self) -> None:
@@ -211,12 +213,12 @@ class Buckets:
             group = self._group
             if group is None:
                 return
-            if parameter in self._done:
+            if bucket.done[index]:
                 raise UserError(
                     "a parameter got two gradients in one backward (re-entrant checkpointing?):"
                     " use torch.utils.checkpoint with use_reentrant=False"
                 )
-            self._done.add(parameter)
+            bucket.done[index] = True
             self._fill(bucket, index, parameter)
             bucket.missing -= 1
             if bucket.missing == 0:
