@@ -1,0 +1,89 @@
+"""`ones bench rescale` and `ones bench overhead`: what they compute, and that they measure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ones.lab import bench_overhead, bench_rescale
+from ones.lab.bench_moments import Step, Trace, pause_of_restart, pauses_in_place, read_trace
+from ones.lab.bench_overhead import more_percent
+from ones.lab.bench_rescale import paper_sizes
+
+
+def trace(rank: int, *steps: tuple[int, int, float, float]) -> Trace:
+    return Trace([Step(w, n, begin, end, rank) for w, n, begin, end in steps], rank=rank)
+
+
+def test_the_longest_pause_of_those_who_stay_counts() -> None:
+    stays = trace(0, (2, 1, 0.0, 1.0), (4, 2, 1.5, 2.0))
+    slower = trace(1, (2, 1, 0.0, 1.1), (4, 2, 1.9, 2.2))
+    newcomers = [trace(n, (4, 2, 1.9, 2.5)) for n in (2, 3)]
+    (pause,) = pauses_in_place([stays, slower, *newcomers])
+    assert (pause.before, pause.after) == (2, 4)
+    assert pause.seconds == pytest.approx(0.8)
+    assert pause.main == pytest.approx(0.5)
+    assert pause.until_stepped == pytest.approx(2.5 - 1.1)
+
+
+def test_a_change_that_not_all_have_written_does_not_count_yet() -> None:
+    stays = trace(0, (2, 1, 0.0, 1.0), (4, 2, 1.5, 2.0))
+    assert pauses_in_place([stays, trace(1, (2, 1, 0.0, 1.1))]) == []
+
+
+def test_a_restart_lasts_until_the_ranks_that_were_there_may_begin() -> None:
+    old = [trace(0, (1, 7, 0.0, 1.0), (1, 8, 1.0, 2.0))]
+    new = [trace(0, (2, 7, 5.0, 6.0)), trace(1, (2, 7, 5.5, 6.5))]
+    pause = pause_of_restart(old, new)
+    assert pause.seconds == 3.0
+    assert pause.until_stepped == 4.5
+    assert pause.lost == 2  # 7 and 8 are made again
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    line = {"workers": 1, "step": 1, "begin": 0.0, "end": 1.0, "rank": 0}
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps(line) + "\n" + json.dumps(line)[:20])
+    assert read_trace(file).steps == [Step(**line)]
+
+
+def test_the_sizes_of_the_paper() -> None:
+    sizes = paper_sizes()
+    assert (min(sizes), max(sizes)) == (25.0, 537.0)
+
+
+def test_an_interval_of_paired_ratios() -> None:
+    rival = np.array([1.0, 2.0, 4.0, 8.0] * 10)
+    noise = np.tile([1.0, 1.1], 20)
+    middle, low, high = more_percent(rival * noise, rival)
+    assert low <= middle <= high
+    assert low >= 0.0
+    assert high <= 10.0 + 1e-9
+
+
+@pytest.mark.slow
+def test_a_tiny_job_is_paused_and_restarted() -> None:
+    rows = bench_rescale.bench_rescale([0.3], repeats=1, chain=(1, 2, 1))
+    assert {(row["change"], row["rival"]) for row in rows} == {
+        (change, rival) for change in ("1->2", "2->1") for rival in ("checkpoint", "zygote")
+    }
+    for row in rows:
+        parts = ("agree_ms", "connect_ms", "state_ms", "resume_ms")
+        assert 0 < row["pause_ms"] < row["rival_pause_ms"]
+        assert row["ratio"] > 1
+        assert row["n"] == 1
+        assert sum(row[part] for part in parts) == pytest.approx(row["pause_ms"], abs=50)
+        assert row["rival_steps_lost"] == 0
+
+
+@pytest.mark.slow
+def test_steps_of_two_workers_are_compared_with_ddp() -> None:
+    (row,) = bench_overhead.bench_overhead(["cnn"], [2], pairs=4, steps=3)
+    assert row["n"] == 4
+    assert row["step_ms"] > 0
+    assert row["rival_step_ms"] > 0
+    assert row["overhead_percent_low"] <= row["overhead_percent"] <= row["overhead_percent_high"]
+    assert 0 < row["elastic_us_per_step"] < 10_000
