@@ -226,3 +226,12 @@ def test_its_decisions_say_why_and_its_forecasts_hold_the_end_between_them() -> 
     late = forecasts[len(forecasts) // 2 :]
     held = sum(f.low <= ends[j] <= f.high for j, f in late)
     assert held > 0.5 * len(late)
+
+
+@pytest.mark.parametrize("policy", PROFILES)
+def test_who_waits_is_told_why_once(policy: str) -> None:
+    _, log = play(policy, [job(f"j{i}", 1.0 + i, epochs=3) for i in range(4)], 2)
+    plans = [entry for entry in log if isinstance(entry, Plan)]
+    waiting = [n for plan in plans for j, n in plan.notes.items() if j == "j3" and "waits" in n]
+    assert len(waiting) == 1, waiting
+    assert "GPU-seconds left" in waiting[0]

@@ -44,6 +44,8 @@ def deploy(
             if job.wanted is not None:
                 edit.drop(job.id)
                 notes[job.id] = f"preempted: {_why(question, i)}"
+            elif not job.note.startswith(("waits", "preempted")):
+                notes[job.id] = f"waits: {_why(question, i)}"
             continue
         gpus = places[job.id]
         left = float(question.remaining[i])
