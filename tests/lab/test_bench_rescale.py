@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +45,11 @@ def test_a_restart_lasts_until_the_ranks_that_were_there_may_begin() -> None:
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
-    line = {"workers": 1, "step": 1, "begin": 0.0, "end": 1.0, "rank": 0}
+    step = Step(workers=1, step=1, begin=0.0, end=1.0, rank=0)
+    line = json.dumps(asdict(step))
     file = tmp_path / "a.jsonl"
-    file.write_text(json.dumps(line) + "\n" + json.dumps(line)[:20])
-    assert read_trace(file).steps == [Step(**line)]
+    file.write_text(line + "\n" + line[:20])
+    assert read_trace(file).steps == [step]
 
 
 def test_the_sizes_of_the_paper() -> None:
