@@ -290,8 +290,8 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path) -> None:
     rows = tmp_path / "out" / FILE_NAME
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # as in a terminal
+        start_new_session=True,  # and Ctrl-C as in a terminal:
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as process:  # fmt: skip
         until = time.monotonic() + 60
         while not (rows.exists() and rows.read_text().count("\n") >= 3):
