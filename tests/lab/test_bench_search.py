@@ -12,9 +12,9 @@ from ones.lab.bench_search import (
     bench_search,
     example,
     gap_percent,
-    optimum,
 )
 from ones.models.allocation import total
+from ones.policies.ones.problem import optimum
 from tests.policies.ones.problems import check
 
 PROMISED = {

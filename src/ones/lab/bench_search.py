@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ones.lab.bench import alone, peak_mb
-from ones.models.allocation import exact, greedy, total
+from ones.models.allocation import greedy, total
 from ones.policies.ones import reference
-from ones.policies.ones.problem import Problem
+from ones.policies.ones.problem import Problem, optimum
 from ones.policies.ones.search import Search, SearchOptions
 
 #: (GPUs, jobs, population)
@@ -112,16 +112,6 @@ def after_an_event(problem: Problem, held: NDArray[np.int32], *, seed: int = 2) 
         processed=processed,
         extra=extra,
         work=problem.work * rng.lognormal(0, 0.1, problem.work.shape),
-    )
-
-
-def optimum(problem: Problem) -> NDArray[np.int32]:
-    """The exact division at mean work, with the new jobs that must run."""
-    must = np.zeros(len(problem.keys), np.bool_)
-    must[problem.first_in()] = True
-    table = problem.table(problem.work.mean(axis=0))
-    return exact(
-        table, problem.least, problem.most, problem.gpus, must_run=must, use_all=problem.use_all
     )
 
 

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from ones.core.cluster import Cluster
 from ones.core.view import View
 from ones.lab.bench import alone, peak_mb
-from ones.lab.bench_search import anneal, gap_percent, optimum, start_up
+from ones.lab.bench_search import anneal, gap_percent, start_up
 from ones.models.allocation import greedy
 from ones.models.packing import Room
 from ones.policies.ones.policy import Ones
-from ones.policies.ones.problem import Problem
+from ones.policies.ones.problem import Problem, optimum
 from ones.policies.ones.question import Question
 from ones.policies.ones.search import Search
 from ones.policies.pollux.search import divide

@@ -22,11 +22,10 @@ from ones.core.plan import PlanAdopted, Prepare, Rescale, Start
 from ones.core.policy import Decision
 from ones.core.schedule import Schedule
 from ones.core.view import JobView, View
-from ones.models.allocation import exact
 from ones.policies.ones.deploy import allocate, deploy
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.limits import ArrivalRate, BatchLimits
-from ones.policies.ones.problem import Problem
+from ones.policies.ones.problem import optimum
 from ones.policies.ones.progress import Features, ProgressModel, ProgressSettings, features_of
 from ones.policies.ones.question import (
     UNKNOWN_DATASET,
@@ -41,8 +40,8 @@ from ones.policies.ones.search import PAPER, Search, SearchOptions
 from ones.policies.ones.settings import OnesSettings, PaperSettings
 from ones.policies.ones.speeds import Speeds
 
-#: between two generations, when nothing else happens
-IDLE_SECONDS = 1.0
+#: between two generations, when nothing else happens: of the paper's update rule, and of ours
+IDLE_SECONDS = {"epochs": 1.0, "events": 2.0}
 #: a job must stay so many times what a change costs it
 STAY_FACTOR = 10.0
 _DRAWS = 1  # what a random number is for
@@ -187,7 +186,7 @@ class Ones:
         search = self._search_for(view)
         search.refresh(question.problem)
         if self._settings.seeds:
-            search.add(_exact(question.problem), question.problem)
+            search.add(optimum(question.problem), question.problem)
         search.evolve(question.problem, generations)
 
     def _search_for(self, view: View) -> Search:
@@ -341,8 +340,7 @@ class Ones:
         wake = inf
         search = self._search
         if self._settings.idle_generations and search and search.stalled < self._settings.patience:
-            events = self._settings.update == "events"
-            wake = view.now + (2.0 if events else IDLE_SECONDS)
+            wake = view.now + IDLE_SECONDS[self._settings.update]
         if wait_until > view.now:
             wake = min(wake, wait_until)
         return wake
@@ -411,16 +409,6 @@ class OnesPaper(Ones):
     """The closest reading of the text that can run."""
 
     Settings: ClassVar[type[OnesSettings]] = PaperSettings
-
-
-def _exact(problem: Problem) -> NDArray[np.int32]:
-    """The best division, if a job's cost depended on its own number of GPUs alone."""
-    must = np.zeros(len(problem.keys), np.bool_)
-    must[problem.first_in()] = True
-    table = problem.table(problem.work.mean(axis=0))
-    return exact(
-        table, problem.least, problem.most, problem.gpus, must_run=must, use_all=problem.use_all
-    )
 
 
 def _only_starts(question: Question) -> NDArray[np.int32]:

@@ -12,6 +12,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from ones.models.allocation import exact
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Keys = NDArray[np.int64]
@@ -112,3 +114,13 @@ class Problem:
         for values in (self.keys, self.least, self.most, self.held, self.new):
             digest.update(values.tobytes())
         return digest.hexdigest()
+
+
+def optimum(problem: Problem) -> Ints:
+    """The exact division at mean work, with the jobs that must run: seed and yardstick."""
+    must = np.zeros(len(problem.keys), np.bool_)
+    must[problem.first_in()] = True
+    table = problem.table(problem.work.mean(axis=0))
+    return exact(
+        table, problem.least, problem.most, problem.gpus, must_run=must, use_all=problem.use_all
+    )

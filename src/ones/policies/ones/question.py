@@ -254,7 +254,7 @@ def _flow_time(
     gpus = max(1, view.cluster.n_gpus)
     usual = usual_sizes(min(gpus, settings.most_gpus), per_node)
     single = np.array([c.rates[0] for c in choices])  # with one GPU, or the least it takes
-    speedups = np.array([_speedup(c, usual, job) for c, job in zip(choices, jobs, strict=True)])
+    speedups = np.array([_speedup(c, usual) for c in choices])
     seconds = work / single
     weights = flow_weights(
         seconds,
@@ -282,7 +282,7 @@ def _flow_time(
     return {"cost": cost, "extra": np.zeros_like(cost), "work": weights}
 
 
-def _speedup(choices: Choices, usual: Ints, job: JobView) -> Floats:
+def _speedup(choices: Choices, usual: Ints) -> Floats:
     """Over one GPU, at all sizes: beyond what may be had now it is taken to go on as usual."""
     known = np.searchsorted(choices.sizes, usual, side="right") - 1
     rates = np.maximum.accumulate(choices.rates)
