@@ -100,7 +100,7 @@ def test_a_report_is_acknowledged_only_when_it_is_on_disk_and_counts_once(
     for _ in range(6):
         engine._next_tick = float("inf")  # the clock has nothing to say here
         engine.post(lambda: None)
-        if len(engine._out):
+        if len(engine.out):
             turn()
         else:
             engine._inbox.get()()
@@ -109,5 +109,5 @@ def test_a_report_is_acknowledged_only_when_it_is_on_disk_and_counts_once(
     store.flush()
     assert (worker.safe, told) == (2, [None])
     hear(engine, store, message, told.append)
-    assert not engine._out, "a report that comes again is known"
+    assert not engine.out, "a report that comes again is known"
     launcher.close(kill=True)

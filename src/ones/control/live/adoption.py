@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW, LiveJob, LiveWorker, gpu_of, plan_of
+from ones.control.live.orders import begin
 from ones.control.schema import heard
 from ones.control.store import Store
 from ones.control.submission import Submission, submissions_of
@@ -44,7 +45,7 @@ def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) ->
         order = _order_of(record)
         if order is not None:
             assert record.in_flight is not None
-            engine.begin(order, record.in_flight.plan)
+            begin(engine, order, record.in_flight.plan)
             _count_ready(engine.jobs[job_id], record)
     # what ended meanwhile is told after the orders stand again, so that it finds them
     for process in found.values():

@@ -7,8 +7,10 @@ number there, and is known.
 
 from __future__ import annotations
 
+from ones.control.live.departures import done as said_done
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import Kind, LiveJob, LiveWorker, gpu_of
+from ones.control.live.orders import give_up_rescale, publish_if_all_joined
 from ones.control.live.reports import as_event
 from ones.control.schema import heard
 from ones.control.store import Done, Operation, Store, upsert
@@ -71,7 +73,7 @@ def _take(
             return _switch_failed(engine, job, report)
         case wire.Leaving():
             if report.done:
-                return engine.done(job, worker)
+                return said_done(engine, job, worker)
             worker.leaving = True
         case wire.StoreStarted():
             job.store = report.address
@@ -96,7 +98,7 @@ def _joined(engine: LiveEngine, job: LiveJob, worker: LiveWorker, report: wire.J
             max_local_batch=report.max_local_batch,
         )
     # after the brain has heard of it, which then knows the batch as well
-    engine.post(lambda: engine.publish_if_all_joined(job))
+    engine.post(lambda: publish_if_all_joined(engine, job))
     return is_first
 
 
@@ -123,6 +125,6 @@ def _switch_failed(engine: LiveEngine, job: LiveJob, report: wire.SwitchFailed) 
     if order is None or order.kind is Kind.STOP or report.plan not in (0, order.plan):
         return False
     if order.kind is Kind.RESCALE:
-        engine.give_up_rescale(job, report.reason)
+        give_up_rescale(engine, job, report.reason)
         return False
     return True  # of a start: the core stops those who are there

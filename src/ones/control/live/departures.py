@@ -1,0 +1,111 @@
+"""Processes that start and end, as the launcher tells it: did one leave, was it lost, or is the
+job done?"""
+
+from __future__ import annotations
+
+from ones.control.live.floor import Floor
+from ones.control.live.jobs import NOW, Kind, LiveJob, LiveWorker
+from ones.control.live.orders import end, forget, give_up_rescale
+from ones.core import events as ev
+from ones.core.job import EndReason, Generation
+from ones.exec import Exit
+
+
+def started(floor: Floor, launch: str) -> None:
+    job, worker = floor.find(launch)
+    if job is None or worker is None or job.elastic:
+        return
+    count_as_ready(floor, job, worker)
+
+
+def count_as_ready(floor: Floor, job: LiveJob, worker: LiveWorker) -> None:
+    """A script that does not join trains as soon as it runs, for all we know."""
+    if job.pending is not None and job.pending.kind is Kind.START:
+        generation = Generation(job.pending.plan)
+        for gpu in worker.gpus:
+            floor.say(ev.WorkerReady(NOW, job.id, generation, gpu))
+        job.pending = None
+
+
+def exited(floor: Floor, launch: str, exit: Exit) -> None:
+    """Nothing of it is left. Did it leave, was it lost, or is the job done?"""
+    job, worker = floor.find(launch)
+    if job is None or worker is None:
+        return
+    del job.workers[launch]
+    worker.alive = False
+    floor.mailbox.drop(launch)
+    floor.last_word.pop(launch, None)
+    if job.ended:
+        _let_quiet_ones_leave(floor, job)
+        _left(floor, job, worker)
+        if not job.workers:
+            forget(floor, job)
+        return
+    if worker.condemned:
+        lost(floor, job, worker, worker.condemned)
+        return
+    told = worker.leaving or (job.pending is not None and job.pending.kind is Kind.STOP)
+    # stopped by somebody beside us, or with the machine: that costs no try either
+    if (told and exit.clean) or exit.cause in ("stopped", "reboot"):
+        _left(floor, job, worker)
+    elif exit.clean or worker.done:
+        _left_quietly(floor, job, worker)
+    else:
+        lost(floor, job, worker, exit.told())
+
+
+def _left(floor: Floor, job: LiveJob, worker: LiveWorker) -> None:
+    generation = _newest(job, worker)
+    for gpu in worker.gpus:
+        floor.say(ev.WorkerLeft(NOW, job.id, generation, gpu))
+
+
+def lost(floor: Floor, job: LiveJob, worker: LiveWorker, reason: str) -> None:
+    generation = _newest(job, worker)
+    order = job.pending
+    for gpu in worker.gpus:
+        floor.say(ev.WorkerLost(NOW, job.id, generation, gpu, reason))
+    if order is None or order.kind is not Kind.RESCALE or order.published:
+        return
+    if worker.plan == order.plan:  # a newcomer, and nobody has been told of it yet
+        give_up_rescale(floor, job, f"worker {worker.name} died: {reason}")
+
+
+def done(floor: Floor, job: LiveJob, worker: LiveWorker) -> bool:
+    """A worker says that the job is done. It is when all say so: the one that reports for all
+    may be the last."""
+    worker.done = True
+    return _done_if_all_are(floor, job)
+
+
+def _done_if_all_are(floor: Floor, job: LiveJob) -> bool:
+    job.quiet_since = min(job.quiet_since, floor.clock.now())
+    if not all(w.done or w.leaving for w in job.workers.values()):
+        return False
+    end(floor, job)
+    return True
+
+
+def _left_quietly(floor: Floor, job: LiveJob, worker: LiveWorker) -> None:
+    """Exit code 0, said to be done or without a word: the job is done if all go so."""
+    job.quiet.append(worker)
+    if _done_if_all_are(floor, job):
+        say_done(floor, job)
+
+
+def say_done(floor: Floor, job: LiveJob) -> None:
+    generation = max([job.generation, *(Generation(w.plan) for w in job.quiet)])
+    floor.say(ev.JobEnded(NOW, job.id, EndReason.FINISHED, generation=generation))
+    _let_quiet_ones_leave(floor, job)
+
+
+def _let_quiet_ones_leave(floor: Floor, job: LiveJob) -> None:
+    quiet, job.quiet = job.quiet, []
+    for worker in quiet:
+        _left(floor, job, worker)
+
+
+def _newest(job: LiveJob, worker: LiveWorker) -> Generation:
+    """A generation that is not older than the one that put the worker where it is."""
+    return max(job.generation, Generation(worker.plan))
