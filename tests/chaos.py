@@ -111,6 +111,11 @@ class ChaosEngine:
                 at = self._dice.uniform(5, 60)
                 self._later(at, ev.NodeDraining(at, node))
                 self._later(at + 20, ("up", node))
+            elif self._dice.random() < 2 * trouble:
+                at = self._dice.uniform(5, 60)
+                gpu = Gpu(node, self._dice.randrange(self._nodes[node]))
+                self._later(at, ev.GpuSetAside(at, gpu, "chaos"))
+                self._later(at + 20, ev.GpuReturned(at + 20, gpu))
 
     def _later(self, at: float, what: Event | tuple[str, Any]) -> None:
         self._counter += 1

@@ -97,6 +97,10 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
         "Enough steps have been made in a configuration to know its speed.",
     ),
     (
+        ev.JobFoundFixed(317.0, BERT, FIRST),
+        "Nobody knew that the script does not join; the core leaves the job alone from now on.",
+    ),
+    (
         ev.MemoryLimitLearned(at=40.0, job=BERT, generation=FIRST, max_local_batch=160),
         "A batch did not fit, or the most that fits has been estimated.",
     ),
@@ -121,6 +125,11 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
     (ev.NodeUp(300.0, NodeId("n1"), 4), "A node is new, back, or no longer draining."),
     (ev.NodeDraining(80.0, NodeId("n1")), "An operator wants the node empty. Nobody new comes."),
     (ev.NodeDown(95.5, NodeId("n1")), "A node has failed or was taken away."),
+    (
+        ev.GpuSetAside(97.0, Gpu(NODE, 2), "5 workers died there in a row"),
+        "Somebody outside uses the GPU, it fails again and again, or an operator says so.",
+    ),
+    (ev.GpuReturned(150.0, Gpu(NODE, 2)), "It is free again, or an operator says so."),
     (ev.CancelRequested(200.0, BERT, "ada"), "A user wants the job ended. `Finish` follows."),
     (
         ev.PriorityChanged(90.0, BERT, 5.0),

@@ -24,6 +24,7 @@ from ones.core import (
     drive,
 )
 from ones.core import events as ev
+from ones.core.cluster import Gpu
 from ones.core.job import Job, JobId
 from ones.core.plan import Start
 from ones.models.oracle import Ahead
@@ -179,6 +180,25 @@ def test_it_bears_jobs_of_which_nothing_is_known(name: str) -> None:
         brain.handle(ev.JobSubmitted(0.0, Job(id=JobId(f"j{i}"), submitted_at=0.0)))
     brain.handle(ev.Woke(100.0))
     assert len(brain.state.schedule) == 3
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_it_gives_nobody_a_gpu_that_was_set_aside(name: str) -> None:
+    cluster = Cluster.of(8)
+    brain = Brain(cluster, fresh(name, seed=1))
+    aside = [Gpu(NodeId("n0"), 1), Gpu(NodeId("n1"), 3)]
+    brain.handle(ev.GpuSetAside(0.0, aside[0], "broken"))
+    for i in range(12):  # more than there is room for; a decision for such a GPU is refused
+        job = Job(id=JobId(f"j{i}"), submitted_at=1.0, requested_batch=64)
+        brain.handle(ev.JobSubmitted(1.0, job))
+    brain.handle(ev.GpuSetAside(2.0, aside[1], "broken"))
+    for at in (60.0, 600.0, 6000.0):
+        brain.handle(ev.Woke(at))
+        assert aside[0] not in brain.state.assigned
+    brain.handle(ev.GpuReturned(6001.0, aside[0]))
+    for at in (6060.0, 6600.0, 12_000.0):
+        brain.handle(ev.Woke(at))
+    assert aside[0] in brain.state.assigned, "it is used again"
 
 
 @pytest.mark.parametrize("name", POLICIES)

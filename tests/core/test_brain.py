@@ -414,8 +414,48 @@ def test_a_draining_node_keeps_its_workers_and_gets_no_new_ones() -> None:
     brain.handle(ev.NodeDraining(2.0, N0))
     assert len(brain.state.free) == 0
     wish.target = Schedule({A: on(0, 1)})
-    with pytest.raises(BrokenPolicyError, match="whose node is draining"):
+    with pytest.raises(BrokenPolicyError, match="which is draining"):
         brain.handle(ev.Woke(3.0))
+
+
+def test_a_gpu_that_was_set_aside_keeps_its_worker_and_gets_no_new_one() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = brain.state.schedule
+    for index in (0, 1):
+        brain.handle(ev.GpuSetAside(2.0, gpu(index), "it fails"))
+    brain.handle(ev.GpuSetAside(2.0, gpu(1), "it fails"))
+    assert brain.state.dropped["duplicate"] == 1
+    assert gpu(1) not in brain.state.free
+    assert gpu(2) in brain.state.free, "the others of its node are not meant"
+    assert brain.state.schedule[A].gpus == (gpu(0),), "who is there may stay"
+    wish.target = Schedule({A: on(0, 1)})
+    with pytest.raises(BrokenPolicyError, match=f"{gpu(1)}, which is draining"):
+        brain.handle(ev.Woke(3.0))
+    wish.target = brain.state.schedule
+    brain.handle(ev.NodeDraining(4.0, N0))
+    brain.handle(ev.NodeUp(5.0, N0, brain.state.cluster.nodes[N0].gpus))
+    assert gpu(1) not in brain.state.free, "a node that may be used again says nothing of its GPUs"
+    brain.handle(ev.GpuReturned(6.0, gpu(1)))
+    assert gpu(1) in brain.state.free
+    brain.handle(ev.GpuReturned(6.0, gpu(1)))
+    assert brain.state.dropped["unknown"] == 1
+
+
+def test_a_job_that_never_joined_is_left_alone_from_then_on() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    wish.target = brain.state.schedule
+    brain.handle(ev.JobFoundFixed(300.0, A, FIRST))
+    ready(brain, A, 300.0)
+    assert brain.state.view().job(A).pinned
+    assert not brain.state.view().job(A).job.elastic
+    wish.target = Schedule({A: on(0, 1)})
+    with pytest.raises(BrokenPolicyError, match="a is in transition and was to be changed"):
+        brain.handle(ev.Woke(301.0))
 
 
 def epoch(

@@ -42,6 +42,7 @@ class Node:
     gpus: int
     state: NodeState = NodeState.UP
     position: int = 0  # its place in the cluster's order; set by the cluster
+    aside: tuple[int, ...] = ()  # GPUs of it that draining holds for, whatever holds for the rest
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
@@ -91,9 +92,13 @@ class Cluster:
                     yield Gpu(node.id, index)
 
     def state_of(self, gpu: Gpu) -> NodeState | None:
-        """The state of its node; None if there is no such GPU."""
+        """That of its node, or draining if it was set aside; None if there is no such GPU."""
         node = self._nodes.get(gpu.node)
-        return node.state if node is not None and 0 <= gpu.index < node.gpus else None
+        if node is None or not 0 <= gpu.index < node.gpus:
+            return None
+        if node.aside and gpu.index in node.aside and node.state is NodeState.UP:
+            return NodeState.DRAINING
+        return node.state
 
     def with_node(self, node: Node) -> Cluster:
         """The cluster with this node added, or changed where it stands."""

@@ -35,6 +35,15 @@ class JobDescribed:
     max_local_batch: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class JobFoundFixed:
+    """Its script runs and has not joined: from now on it is a job that is not elastic."""
+
+    at: float
+    job: JobId
+    generation: Generation
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsDone:
     """Between two epochs. Counts from the start of the epoch: a resent report is harmless."""
@@ -163,6 +172,23 @@ class NodeDown:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSetAside:
+    """One GPU of a node is to be left: who is there may stay, nobody new comes."""
+
+    at: float
+    gpu: Gpu
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReturned:
+    """A GPU that was set aside may be used again."""
+
+    at: float
+    gpu: Gpu
+
+
+@dataclass(frozen=True, slots=True)
 class CancelRequested:
     """A user wants a job to end."""
 
@@ -209,6 +235,7 @@ class Woke:
 
 JobReport = (
     JobDescribed
+    | JobFoundFixed
     | StepsDone
     | EpochFinished
     | ThroughputMeasured
@@ -226,6 +253,8 @@ Event = (
     | NodeUp
     | NodeDraining
     | NodeDown
+    | GpuSetAside
+    | GpuReturned
     | CancelRequested
     | PriorityChanged
     | OwnerLimitSet
@@ -246,6 +275,8 @@ CAPACITY_EVENTS: frozenset[type[Event]] = frozenset(
         NodeUp,
         NodeDraining,
         NodeDown,
+        GpuSetAside,
+        GpuReturned,
         Woke,
     }
 )

@@ -110,6 +110,16 @@ def _described(tables: Tables, event: ev.JobDescribed) -> bool:
     return True
 
 
+def _found_fixed(tables: Tables, event: ev.JobFoundFixed) -> bool:
+    record = _reporting(tables, event)
+    if record is None:
+        return False
+    if not record.job.elastic or record.description is not None:
+        return tables.drop("duplicate")
+    record.job = replace(record.job, elastic=False)
+    return True
+
+
 def _steps_done(tables: Tables, event: ev.StepsDone) -> bool:
     record = _reporting(tables, event)
     if record is None:
@@ -280,7 +290,8 @@ def _node_up(tables: Tables, event: ev.NodeUp) -> bool:
         raise BrokenEngineError(
             f"node {event.node} has {known.gpus} GPUs and came up again with {event.gpus}"
         )
-    tables.set_node(Node(event.node, event.gpus))
+    aside = known.aside if known is not None and known.state is not NodeState.DOWN else ()
+    tables.set_node(Node(event.node, event.gpus, aside=aside))
     return True
 
 
@@ -307,6 +318,24 @@ def _node_down(tables: Tables, event: ev.NodeDown) -> bool:
     tables.set_node(replace(node, state=NodeState.DOWN))
     for _, (record, gpus) in sorted(hit.items()):
         losses.lose(tables, record, gpus, failed=False)
+    return True
+
+
+def _gpu_set_aside(tables: Tables, event: ev.GpuSetAside) -> bool:
+    node = tables.cluster.nodes.get(event.gpu.node)
+    if node is None or node.state is NodeState.DOWN or not 0 <= event.gpu.index < node.gpus:
+        return tables.drop("unknown")
+    if event.gpu.index in node.aside:
+        return tables.drop("duplicate")
+    tables.set_node(replace(node, aside=tuple(sorted((*node.aside, event.gpu.index)))))
+    return True
+
+
+def _gpu_returned(tables: Tables, event: ev.GpuReturned) -> bool:
+    node = tables.cluster.nodes.get(event.gpu.node)
+    if node is None or event.gpu.index not in node.aside:
+        return tables.drop("unknown")
+    tables.set_node(replace(node, aside=tuple(i for i in node.aside if i != event.gpu.index)))
     return True
 
 
@@ -354,6 +383,7 @@ def _prove(record: JobRecord) -> None:
 _HANDLERS: dict[type[ev.Event], Callable[[Tables, Any], bool]] = {
     ev.JobSubmitted: _submitted,
     ev.JobDescribed: _described,
+    ev.JobFoundFixed: _found_fixed,
     ev.StepsDone: _steps_done,
     ev.EpochFinished: _epoch_finished,
     ev.ThroughputMeasured: _throughput_measured,
@@ -366,6 +396,8 @@ _HANDLERS: dict[type[ev.Event], Callable[[Tables, Any], bool]] = {
     ev.NodeUp: _node_up,
     ev.NodeDraining: _node_draining,
     ev.NodeDown: _node_down,
+    ev.GpuSetAside: _gpu_set_aside,
+    ev.GpuReturned: _gpu_returned,
     ev.CancelRequested: _cancel_requested,
     ev.PriorityChanged: _priority_changed,
     ev.OwnerLimitSet: _owner_limit_set,

@@ -38,7 +38,7 @@ class FreeGpus:
         self._move(node, 0)
 
     def give(self, gpu: Gpu, node: Node) -> None:
-        if node.state is NodeState.UP:
+        if node.state is NodeState.UP and not (node.aside and gpu.index in node.aside):
             self._move(node, self._bits[node.id] | (1 << gpu.index))
 
     def take(self, gpu: Gpu, node: Node) -> None:

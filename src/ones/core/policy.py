@@ -90,7 +90,7 @@ def check(tables: Tables, changes: tuple[Change, ...]) -> None:
             if state is None or state is NodeState.DOWN:
                 raise BrokenPolicyError(f"{job} got GPU {gpu}, which is not there")
             if state is NodeState.DRAINING and gpu not in before:
-                raise BrokenPolicyError(f"{job} got GPU {gpu}, whose node is draining")
+                raise BrokenPolicyError(f"{job} got GPU {gpu}, which is draining")
             other = taken.setdefault(gpu, job)
             holder = tables.assigned.get(gpu)
             if other == job and holder is not None and holder != job:

@@ -48,10 +48,12 @@ def gpus_for(
     for job in movable:
         left = dict(wanted.get(job.id, {}))
         for gpu in job.wanted.gpus if job.wanted else ():
-            if left.get(gpu.node, 0) > 0 and gpu.node in free:
+            if view.cluster.state_of(gpu) is not NodeState.UP:
+                continue
+            if left.get(gpu.node, 0) > 0:
                 left[gpu.node] -= 1
                 chosen[job.id].append(gpu)
-            elif gpu.node in free:
+            else:
                 free[gpu.node].append(gpu)
     for gpus in free.values():
         gpus.sort(reverse=True)

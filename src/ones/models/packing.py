@@ -22,7 +22,7 @@ class Room:
 
     def __init__(self, view: View) -> None:
         self._free: FreeGpus = view.free
-        self._nodes = view.cluster.nodes
+        self._cluster, self._nodes = view.cluster, view.cluster.nodes
         self._width = view.cluster.width
         self._changed: dict[NodeId, list[Gpu]] = {}
         self._left = len(self._free)
@@ -31,9 +31,10 @@ class Room:
         return self._left
 
     def release(self, gpus: Iterable[Gpu]) -> None:
-        """GPUs that a job of this decision gives up; those of draining nodes are not for others."""
+        """GPUs that a job of this decision gives up; those of draining nodes, and
+        those set aside, are not for others."""
         for gpu in gpus:
-            if self._nodes[gpu.node].state is NodeState.UP:
+            if self._cluster.state_of(gpu) is NodeState.UP:
                 self._on(gpu.node).append(gpu)
                 self._left += 1
 
