@@ -15,11 +15,11 @@ from ones.exec.records import LOCK, LOG
 from ones.exec.remains import clear_up, take
 from ones.exec.supervisor import IDLE_SECONDS, Supervisor, complain
 
-USAGE = "usage: python -m ones.exec RUN_DIR [IDLE_SECONDS]"
+USAGE = "usage: python -m ones.exec RUN_DIR [IDLE_SECONDS [LEASE_FILE]]"
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) not in (2, 3):
+    if len(argv) not in (2, 3, 4):
         print(USAGE, file=sys.stderr)
         return 2
     run_dir = Path(argv[1]).absolute()
@@ -43,7 +43,8 @@ def main(argv: list[str]) -> int:
     print("ready", flush=True)
     _leave_the_terminal(run_dir)
     try:
-        Supervisor(run_dir, listener, float(argv[2]) if len(argv) > 2 else IDLE_SECONDS).run()
+        idle = float(argv[2]) if len(argv) > 2 else IDLE_SECONDS
+        Supervisor(run_dir, listener, idle, Path(argv[3]) if len(argv) > 3 else None).run()
     except BaseException as problem:
         complain(f"ones-exec fails: {problem!r}")
         raise

@@ -64,7 +64,7 @@ class Exit:
     code: int | None  # None: killed by a signal, or never started
     signal: int | None = None
     at: float
-    cause: str  # exited, stopped, not-started, lost, reboot
+    cause: str  # exited, stopped, fenced, not-started, lost, reboot
     message: str = ""
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ones.exec import lease
 from ones.exec.lines import Connection
 from ones.exec.processes import OF_JOB, carries, descendants, look, send
 from ones.exec.records import (
@@ -37,9 +38,14 @@ class Supervisor:
     """Owns the workers of one job on one node, from the first launch until nobody is left."""
 
     def __init__(
-        self, run_dir: Path, listener: socket.socket, idle_seconds: float = IDLE_SECONDS
+        self,
+        run_dir: Path,
+        listener: socket.socket,
+        idle_seconds: float = IDLE_SECONDS,
+        lease_file: Path | None = None,
     ) -> None:
         self._run_dir = run_dir
+        self._lease = lease_file
         self._listener = listener
         self._workers: dict[str, Worker] = {}  # those without a record, and unwritten ones
         self._over: dict[str, Exit] = {}
@@ -63,7 +69,9 @@ class Supervisor:
 
     def run(self) -> None:
         while not self._is_done():
-            for key, _ in self._selector.select(self._patience()):
+            ready = self._selector.select(self._patience())
+            self._heed_lease()
+            for key, _ in ready:
                 key.data()
             self._reap()
             self._attend_births()
@@ -86,7 +94,26 @@ class Supervisor:
 
     def _patience(self) -> float:
         if any(w.is_ending for w in self._workers.values()) or (
+    def _heed_lease(self) -> None:
+        """Without one nobody may run here: the slots may be somebody else's by now."""
+        if self._may_run:
+            return
+        for worker in [w for w in self._workers.values() if not w.fenced]:
+            complain(f"the lease of this node has run out: {worker.spec.id} is killed")
+            worker.fenced = True
+            self._stop(worker, 0.0)
+
+    @property
+    def _may_run(self) -> bool:
+        return self._lease is None or lease.left(self._lease) > 0
+
             self._zygote is not None and self._zygote.waiting
+        rest = self._rest()
+        if self._lease is None or all(w.fenced for w in self._workers.values()):
+            return rest
+        return min(rest, max(0.0, lease.left(self._lease)) + TICK_SECONDS)
+
+    def _rest(self) -> float:
         ):
             return TICK_SECONDS
         if any(w.unwritten for w in self._workers.values()):
@@ -157,6 +184,8 @@ class Supervisor:
         worker = Worker(self._run_dir, spec)
         try:
             write(directory, spec)
+        if not self._may_run:
+            raise ValueError(f"launch {spec.id}: its node is cut off from the cluster")
         except OSError:
             worker.close_output_end()
             os.close(worker.output)

@@ -32,6 +32,7 @@ class Worker:
         self.record: Exit | None = None
         self.unwritten = False  # the disk did not take the record yet
         self.kill_at: float | None = None
+        self.fenced = False  # its node's lease has run out
         self._stop_asked = False
         self._leftovers_told = False
         self._mark = f"ONES_RUN_DIR={self.directory}".encode()
@@ -149,7 +150,8 @@ class Worker:
                 code=None if killed else os.WEXITSTATUS(self.ended),
                 signal=os.WTERMSIG(self.ended) if killed else None,
                 at=time.time(),
-                cause="stopped" if self._stop_asked else "exited",
+                cause=("fenced" if self.fenced else "stopped") if self._stop_asked else "exited",
+                message="its node was cut off from the cluster" if self.fenced else "",
             )
         self.unwritten = True
         self.write_record()

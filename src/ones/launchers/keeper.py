@@ -34,7 +34,11 @@ class Keeper:
     """`news(id, pid, exit)` is told what happens to launches."""
 
     def __init__(
-        self, run_dir: Path, news: Callable[[str, int | None, Exit | None], None], idle: float
+        self,
+        run_dir: Path,
+        news: Callable[[str, int | None, Exit | None], None],
+        idle: float,
+        lease: Path | None = None,
     ) -> None:
         self.run_dir = run_dir
         self.phase = Phase.ABSENT
@@ -42,7 +46,7 @@ class Keeper:
         self.retry_at: float | None = None
         self.open: set[str] = set()  # launches without an exit
         self._news = news
-        self._idle = idle
+        self._options = [str(idle), *([str(lease)] if lease else [])]
         self._unanswered: dict[int, dict[str, Any]] = {}
         self._number = 0
         self._starts = 0
@@ -117,7 +121,7 @@ class Keeper:
         self._starts += 1
         self.phase = Phase.STARTING
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ones.exec", str(self.run_dir), str(self._idle)],
+            [sys.executable, "-m", "ones.exec", str(self.run_dir), *self._options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

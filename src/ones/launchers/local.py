@@ -61,13 +61,20 @@ def _kept_order(root: Path) -> list[str] | None:
 
 
 class LocalLauncher:
+    """With a `lease`, a file that somebody has to renew, workers run as long as it says."""
+
     def __init__(
-        self, root: Path, slots: Sequence[Slot], *, idle_seconds: float = IDLE_SECONDS
+        self,
+        root: Path,
+        slots: Sequence[Slot],
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        lease: Path | None = None,
     ) -> None:
         self._live, self._ended = root / "live", root / "ended"
         self._slots = {slot.id: slot for slot in slots}
         self._threads = threads_per_slot(len(slots))
-        self._idle = idle_seconds
+        self._idle, self._lease = idle_seconds, lease
         self._keepers: dict[Path, Keeper] = {}
         self._processes: dict[str, Process] = {}
         self._lock = threading.Lock()  # of `_processes`
@@ -209,7 +216,7 @@ class LocalLauncher:
                     self._processes[spec.id] = Process(
                         id=spec.id, job=job, slots=spec.slots, pid=pid, exit=exit
                     )
-            keeper = Keeper(run_dir, self._news, self._idle)
+            keeper = Keeper(run_dir, self._news, self._idle, self._lease)
             self._keepers[run_dir] = keeper
         return keeper
 
