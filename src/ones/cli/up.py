@@ -33,6 +33,9 @@ def up(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: a free one.")] = None,
     policy: Annotated[str | None, typer.Option(help="Which policy decides.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the policy.")] = None,
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="PostgreSQL instead of SQLite.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A policy's setting.")
     ] = None,
@@ -58,6 +61,7 @@ def up(
         port=port,
         policy=policy,
         seed=seed,
+        database=database,
     )
     service = found.settings.service
     if service.slots is not None and service.slots < 1:

@@ -1,7 +1,12 @@
-"""Open a database: its settings, and its tables as this version of the program wants them."""
+"""Open a database: its settings, its tables as this version of the program wants them, and the
+lock that lets one controller write to it."""
 
 from __future__ import annotations
 
+import os
+import re
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +17,79 @@ from ones.errors import UserError, WorldError
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
+#: of PostgreSQL's advisory locks, which are numbers: "ones" in ASCII
+LOCK_KEY = 0x6F6E6573
+#: a controller that was killed a moment ago still has its session for so long
+LOCK_SECONDS = 1.0
+#: so that a machine that vanished loses its session, and with it the lock, within half a minute
+KEEP_ALIVE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+
 
 def connect(url: str) -> sa.Engine:
     """An engine with the settings we rely on, its tables up to date."""
+    engine = open_engine(url)
+    upgrade(engine)
+    return engine
+
+
+def open_engine(url: str) -> sa.Engine:
+    """An engine with the settings we rely on; nothing is connected yet."""
+    shown = hidden(url)
     try:
-        engine = sa.create_engine(url)
-    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as problem:
-        raise UserError(f"database {url!r}: {problem}") from problem
-    if engine.dialect.name == "sqlite":
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError as problem:
+        raise UserError(f"database {shown!r} is not a URL") from problem
+    kind = parsed.get_backend_name()
+    if kind == "sqlite":
+        engine = sa.create_engine(parsed)
         sa.event.listen(engine, "connect", _set_pragmas)
         # transactions are ours to begin: the driver's own way commits where we do not expect it
         sa.event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
+        return engine
+    if kind not in ("postgresql", "postgres"):
+        raise UserError(f"database {shown!r}: {kind} is not one of sqlite, postgresql")
     try:
-        _upgrade(engine)
-    except sa.exc.OperationalError as problem:
-        raise WorldError(f"database {engine.url!r}: {problem.orig}") from problem
-    return engine
+        return sa.create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_pre_ping=True,  # after a restart of the server the pool is full of dead ones
+            connect_args={
+                "connect_timeout": 10,
+                "application_name": f"ones on {socket.gethostname()}, pid {os.getpid()}",
+                "options": KEEP_ALIVE,
+            },
+        )
+    except ModuleNotFoundError as problem:
+        raise UserError(
+            f"database {shown!r} needs psycopg; install it with: pip install 'ones[postgres]'"
+        ) from problem
+
+
+def hidden(url: str) -> str:
+    """A URL that may be shown.
+
+    >>> hidden("postgresql://ann:secret@db/ones")
+    'postgresql://ann:***@db/ones'
+    """
+    return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
 
 
 def _set_pragmas(connection: Any, record: object) -> None:  # noqa: ANN401
     connection.isolation_level = None
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=10000"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def upgrade(engine: sa.Engine) -> None:
+    """Make the tables, or bring them up to date."""
+    try:
+        _upgrade(engine)
+    except sa.exc.OperationalError as problem:
+        raise does_not_answer(engine, problem) from problem
+
+
+def does_not_answer(engine: sa.Engine, problem: sa.exc.DBAPIError) -> WorldError:
+    lines = str(problem.orig).strip().splitlines()
+    return WorldError(f"database {engine.url!r}: {lines[0] if lines else 'no answer'}")
 
 
 def _upgrade(engine: sa.Engine) -> None:
@@ -62,3 +118,65 @@ def _revision(connection: sa.Connection) -> str | None:
         return None
     found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
     return str(found) if found is not None else None
+
+
+class Claim:
+    """One controller for each database: held while the session lives, which dies with us.
+
+    SQLite needs none: its file lies in the state directory, and that has a lock.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._session: sa.Connection | None = None
+        self.needed = engine.dialect.name != "sqlite"
+        if not self.needed:
+            return
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not self.take():
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"database {engine.url!r}: another controller is running on it{self._who()}"
+                )
+            time.sleep(0.1)
+
+    def take(self) -> bool:
+        """Again, if the session was lost. False: somebody else has it."""
+        if not self.needed:
+            return True
+        try:
+            if self._session is not None:
+                self._session.execute(sa.select(1))
+                return True
+        except sa.exc.DBAPIError:
+            self.release()
+        try:
+            session: sa.Connection | None = self._engine.connect()
+        except sa.exc.OperationalError as problem:
+            raise does_not_answer(self._engine, problem) from problem
+        assert session is not None
+        try:
+            session = session.execution_options(isolation_level="AUTOCOMMIT")
+            if session.execute(sa.select(sa.func.pg_try_advisory_lock(LOCK_KEY))).scalar():
+                self._session, session = session, None
+        except sa.exc.DBAPIError as problem:
+            raise does_not_answer(self._engine, problem) from problem
+        finally:
+            if session is not None:
+                session.close()
+        return self._session is not None
+
+    def release(self) -> None:
+        if self._session is not None:
+            self._session.invalidate()  # not back into the pool: the lock is the session's
+            self._session.close()
+            self._session = None
+
+    def _who(self) -> str:
+        query = sa.text(
+            "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"
+            " WHERE l.locktype = 'advisory' AND l.objid = :key AND a.datname = current_database()"
+        )
+        with self._engine.connect() as connection:
+            name = connection.execute(query, {"key": LOCK_KEY}).scalar()
+        return f" ({name})" if name else ""

@@ -2,8 +2,8 @@
 
 Whoever writes hands over what is to be written and a word to be called when it is safe.
 The thread takes all that has gathered, writes it in one transaction, and then says so. A
-disk that is full or a database that is locked is waited for: nothing is dropped, the
-queue grows, `problem` says why, and work goes on when it goes on.
+disk that is full or a database that is locked or away is waited for: nothing is dropped,
+the queue grows, `problem` says why, and work goes on when it goes on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ones.control.database import connect
-from ones.control.schema import log, mentions
-from ones.errors import BugError
+from ones.control.database import Claim, does_not_answer, open_engine, upgrade
+from ones.control.schema import log, mentions, meta
+from ones.errors import BugError, UserError, WorldError
 
 Operation = Callable[[sa.Connection], None]
 Done = Callable[[Exception | None], None]
@@ -28,6 +29,10 @@ Done = Callable[[Exception | None], None]
 RETRY_SECONDS = 0.5
 #: so many writes go into one transaction at most
 MOST_AT_ONCE = 2000
+#: key in `meta`: whose turn it is to write, and the number of the last commit
+WRITER = "writer"
+#: key in `meta`: this database is history, and the controller goes on in that one
+MOVED_TO = "moved_to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +58,70 @@ class _Stop:
     pass
 
 
+class LostDatabaseError(WorldError):
+    """Another controller writes to it: this one must end."""
+
+
+class _Turn:
+    """What makes a commit over a network safe to try again, and a stale controller harmless.
+
+    Every transaction moves one row from the last commit's number to its own. If the row has
+    that number already, an attempt whose answer was lost did go through; if it has another
+    name, somebody else writes here.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._name = uuid.uuid4().hex
+        self._number = 0
+        with engine.begin() as connection:
+            upsert(meta, {"key": WRITER, "value": self._value(0)})(connection)
+
+    def take(self, connection: sa.Connection) -> bool:
+        """False: it is done already."""
+        mine = meta.c.key == WRITER
+        before, after = self._value(self._number), self._value(self._number + 1)
+        move = sa.update(meta).where(mine, meta.c.value == before).values(value=after)
+        if connection.execute(move).rowcount:
+            return True
+        if connection.execute(sa.select(meta.c.value).where(mine)).scalar() == after:
+            return False
+        raise LostDatabaseError("another controller has taken over the database")
+
+    def taken(self) -> None:
+        self._number += 1
+
+    def _value(self, number: int) -> str:
+        return f"{self._name}:{number}"
+
+
 class Store:
     """Reads are free for all threads; writes go through `write`."""
 
     def __init__(self, url: str) -> None:
-        self._engine = connect(url)
+        self._engine = open_engine(url)
+        self._claim = Claim(self._engine)
+        try:
+            upgrade(self._engine)
+            self._refuse_what_was_moved()
+            self._turn = _Turn(self._engine) if self._claim.needed else None
+        except BaseException:
+            self._claim.release()
+            self._engine.dispose()
+            raise
         self._queue: queue.SimpleQueue[_Write | _Stop] = queue.SimpleQueue()
+        self._lost: LostDatabaseError | None = None
         self.problem = ""  # why writing stands still; empty: it does not
         self.commits = 0
         self._thread = threading.Thread(target=self._run, name="ones-writer", daemon=True)
         self._thread.start()
+
+    def _refuse_what_was_moved(self) -> None:
+        moved = self.rows(sa.select(meta.c.value).where(meta.c.key == MOVED_TO))
+        if moved:
+            raise UserError(
+                f"database {self._engine.url!r} was moved to {moved[0].value};"
+                " name that one with --database"
+            )
 
     # writing
 
@@ -89,6 +148,7 @@ class Store:
     def close(self) -> None:
         self._queue.put(_Stop())
         self._thread.join()
+        self._claim.release()
         self._engine.dispose()
 
     def _run(self) -> None:
@@ -114,6 +174,9 @@ class Store:
         try:
             self._patiently(batch)
         except Exception as problem:
+            if isinstance(problem, LostDatabaseError):
+                self._lost = problem
+                self.problem = str(problem)
             if len(batch) == 1:
                 self._tell(batch, problem)
             else:  # one of them is wrong: the others must not suffer
@@ -123,16 +186,30 @@ class Store:
         self._tell(batch, None)
 
     def _patiently(self, batch: list[_Write]) -> None:
+        if self._lost is not None:
+            raise self._lost
         while True:
             try:
                 self._transact(batch)
-            except sa.exc.OperationalError as problem:
+            except sa.exc.DBAPIError as problem:
+                if not (isinstance(problem, sa.exc.OperationalError) or _is_cut(problem)):
+                    raise
                 # disk full, locked, connection lost: the world's doing, which passes
                 self.problem = f"the database does not take writes: {problem.orig}"
                 time.sleep(RETRY_SECONDS)
+                self._claim_again()
             else:
                 self.problem = ""
                 return
+
+    def _claim_again(self) -> None:
+        """The session that held the lock may have been lost together with the writer's."""
+        try:
+            mine = self._claim.take()
+        except WorldError:
+            return  # still away
+        if not mine:
+            raise LostDatabaseError("another controller has taken over the database")
 
     def _transact(self, batch: list[_Write]) -> None:
         rows = [
@@ -150,27 +227,35 @@ class Store:
         if not (rows or operations):
             return
         with self._engine.begin() as connection:
-            if rows:
-                connection.execute(log.insert(), rows)
-            if spoken_of:
-                connection.execute(mentions.insert(), spoken_of)
-            for operation in operations:
-                operation(connection)
+            if self._turn is None or self._turn.take(connection):
+                if rows:
+                    connection.execute(log.insert(), rows)
+                if spoken_of:
+                    connection.execute(mentions.insert(), spoken_of)
+                for operation in operations:
+                    operation(connection)
+        if self._turn is not None:
+            self._turn.taken()
         self.commits += 1
 
     def _tell(self, batch: list[_Write], problem: Exception | None) -> None:
         for write in batch:
             if write.done is not None:
                 write.done(problem)
-            elif problem is not None and write.entries:
+            elif problem is not None and write.entries and problem is not self._lost:
                 raise BugError(f"the run log was refused: {problem}") from problem
 
     # reading
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        with self._engine.connect() as connection:
-            yield connection
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except sa.exc.DBAPIError as problem:
+            if not (isinstance(problem, sa.exc.OperationalError) or _is_cut(problem)):
+                raise
+            raise does_not_answer(self._engine, problem) from problem
 
     def rows(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         with self.reading() as connection:
@@ -188,6 +273,10 @@ class Store:
     def last_number(self) -> int:
         with self.reading() as connection:
             return connection.execute(sa.select(sa.func.max(log.c.number))).scalar() or 0
+
+
+def _is_cut(problem: sa.exc.DBAPIError) -> bool:
+    return problem.connection_invalidated
 
 
 @dataclass(slots=True)
