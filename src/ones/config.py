@@ -58,6 +58,12 @@ class ServiceSettings:
     )
     policy: str = field(default="ones", metadata={"help": "which policy decides"})
     seed: int = field(default=0, metadata={"help": "of the policy"})
+    mechanism: str = field(
+        default="elastic",
+        metadata={
+            "help": "`elastic`, or `restart`: a job that gets other GPUs is stopped and started"
+        },
+    )
     database: str = field(
         default="", metadata={"help": "URL of the database; empty: SQLite in the state directory"}
     )

@@ -76,6 +76,7 @@ def obey(brain: Brain, plan: Plan, dice: Random) -> int:
                     held = record.held
                     assert held is not None
                     leavers = [g for g in held.gpus if g not in action.allocation.gpus]
+                    assert brain.state.in_place or held.gpus == action.allocation.gpus
                     answers.extend(ev.WorkerLeft(at, job, generation, g) for g in leavers)
                     answers.append(ev.Rescaled(at, job, generation, 0.1))
                 case Stop():
@@ -96,11 +97,13 @@ def obey(brain: Brain, plan: Plan, dice: Random) -> int:
 
 
 @settings(max_examples=200, deadline=None)
-@given(schedules(CLUSTER, JOBS), schedules(CLUSTER, JOBS), st.integers(0, 2**32))
-def test_diff_reaches_its_target_from_any_schedule(a: Schedule, b: Schedule, seed: int) -> None:
+@given(schedules(CLUSTER, JOBS), schedules(CLUSTER, JOBS), st.integers(0, 2**32), st.booleans())
+def test_diff_reaches_its_target_from_any_schedule(
+    a: Schedule, b: Schedule, seed: int, in_place: bool
+) -> None:
     dice = Random(seed)
     wish = Wish()
-    brain = Brain(CLUSTER, wish)
+    brain = Brain(CLUSTER, wish, in_place=in_place)
     for job in JOBS:
         brain.handle(ev.JobSubmitted(0.0, Job(id=job, submitted_at=0.0)))
         # as if it had run before: any batch that fits is allowed

@@ -157,7 +157,13 @@ def recover(
             raise WorldError(f"snapshot {rows[0].number} cannot be read: {problem}") from problem
         policy.load(body["policy"])
         number, ended = rows[0].number, body["ended"]
-    brain = Brain(header.cluster, policy, switch_cost=header.switch_cost, state=state)
+    brain = Brain(
+        header.cluster,
+        policy,
+        switch_cost=header.switch_cost,
+        state=state,
+        in_place=header.in_place,
+    )
     last = number
     for last, text in store.entries_after(number):
         entry = decode(text)

@@ -15,12 +15,21 @@ from ones.config import ServiceSettings, Settings
 from ones.control.live.patience import Patience
 from ones.control.service import Options, Service
 from ones.control.statedir import Address, StateDir
-from ones.errors import BugError, InvalidSettingError, OnesError, UserError, WorldError
+from ones.errors import (
+    BugError,
+    InvalidSettingError,
+    OnesError,
+    UnknownNameError,
+    UserError,
+    WorldError,
+)
+from ones.launchers import Slot
 from ones.launchers.local import LocalLauncher, local_slots
 
 NODE = "local"
 SHUTDOWN_SECONDS = 2
 BACKLOG = 2048
+MECHANISMS = ("elastic", "restart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +50,27 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     from ones.control.page import add_page
 
     of_service = settings.service
+    if of_service.mechanism not in MECHANISMS:
+        raise UnknownNameError("mechanism", of_service.mechanism, MECHANISMS)
     directory = StateDir.of(of_service.state)
     directory.make()
-    slots = local_slots(NODE, directory.runs, of_service.slots)
+
+    def look() -> list[Slot]:
+        return local_slots(NODE, directory.runs, of_service.slots)
+
+    slots = look()
     usable = [slot for slot in slots if not slot.used_by]
     if not usable:
         raise UserError(_no_slots(len(slots)))
     service = Service(
         directory,
-        LocalLauncher(directory.runs, slots),
+        LocalLauncher(directory.runs, slots, look=look if of_service.slots is None else None),
         Options(
             policy=of_service.policy,
             seed=of_service.seed,
             settings=settings.policy.get(of_service.policy, {}),
             database=of_service.database,
+            mechanism=of_service.mechanism,
             patience=Patience(
                 join_seconds=of_service.join_seconds,
                 grace_seconds=of_service.grace_seconds,

@@ -34,8 +34,10 @@ class Brain:
         *,
         switch_cost: SwitchCost = SwitchCost(),
         state: State | None = None,
+        in_place: bool = True,
     ) -> None:
         self.state = State(cluster, switch_cost) if state is None else state
+        self.state.in_place = in_place  # else every change of GPUs is a stop and a start
         self.policy = policy
         # the engine must let us hear of it by then; a restored brain asks again at once
         self.wake_at = inf if state is None else state.now

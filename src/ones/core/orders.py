@@ -85,6 +85,7 @@ def _stroke(
         is_claimed=is_claimed,
         base_batch=record.description.base_batch if record.description else None,
         local_limit=record.local_limit(),
+        in_place=tables.in_place,
     )
 
 

@@ -127,10 +127,12 @@ def next_stroke(
     is_claimed: Callable[[Gpu], bool],
     base_batch: int | None = None,
     local_limit: int | None = None,
+    in_place: bool = True,
 ) -> Action | None:
     """The order that takes a settled job nearer to its goal, or None while it must wait.
 
-    `is_free`: nobody is on that GPU. `is_claimed`: another job is to have it.
+    `is_free`: nobody is on that GPU. `is_claimed`: another job is to have it. `in_place`: who
+    stays goes on; else other GPUs mean a stop and a start, as in systems without elasticity.
     """
     if held == goal:
         return None
@@ -141,8 +143,8 @@ def next_stroke(
         return Stop(job)
     held_gpus, goal_gpus = frozenset(held.gpus), frozenset(goal.gpus)
     survivors = held_gpus & goal_gpus
-    if not survivors:
-        return Stop(job)  # nothing to hand the state over from: through a checkpoint
+    if not survivors or not (in_place or held_gpus == goal_gpus):
+        return Stop(job)  # nobody hands the state over: through a checkpoint
     newcomers_fit = all(is_free(gpu) for gpu in goal_gpus - held_gpus)
     leavers = held_gpus - goal_gpus
     if newcomers_fit and not (goal_gpus - held_gpus and any(map(is_claimed, leavers))):

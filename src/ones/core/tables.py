@@ -36,6 +36,7 @@ class Tables:
         self.plan_number = 0
         self.cluster = cluster
         self.switch_cost = switch_cost  # prior
+        self.in_place = True  # other GPUs for a job that runs: who stays goes on
         self.schedule = Schedule()
         self.records: dict[JobId, JobRecord] = {}  # unfinished, in order of submission
         self.ended: dict[JobId, Outcome] = {}

@@ -38,7 +38,11 @@ class Header:
     nodes: tuple[Node, ...]
     switch_cost: SwitchCost
     workload: str = ""
-    mechanism: str = ""
+    mechanism: str = ""  # `restart`: jobs were stopped and started to change their GPUs
+
+    @property
+    def in_place(self) -> bool:
+        return self.mechanism != "restart"
 
     @property
     def cluster(self) -> Cluster:

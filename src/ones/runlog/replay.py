@@ -36,7 +36,8 @@ def replay(
     A log that ends with an event, as after a crash or Ctrl-C, may lack the plan for it: that
     one cannot be compared.
     """
-    brain = Brain(log.header.cluster, policy, switch_cost=log.header.switch_cost)
+    header = log.header
+    brain = Brain(header.cluster, policy, switch_cost=header.switch_cost, in_place=header.in_place)
     events = plans = 0
     made: str | None = None  # by the last event, not yet met in the log
     for line, text, entry in log.lines():

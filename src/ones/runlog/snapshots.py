@@ -112,7 +112,13 @@ def recover(log: RunLog, policy: Policy, *, use_snapshot: bool = True) -> Brain:
         state = State.restored(saved.state, earlier)
         policy.load(saved.policy)
         offset, number = saved.offset, saved.lines
-    brain = Brain(log.header.cluster, policy, switch_cost=log.header.switch_cost, state=state)
+    brain = Brain(
+        log.header.cluster,
+        policy,
+        switch_cost=log.header.switch_cost,
+        state=state,
+        in_place=log.header.in_place,
+    )
     for line, _, entry in log.lines(offset, number):
         try:
             brain.recall(entry)

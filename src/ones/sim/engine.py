@@ -8,9 +8,10 @@ and costs a pause, a job that keeps no worker goes through its checkpoint.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf
+from typing import NamedTuple
 
 from ones.core import events as ev
 from ones.core.cluster import Cluster, Gpu
@@ -23,15 +24,21 @@ from ones.sim.network import Network
 from ones.sim.noise import lognormal, normal
 from ones.sim.physics import JobPhysics
 from ones.sim.trainee import Pending, Trainee
-from ones.workload.trace import Trace
+from ones.workload.trace import Incident, Trace
 
 #: steps after which a job reports its speed in a new configuration
 MEASURED_STEPS = 20
 #: a policy that asks to be woken so often in a row, with nothing else happening, is idling
 IDLE_WAKES = 10_000
 _ACCURACY, _SPEED, _NOISE, _STEP = 1, 2, 3, 4  # what a random number is for
+_ALWAYS = -(1 << 62)  # token of what happens whatever befalls the job
 
 MECHANISMS = ("elastic", "checkpoint")
+
+
+class _Kill(NamedTuple):
+    at: float
+    job: JobId
 
 
 def accuracy_noise(seed: int, job: int, epoch: int) -> float:
@@ -51,13 +58,17 @@ class SimEngine:
         *,
         mechanism: str = "elastic",
         seed: int = 0,
+        kills: Sequence[tuple[float, JobId]] = (),
     ) -> None:
+        """`kills`: when a job loses one worker, the last of its allocation."""
         self._elastic = mechanism == "elastic"
         self._physics = physics
         self._seed = seed
         self._arrivals = trace.jobs
         self._next_arrival = 0
-        self._incidents = deque(trace.incidents)
+        self._incidents: deque[Incident | _Kill] = deque(
+            sorted([*trace.incidents, *(_Kill(at, job) for at, job in kills)], key=lambda i: i.at)
+        )
         self._node_gpus = {node.id: node.gpus for node in cluster.nodes.values()}
         self._jobs: dict[JobId, Trainee] = {}
         self._on: dict[Gpu, Trainee] = {}
@@ -91,8 +102,10 @@ class SimEngine:
 
     def _carry_out(self, action: Action, number: int) -> None:
         job = self._jobs.get(action.job)
-        if job is None:
-            return  # it has ended in the meantime, and its `JobEnded` is on its way
+        if job is None:  # it has ended in the meantime, and its `JobEnded` is on its way
+            if isinstance(action, Start | Rescale):
+                self._never_came(action, number)
+            return
         match action:
             case Prepare():
                 newcomers = (g for g in action.allocation.gpus if g not in job.present)
@@ -134,7 +147,7 @@ class SimEngine:
             self._incident(self._incidents.popleft())
         else:
             _, _, job, token, what = heappop(self._heap)
-            if token in (job.run, -job.order):
+            if token in (job.run, -job.order, _ALWAYS):
                 what(job)
 
     def _at(self, at: float, job: Trainee, token: int, what: Callable[[Trainee], None]) -> None:
@@ -172,19 +185,23 @@ class SimEngine:
         if not self._elastic and (newcomers or leavers):  # only the batch: nobody restarts
             warm_at, pause = self.now, times.restart
         elif newcomers:
-            begun = max(job.prepared.get(gpu, self.now) for gpu in newcomers)
+            begun = self.now
+            if times.warms_early:
+                begun = max(job.prepared.get(gpu, self.now) for gpu in newcomers)
             warm_at, pause = max(self.now, begun + times.newcomer), times.rescale
         else:
-            warm_at, pause = self.now, (times.regroup if leavers else 0.0)
+            warm_at, pause = self.now + times.notice, (times.regroup if leavers else 0.0)
         self._enter(job, newcomers)
         job.order += 1
         generation = Generation(number)
         job.pending = Pending("rescale", generation)
+        if job.finishing:
+            return  # newcomers go with all the others, at its end
 
         def switch(job: Trainee) -> None:
             job.settle(self.now)
             self._halt(job)
-            self._leave(job, sorted(leavers), generation)
+            self._leave_after(times.leave, job, sorted(leavers), generation)
             self._at(self.now + pause, job, -job.order, resume)
 
         def resume(job: Trainee) -> None:
@@ -206,14 +223,19 @@ class SimEngine:
         job.order += 1
         generation = Generation(number)
         job.pending = Pending("stop", generation)
+        if job.finishing:
+            return
 
-        def leave(job: Trainee) -> None:
+        def halt(job: Trainee) -> None:
             job.settle(self.now)
             self._halt(job)
+            self._at(self.now + job.physics.switch.stop, job, -job.order, leave)
+
+        def leave(job: Trainee) -> None:
             job.held = job.pending = None
             self._leave(job, sorted(job.present), generation)
 
-        self._at(job.boundary(self.now), job, -job.order, leave)
+        self._at(job.boundary(self.now), job, -job.order, halt)
 
     def _end(self, job: Trainee, reason: EndReason, message: str) -> None:
         self._halt(job)
@@ -221,7 +243,7 @@ class SimEngine:
         del self._jobs[job.job.id]
         self._say(ev.JobEnded(self.now, job.job.id, reason, message))
         newest = job.pending.generation if job.pending else job.generation
-        self._leave(job, sorted(job.present), newest)
+        self._leave_after(job.physics.switch.clear, job, sorted(job.present), newest)
 
     # training
 
@@ -332,10 +354,21 @@ class SimEngine:
         )
         if job.configuration not in job.measured:
             self._measure(job)
+        times = physics.switch
         if job.job.epochs is not None and epoch >= job.job.epochs:
-            self._end(job, EndReason.FINISHED, "")
+            if times.finish:
+                self._halt(job)
+                job.finishing = True
+                self._at(self.now + times.finish, job, _ALWAYS, self._done)
+            else:
+                self._done(job)
         else:
+            job.since += times.epoch
             self._plan_ahead(job)
+
+    def _done(self, job: Trainee) -> None:
+        if self._jobs.get(job.job.id) is job:  # else it was cancelled meanwhile
+            self._end(job, EndReason.FINISHED, "")
 
     def _step_noise(self, job: Trainee, steps: int) -> float:
         sigma = job.physics.report_noise.step_seconds / max(1, steps) ** 0.5
@@ -362,7 +395,26 @@ class SimEngine:
                 job.present.discard(gpu)
                 self._say(ev.WorkerLeft(self.now, job.job.id, generation, gpu))
 
-    def _incident(self, incident: ev.Event) -> None:
+    def _leave_after(
+        self, seconds: float, job: Trainee, gpus: list[Gpu], generation: Generation
+    ) -> None:
+        if seconds:
+            gone = lambda job: self._leave(job, gpus, generation)  # noqa: E731
+            self._at(self.now + seconds, job, _ALWAYS, gone)
+        else:
+            self._leave(job, gpus, generation)
+
+    def _never_came(self, action: Start | Rescale, number: int) -> None:
+        """Places that were counted as taken, on behalf of a job that is over."""
+        left = {e.gpu for e in self._out if isinstance(e, ev.WorkerLeft) and e.job == action.job}
+        for gpu in action.allocation.gpus:
+            if gpu not in left and gpu not in self._on:
+                self._say(ev.WorkerLeft(self.now, action.job, Generation(number), gpu))
+
+    def _incident(self, incident: Incident | _Kill) -> None:
+        if isinstance(incident, _Kill):
+            self._kill(incident.job)
+            return
         self._say(incident)
         match incident:
             case ev.NodeUp():
@@ -379,6 +431,17 @@ class SimEngine:
                     self._lose(self._jobs[job_id], gpus)
             case _:
                 pass
+
+    def _kill(self, name: JobId) -> None:
+        job = self._jobs.get(name)
+        if job is None or job.held is None or job.finishing:
+            return
+        gpu = job.held.gpus[-1]
+        del self._on[gpu]
+        job.present.discard(gpu)
+        newest = job.pending.generation if job.pending else job.generation
+        self._say(ev.WorkerLost(self.now, name, newest, gpu, "killed"))
+        self._lose(job, [gpu])
 
     def _lose(self, job: Trainee, gpus: list[Gpu]) -> None:
         """Some workers are gone at once. Survivors re-form; without any, the checkpoint remains."""
@@ -412,7 +475,10 @@ class SimEngine:
             self._train(job, survivors)
 
     def _regroup_seconds(self, job: Trainee) -> float:
-        return job.physics.switch.regroup if self._elastic else job.physics.switch.restart
+        times = job.physics.switch
+        if not self._elastic:
+            return times.restart
+        return times.regroup if times.recover is None else times.recover
 
     def _regroup(self, job: Trainee) -> None:
         assert job.held is not None

@@ -16,13 +16,22 @@ from ones.core.schedule import Allocation
 
 @dataclass(frozen=True, slots=True)
 class SwitchTimes:
-    """Seconds that changes of a job take."""
+    """Seconds that changes of a job take. What is 0 unless told is small beside the rest on a
+    cluster of GPUs, and is not on a machine where jobs take a minute."""
 
     first_start: float
     newcomer: float  # in the background, while the others train
     regroup: float  # nobody joins
     rescale: float  # somebody joins: regroup and broadcast
     restart: float  # through a checkpoint
+    notice: float = 0.0  # in the background, where nobody joins: until all know and are connected
+    leave: float = 0.0  # from the switch until the process of a leaver is gone
+    stop: float = 0.0  # from the last step until all is saved and all processes are gone
+    finish: float = 0.0  # from the last epoch until the end is told
+    clear: float = 0.0  # and from there until its processes are gone
+    epoch: float = 0.0  # between two epochs
+    recover: float | None = None  # after a worker was lost; None: as `regroup`
+    warms_early: bool = True  # newcomers of a second stroke begin with the first
 
 
 @dataclass(frozen=True, slots=True)

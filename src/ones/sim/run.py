@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ones.core.brain import Brain
 from ones.core.cluster import Cluster
 from ones.core.engine import drive
 from ones.core.events import Event
-from ones.core.job import SwitchCost
+from ones.core.job import JobId, SwitchCost
 from ones.core.plan import Plan, PlanAdopted
 from ones.core.policy import Decision, Policy
 from ones.core.state import State
@@ -58,12 +58,20 @@ class Simulator:
         mechanism: str = "native",
         seed: int = 0,
         physics: Callable[[Truth], JobPhysics] = physics_of,
+        in_place: bool = True,
+        kills: Sequence[tuple[float, JobId]] = (),
     ) -> None:
+        """Not `in_place`: jobs are stopped and started to change their GPUs, as a live service
+        with the mechanism `restart` does it. `kills`: when jobs lose a worker."""
         check_fits(trace, cluster)
         self.mechanism = mechanism_of(mechanism, policy)
         self._timed = _TimedPolicy(policy)
-        self.brain = Brain(cluster, self._timed, switch_cost=PRIORS[self.mechanism])
-        self._engine = SimEngine(trace, cluster, physics, mechanism=self.mechanism, seed=seed)
+        self.brain = Brain(
+            cluster, self._timed, switch_cost=PRIORS[self.mechanism], in_place=in_place
+        )
+        self._engine = SimEngine(
+            trace, cluster, physics, mechanism=self.mechanism, seed=seed, kills=kills
+        )
 
     def run(
         self,

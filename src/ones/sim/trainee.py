@@ -30,10 +30,10 @@ class Trainee:
 
     __slots__ = (
         "allocation", "batch", "configuration", "described", "epoch_samples", "epoch_steps",
-        "epochs", "generation", "held", "job", "low_batch", "measured", "number", "order",
-        "pending", "physics", "prepared", "present", "progress", "ran_before", "run", "saved",
-        "sharing", "since", "spike", "spiked_at", "step_seconds", "stretch_steps", "training",
-        "worth",
+        "epochs", "finishing", "generation", "held", "job", "low_batch", "measured", "number",
+        "order", "pending", "physics", "prepared", "present", "progress", "ran_before", "run",
+        "saved", "sharing", "since", "spike", "spiked_at", "step_seconds", "stretch_steps",
+        "training", "worth",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,7 @@ class Trainee:
         self.held: Allocation | None = None  # those who have the job's state
         self.described = False
         self.ran_before = False
+        self.finishing = False  # all epochs are done, and nobody knows yet
         self.measured: set[Configuration] = set()
         # two counters that make what was planned for an earlier stretch or order void
         self.run = 0
@@ -103,14 +104,14 @@ class Trainee:
         """The end of the step under way: the next moment at which something may change."""
         if self.allocation is None:
             return at
-        steps = math.ceil((at - self.since) / self.step_seconds - _SLACK)
+        steps = max(0, math.ceil((at - self.since) / self.step_seconds - _SLACK))
         return max(at, self.since + steps * self.step_seconds)
 
     def settle(self, at: float) -> None:
         """Book the whole steps made up to `at`; a step under way is lost."""
         if self.allocation is None:
             return
-        steps = math.floor((at - self.since) / self.step_seconds + _SLACK)
+        steps = max(0, math.floor((at - self.since) / self.step_seconds + _SLACK))
         left = self.training.dataset_size - self.epoch_samples
         samples = min(steps * self.batch, left)
         self._book(steps, samples)
