@@ -78,6 +78,13 @@ class ServiceSettings:
     silence_seconds: float = field(
         default=120.0, metadata={"help": "a worker that says nothing for so long is killed"}
     )
+    keep_output_days: float = field(
+        default=30.0,
+        metadata={"help": "output of a job is removed so long after its end; 0: never"},
+    )
+    keep_checkpoints_days: float = field(
+        default=7.0, metadata={"help": "and its checkpoints; 0: never"}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -450,12 +450,15 @@ def test_a_job_that_never_joined_is_left_alone_from_then_on() -> None:
     brain.handle(ev.JobSubmitted(0.0, job(A)))
     wish.target = brain.state.schedule
     brain.handle(ev.JobFoundFixed(300.0, A, FIRST))
-    ready(brain, A, 300.0)
+    brain.handle(ev.WorkerReady(300.0, A, FIRST, gpu(0)))
     assert brain.state.view().job(A).pinned
     assert not brain.state.view().job(A).job.elastic
     wish.target = Schedule({A: on(0, 1)})
     with pytest.raises(BrokenPolicyError, match="a is in transition and was to be changed"):
         brain.handle(ev.Woke(301.0))
+    wish.target = brain.state.schedule
+    brain.handle(ev.JobDescribed(at=302.0, job=A, generation=FIRST, dataset_size=100, base_batch=8))
+    assert brain.state.view().job(A).job.elastic, "it was only slow"
 
 
 def epoch(

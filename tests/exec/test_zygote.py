@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ones.exec import Exit
-from ones.launchers import Exited, Launch, LauncherEvent, Started
+from ones.launchers import Exited, Launch, LauncherEvent, Preparing, Started
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
 from tests.processes import alive_below, is_alive, wait_for
@@ -38,17 +38,18 @@ class World:
         self.script = root / "train.py"
         self.script.write_text(SCRIPT)
 
-    def run(self, id: str, *args: str, python: str = sys.executable) -> None:
-        self.launcher.launch(
-            Launch(
-                id=id,
-                job="job",
-                slots=("n0/0",),
-                argv=(python, str(self.script), id, *args),
-                cwd=str(self.root),
-                env=ENV,
-                zygote=True,
-            )
+    def run(self, id: str, *args: str, python: str = sys.executable, job: str = "job") -> None:
+        self.launcher.launch(self.launch(id, *args, python=python, job=job))
+
+    def launch(self, id: str, *args: str, python: str = sys.executable, job: str = "job") -> Launch:
+        return Launch(
+            id=id,
+            job=job,
+            slots=("n0/0",),
+            argv=(python, str(self.script), id, *args),
+            cwd=str(self.root),
+            env=ENV,
+            zygote=True,
         )
 
     def exit(self, id: str) -> Exit:
@@ -143,4 +144,33 @@ def test_ones_exec_killed_takes_them_and_its_zygote_with_it(world: World) -> Non
         os.kill(int(lock.read_text()), signal.SIGKILL)
     assert world.exit("1-f").cause == "lost"
     assert not is_alive(pid)
+    wait_for(lambda: not alive_below(world.root))
+
+
+def test_one_that_was_prepared_is_there_before_the_first_worker_and_is_used(world: World) -> None:
+    assert isinstance(world.launcher, Preparing)
+    world.launcher.prepare(world.launch("1-g", "wait", job="next"))
+    below = world.root / "live" / "next"
+    wait_for(lambda: list(below.glob("*/zygote.sock")), "it does not come up", SLOW)
+    assert not list(below.glob("*/*/spec.json")), "nobody was launched"
+    assert not world.launcher.history("next")
+    before = alive_below(below)
+    world.run("1-g", "wait", job="next")
+    parent = int(Path(f"/proc/{world.pid('1-g')}/stat").read_text().split()[3])
+    assert parent in before, "it came from the one that was there"
+    world.launcher.stop("1-g", 0.0)
+    world.exit("1-g")
+
+
+def test_they_die_with_ones_exec_though_nobody_is_there_to_clear_up(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run("1-h", "wait")
+    pid = world.pid("1-h")
+    world.launcher.close(kill=False)
+    (lock,) = world.root.glob("live/*/*/lock")
+    os.kill(int(lock.read_text()), signal.SIGKILL)
+    wait_for(lambda: not is_alive(pid), "it lives on")
+    world.launcher = LocalLauncher(tmp_path, cpu_slots("n0", 2))
+    world.launcher.open(world.events.append)  # what it had started itself is cleared up
+    world.launcher.close(kill=True)
     wait_for(lambda: not alive_below(world.root))

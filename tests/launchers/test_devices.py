@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from ones.errors import WorldError
-from ones.launchers import Slot
+from ones.launchers import LauncherEvent, Slot, SlotUsed
 from ones.launchers.devices import cpu_slots, gpu_slots, threads_per_slot
-from ones.launchers.local import local_slots
+from ones.launchers.local import LocalLauncher, local_slots
+from tests.processes import wait_for
 
 
 class Driver:
@@ -80,26 +81,46 @@ def test_all_workers_together_use_no_more_threads_than_there_are() -> None:
     assert [s.id for s in cpu_slots("n0", 2)] == ["n0/0", "n0/1"]
 
 
-def test_slots_are_numbered_without_gaps_and_keep_their_device_while_jobs_run(
+def found(*used: str, gone: str = "") -> list[Slot]:
+    return [
+        Slot(node="n0", index=i, kind="gpu", device=d, used_by=("x",) if d in used else ())
+        for i, d in enumerate(("A", "B", "C"))
+        if d != gone
+    ]
+
+
+def test_slots_keep_their_device_while_jobs_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scheduler knows a node's GPUs as 0 to n - 1: those that strangers use come last."""
-
-    def found(*used: str) -> list[Slot]:
-        return [
-            Slot(node="n0", index=i, kind="gpu", device=d, used_by=("x",) if d in used else ())
-            for i, d in enumerate(("A", "B", "C"))
-        ]
-
     now = found("B")
     monkeypatch.setattr("ones.launchers.local.gpu_slots", lambda node, is_ours: now)
 
     def shown() -> list[tuple[int, str, bool]]:
         return [(s.index, s.device, bool(s.used_by)) for s in local_slots("n0", tmp_path, None)]
 
-    assert shown() == [(0, "A", False), (1, "C", False), (2, "B", True)]
-    now = found("A")
+    assert shown() == [(0, "A", False), (1, "B", True), (2, "C", False)]
+    now = found("A", gone="B")
     (tmp_path / "live" / "job" / "n0").mkdir(parents=True)
-    assert shown() == [(0, "A", False), (1, "C", False), (2, "B", False)], "jobs run: as before"
+    assert shown() == [(0, "A", True), (1, "B", True), (2, "C", False)], "B is gone, C stays 2"
     (tmp_path / "live" / "job" / "n0").rmdir()
-    assert shown() == [(0, "B", False), (1, "C", False), (2, "A", True)]
+    assert shown() == [(0, "A", True), (1, "C", False)], "nobody is there: numbered anew"
+
+
+def test_strangers_who_come_and_go_are_told(tmp_path: Path) -> None:
+    now = found()
+    launcher = LocalLauncher(tmp_path, now, look=lambda: now, look_seconds=0.01)
+    heard: list[LauncherEvent] = []
+    launcher.open(heard.append)
+    try:
+        now = found("B")
+        (came,) = wait_for(lambda: list(heard))
+        assert came == SlotUsed(now[1])
+        assert launcher.slots()[1].used_by == ("x",)
+        now = found(gone="B")
+        wait_for(lambda: len(heard) == 2)
+        assert "does not find it" in launcher.slots()[1].used_by[0]
+        now = found()
+        wait_for(lambda: len(heard) == 3)
+        assert not any(slot.used_by for slot in launcher.slots())
+    finally:
+        launcher.close(kill=True)

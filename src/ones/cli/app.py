@@ -8,6 +8,7 @@ import typer
 
 from ones import __version__
 from ones.cli.bench import bench
+from ones.cli.cluster import cluster
 from ones.cli.compare import compare
 from ones.cli.config import config
 from ones.cli.demo import demo
@@ -25,6 +26,7 @@ from ones.cli.submit import submit
 from ones.cli.top import top
 from ones.cli.trace import trace
 from ones.cli.up import down, up
+from ones.cli.user import user
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -53,6 +55,8 @@ def _root(
 app.command()(demo)
 for _command in (up, down, link, submit, ps, show, why, logs, cancel, top, doctor):
     app.command()(_command)
+app.add_typer(cluster, name="cluster")
+app.add_typer(user, name="user")
 app.command()(run)
 app.command()(sim)
 app.command()(replay)

@@ -36,6 +36,9 @@ class Client:
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401
         return self._call("PATCH", path, json=body).json()
 
+    def delete(self, path: str) -> Any:  # noqa: ANN401
+        return self._call("DELETE", path).json()
+
     def bytes(self, path: str, **query: Any) -> tuple[bytes, Mapping[str, str]]:
         answer = self._call("GET", path, params=_given(query))
         return answer.content, answer.headers

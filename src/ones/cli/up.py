@@ -102,6 +102,7 @@ def down(
     keep_jobs: Annotated[
         bool, typer.Option("--keep-jobs", help="Stop the controller only; training goes on.")
     ] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """Stop the service and its workers. They save their work; jobs go on after the next ones up.
 
@@ -118,7 +119,10 @@ def down(
         raise WorldError(f"{directory.path}: no service is running here")
     if not keep_jobs:
         stop_jobs(directory)  # those of a controller that was not there, or did not answer
-    say("the service is down" + ("; its jobs go on" if keep_jobs else ""))
+    if json:
+        print_json({"state": str(directory.path), "jobs_go_on": keep_jobs})
+    else:
+        say("the service is down" + ("; its jobs go on" if keep_jobs else ""))
 
 
 def _end_controller(directory: StateDir, *, wait_for_jobs: bool) -> None:

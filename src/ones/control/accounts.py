@@ -76,6 +76,16 @@ class Accounts:
         self._users[name] = user
         return token
 
+    def remove(self, name: str, by: str) -> User:
+        """Whoever asks stays: so there is always an admin."""
+        user = self.get(name)
+        if name == by:
+            raise InvalidSettingError(f"name: {name!r} is you; another admin may remove you")
+        self._store.write_now(delete(users, {"name": name}), delete(sessions, {"user": name}))
+        self._users.pop(name, None)
+        self._sessions = {h: s for h, s in self._sessions.items() if s[0] != name}
+        return user
+
     def limit(self, name: str, max_gpus: int | None) -> Operation:
         """To be written with the event that tells the scheduler."""
         old = self.get(name)

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ones.config import ServiceSettings, Settings
 from ones.control.live.patience import Patience
+from ones.control.pruning import Keeping
 from ones.control.service import Options, Service
 from ones.control.statedir import Address, StateDir
 from ones.errors import (
@@ -23,8 +25,7 @@ from ones.errors import (
     UserError,
     WorldError,
 )
-from ones.launchers import Slot
-from ones.launchers.local import LocalLauncher, local_slots
+from ones.launchers.local import LocalLauncher, local_slots, look_at_gpus
 
 NODE = "local"
 SHUTDOWN_SECONDS = 2
@@ -54,17 +55,14 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
         raise UnknownNameError("mechanism", of_service.mechanism, MECHANISMS)
     directory = StateDir.of(of_service.state)
     directory.make()
-
-    def look() -> list[Slot]:
-        return local_slots(NODE, directory.runs, of_service.slots)
-
-    slots = look()
+    slots = local_slots(NODE, directory.runs, of_service.slots)
+    look = partial(look_at_gpus, NODE, directory.runs)
     usable = [slot for slot in slots if not slot.used_by]
     if not usable:
         raise UserError(_no_slots(len(slots)))
     service = Service(
         directory,
-        LocalLauncher(directory.runs, slots, look=look if of_service.slots is None else None),
+        LocalLauncher(directory.runs, slots, look=None if of_service.slots else look),
         Options(
             policy=of_service.policy,
             seed=of_service.seed,
@@ -75,6 +73,10 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
                 join_seconds=of_service.join_seconds,
                 grace_seconds=of_service.grace_seconds,
                 silence_seconds=of_service.silence_seconds,
+            ),
+            keeping=Keeping(
+                output_days=of_service.keep_output_days,
+                checkpoint_days=of_service.keep_checkpoints_days,
             ),
         ),
     )

@@ -13,11 +13,13 @@ from typing import Any
 
 from ones.control.accounts import Accounts, User
 from ones.control.clock import Clock
+from ones.control.live import asides
 from ones.control.live.adoption import adopt
 from ones.control.live.engine import LiveEngine, Surroundings
 from ones.control.live.hearing import hear
-from ones.control.live.jobs import NOW, LiveJob
+from ones.control.live.jobs import NOW, LiveJob, gpu_of
 from ones.control.live.patience import Patience
+from ones.control.pruning import Keeping, Pruning
 from ones.control.readmodels.board import Board
 from ones.control.recorder import begin, change_header, recover
 from ones.control.schema import submissions
@@ -27,12 +29,12 @@ from ones.control.submission import Submission
 from ones.control.tokens import JobTokens
 from ones.control.version import SOFTWARE
 from ones.core import events as ev
-from ones.core.cluster import NodeId, NodeState
+from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.engine import drive
 from ones.core.job import Job, JobId, SwitchCost
 from ones.core.state import State
-from ones.errors import UserError
-from ones.launchers import Launcher, LauncherEvent, Slot
+from ones.errors import UnknownNameError, UserError
+from ones.launchers import Launcher, LauncherEvent
 from ones.policies import create
 from ones.runlog import VERSION, Header
 from ones.wire import Reports
@@ -49,7 +51,9 @@ class Options:
     seed: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the policy
     database: str = ""
+    mechanism: str = "elastic"  # or `restart`: other GPUs mean a stop and a start
     patience: Patience = field(default_factory=Patience)
+    keeping: Keeping = field(default_factory=Keeping)
 
 
 class Service:
@@ -86,9 +90,10 @@ class Service:
             settings=dict(options.settings),
             nodes=(),  # they come up as events
             switch_cost=SwitchCost(),
+            mechanism=options.mechanism,
         )
         header = begin(self.store, wanted)
-        self.brain, self.recorder = recover(self.store, header, policy)
+        self.brain, self.recorder = recover(self.store, wanted, policy)
         if header != wanted:
             change_header(self.store, wanted)
         self.clock = Clock(self.brain.state.now)
@@ -107,16 +112,27 @@ class Service:
             ),
             self.board.update,
         )
+        asides.load(self.engine, self.store)
         adopt(self.engine, self.brain.state, self.store, self.launcher)
         early, self._early = self._early or [], None
         for event in early:
             self.engine.on_launcher(event)
         self._bring_up_nodes(self.brain.state)
+        self.engine.post(lambda: asides.agree(self.engine, self.launcher.slots()))
         self.board.fill(self.brain.state)
+        self._pruning = Pruning(
+            options.keeping, self.dir.runs, self.dir.checkpoints, self._ended, self.clock.now
+        )
         self._thread.start()
+        self._pruning.start()
+
+    def _ended(self) -> dict[str, float]:
+        cards = list(self.board.cards.values())
+        return {card.id: card.ended_at for card in cards if card.ended_at is not None}
 
     def stop(self, *, kill: bool = False) -> None:
         if self._thread.is_alive():
+            self._pruning.stop()
             self.engine.stop()
             self._thread.join()
         self.launcher.close(kill=kill)
@@ -153,7 +169,7 @@ class Service:
 
     def _bring_up_nodes(self, state: State) -> None:
         wanted: dict[str, int] = {}
-        for slot in self.usable_slots():
+        for slot in self.launcher.slots():
             wanted[slot.node] = wanted.get(slot.node, 0) + 1
         for name, gpus in wanted.items():
             node = NodeId(name)
@@ -166,11 +182,12 @@ class Service:
                         f" start with {known.gpus}, or end the jobs first (ones down)"
                     )
                 self.engine.tell(ev.NodeDown(NOW, node))
-            if known is None or known.gpus != gpus or known.state is not NodeState.UP:
+            if node in self.engine.drained:
+                if known is None or known.gpus != gpus or known.state is NodeState.DOWN:
+                    self.engine.tell(ev.NodeUp(NOW, node, gpus))
+                self.engine.tell(ev.NodeDraining(NOW, node))
+            elif known is None or known.gpus != gpus or known.state is not NodeState.UP:
                 self.engine.tell(ev.NodeUp(NOW, node, gpus))
-
-    def usable_slots(self) -> list[Slot]:
-        return [slot for slot in self.launcher.slots() if not slot.used_by]
 
     def _is_elastic(self, job: str) -> bool:
         live = self.engine.jobs.get(JobId(job))
@@ -225,6 +242,32 @@ class Service:
         # whose reason to wait may be another one now
         theirs = [card.id for card in self.board.live() if card.owner == user]
         self.engine.post(lambda: self.recorder.touched.update(theirs))
+
+    def drain(self, place: str, by: str, done: Done) -> None:
+        """A node, or a GPU as `node/index`: who is there may stay, nobody new comes."""
+        node, gpu = self._place(place)
+        shown = self._when_shown(done)
+        if node is not None:
+            self.engine.post(lambda: asides.drain(self.engine, node, shown))
+        elif gpu is not None:
+            cause, why = asides.Cause.OPERATOR, f"set aside by {by}"
+            self.engine.post(lambda: asides.set_aside(self.engine, gpu, cause, why, shown))
+
+    def undrain(self, place: str, done: Done) -> None:
+        node, gpu = self._place(place)
+        shown = self._when_shown(done)
+        if node is not None:
+            self.engine.post(lambda: asides.undrain(self.engine, node, shown))
+        elif gpu is not None:
+            cause = asides.Cause.OPERATOR
+            self.engine.post(lambda: asides.take_back(self.engine, gpu, cause, shown))
+
+    def _place(self, place: str) -> tuple[NodeId | None, Gpu | None]:
+        nodes = [node.name for node in self.board.nodes if node.state != NodeState.DOWN]
+        slots = [slot.id for slot in self.launcher.slots()]
+        if place not in nodes and place not in slots:
+            raise UnknownNameError("node or GPU", place, [*nodes, *slots])
+        return (NodeId(place), None) if place in nodes else (None, gpu_of(place))
 
     def hear(self, message: Reports, done: Done) -> None:
         self.engine.post(lambda: hear(self.engine, self.store, message, done))

@@ -92,6 +92,9 @@ def _described(tables: Tables, event: ev.JobDescribed) -> bool:
         parameter_bytes=event.parameter_bytes,
         max_local_batch=event.max_local_batch,
     )
+    if record.found_fixed:  # too soon: it has joined after all
+        record.found_fixed = False
+        record.job = replace(record.job, elastic=True)
     if event.max_local_batch is not None and record.max_local_batch is None:
         record.max_local_batch = event.max_local_batch
 
@@ -114,8 +117,9 @@ def _found_fixed(tables: Tables, event: ev.JobFoundFixed) -> bool:
     record = _reporting(tables, event)
     if record is None:
         return False
-    if not record.job.elastic or record.description is not None:
+    if not record.job.elastic:
         return tables.drop("duplicate")
+    record.found_fixed = True
     record.job = replace(record.job, elastic=False)
     return True
 

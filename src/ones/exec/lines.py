@@ -5,6 +5,7 @@ directory and is reached through an open directory, for its path may be longer t
 socket's address.
 
     {"n": 1, "do": "launch", "spec": {...}}             {"n": 1, "ok": true, "known": false}
+    {"n": 1, "do": "prepare", "spec": {...}}            {"n": 1, "ok": true}
     {"n": 2, "do": "stop", "id": "3-n0.1", "grace": 5}  {"n": 2, "ok": true}
     {"n": 3, "do": "watch"}                             {"n": 3, "ok": true, "launches": [...]}
     {"n": 4, "do": "close", "grace": 5}                 {"n": 4, "ok": true}

@@ -53,6 +53,8 @@ class Supervisor:
         self._idle_since = time.monotonic()
         self._closing = False
         self._zygote: Zygote | None = None
+        # nobody ever writes to it: that it is closed, by our death, is what counts
+        self._lifeline, self._our_end = os.pipe2(os.O_CLOEXEC)
         self._births: list[Birth] = []
         self._connections: dict[Connection, bool] = {}  # does it watch?
         self._selector = selectors.DefaultSelector()
@@ -92,8 +94,6 @@ class Supervisor:
         idle = time.monotonic() - self._idle_since
         return self._closing or idle >= self._idle_seconds
 
-    def _patience(self) -> float:
-        if any(w.is_ending for w in self._workers.values()) or (
     def _heed_lease(self) -> None:
         """Without one nobody may run here: the slots may be somebody else's by now."""
         if self._may_run:
@@ -107,13 +107,15 @@ class Supervisor:
     def _may_run(self) -> bool:
         return self._lease is None or lease.left(self._lease) > 0
 
-            self._zygote is not None and self._zygote.waiting
+    def _patience(self) -> float:
         rest = self._rest()
         if self._lease is None or all(w.fenced for w in self._workers.values()):
             return rest
         return min(rest, max(0.0, lease.left(self._lease)) + TICK_SECONDS)
 
     def _rest(self) -> float:
+        if any(w.is_ending for w in self._workers.values()) or (
+            self._zygote is not None and self._zygote.waiting
         ):
             return TICK_SECONDS
         if any(w.unwritten for w in self._workers.values()):
@@ -151,6 +153,8 @@ class Supervisor:
         match request.get("do"):
             case "launch":
                 return {"known": self._launch(spec_of(request["spec"]))}
+            case "prepare":
+                self._prepare(spec_of(request["spec"]))
             case "stop":
                 worker = self._workers.get(request["id"])
                 if worker is not None:
@@ -180,12 +184,12 @@ class Supervisor:
             return True
         if self._closing:
             raise ValueError(f"launch {spec.id}: this job is being closed")
+        if not self._may_run:
+            raise ValueError(f"launch {spec.id}: its node is cut off from the cluster")
         directory.mkdir(mode=0o700, exist_ok=True)
         worker = Worker(self._run_dir, spec)
         try:
             write(directory, spec)
-        if not self._may_run:
-            raise ValueError(f"launch {spec.id}: its node is cut off from the cluster")
         except OSError:
             worker.close_output_end()
             os.close(worker.output)
@@ -196,6 +200,12 @@ class Supervisor:
         else:
             self._start(worker)
         return False
+
+    def _prepare(self, spec: Spec) -> None:
+        """A launch like this one will follow: have a zygote ready for it."""
+        if self._zygote is None and not self._closing and fits(spec):
+            self._zygote = Zygote(self._run_dir, spec, self._lifeline)
+            self._idle_since = time.monotonic()
 
     def _start(self, worker: Worker) -> None:
         try:
@@ -213,7 +223,7 @@ class Supervisor:
                 self._start(worker)  # the other one has children; its end would be theirs
                 return
             try:
-                zygote = Zygote(self._run_dir, worker.spec)
+                zygote = Zygote(self._run_dir, worker.spec, self._lifeline)
             except OSError:
                 self._start(worker)
                 return

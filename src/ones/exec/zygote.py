@@ -22,6 +22,7 @@ from ones.exec.records import Spec
 from ones.exec.worker import Worker
 
 SOCKET = "zygote.sock"  # in the run directory, which is also where the zygote runs
+LIFELINE = "ONES_LIFELINE"  # a file descriptor; see `ones.train.lifeline`
 _PYTHON = re.compile(r"python[0-9.]*")
 
 
@@ -66,7 +67,8 @@ class Birth:
 class Zygote:
     """Started with the first worker that can use it; ends with ones-exec."""
 
-    def __init__(self, run_dir: Path, spec: Spec) -> None:
+    def __init__(self, run_dir: Path, spec: Spec, lifeline: int) -> None:
+        """`lifeline`: the end of a pipe whose other end dies with us, and workers with that."""
         self.interpreter = spec.argv[0]
         self.waiting: list[Worker] = []  # until it is ready
         self._run_dir = run_dir
@@ -75,6 +77,7 @@ class Zygote:
         me = os.getpid()
         # ONES_RUN_DIR would mark all of its children as the first worker's
         env = {k: v for k, v in spec.env.items() if k != "ONES_RUN_DIR"}
+        env[LIFELINE] = str(lifeline)
         process = subprocess.Popen(
             [self.interpreter, "-m", "ones.train.zygote", SOCKET],
             cwd=run_dir,
@@ -83,6 +86,7 @@ class Zygote:
             stdout=sys.stderr,
             stderr=sys.stderr,
             start_new_session=True,
+            pass_fds=[lifeline],
             preexec_fn=lambda: die_with(me),  # noqa: PLW1509  # this process has one thread
         )
         process.returncode = 0  # reaped by the loop and not by this object

@@ -8,11 +8,13 @@ from ones.launchers.api import (
     Launch,
     Launcher,
     LauncherEvent,
+    Preparing,
     Process,
     Slot,
     SlotLost,
     SlotSuspect,
     SlotUp,
+    SlotUsed,
     Started,
 )
 
@@ -21,10 +23,12 @@ __all__ = [
     "Launch",
     "Launcher",
     "LauncherEvent",
+    "Preparing",
     "Process",
     "Slot",
     "SlotLost",
     "SlotSuspect",
     "SlotUp",
+    "SlotUsed",
     "Started",
 ]

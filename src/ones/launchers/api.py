@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ones.exec import Chunk, Exit
 
@@ -45,7 +45,7 @@ class Launch:
     cwd: str
     env: Mapping[str, str] = field(repr=False)
     grace_seconds: float = 10.0
-    zygote: bool = False
+    zygote: bool = False  # fork it from an interpreter that has torch already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,14 @@ class SlotLost:
     cause: str
 
 
-LauncherEvent = Started | Exited | SlotUp | SlotSuspect | SlotLost
+@dataclass(frozen=True, slots=True)
+class SlotUsed:
+    """Strangers have come to it, or gone: `used_by` says who is there now."""
+
+    slot: Slot
+
+
+LauncherEvent = Started | Exited | SlotUp | SlotSuspect | SlotLost | SlotUsed
 Listener = Callable[[LauncherEvent], None]
 
 
@@ -131,3 +138,12 @@ class Launcher(Protocol):
 
     def close(self, *, kill: bool) -> None:
         """Leave the workers to themselves, or end them all first."""
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """What a launcher may be able to do besides."""
+
+    def prepare(self, launch: Launch) -> None:
+        """A launch like this one, whatever its id and slot on that node, will follow soon: whatever
+        takes time and needs no slot may be done now. It binds nobody to anything."""

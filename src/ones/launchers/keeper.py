@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -86,6 +87,11 @@ class Keeper:
             self._request({"do": "launch", "spec": asdict(spec)})
         except OSError as problem:  # no ones-exec can be started
             self._failed(f"ones-exec: {(problem.strerror or str(problem)).lower()}")
+
+    def prepare(self, spec: Spec) -> None:
+        """A launch like it will follow. If nothing comes of this, the launch is only slower."""
+        with suppress(OSError):
+            self._request({"do": "prepare", "spec": asdict(spec)})
 
     def stop(self, id: str, grace: float) -> None:
         if id in self.open:

@@ -19,22 +19,43 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from ones.errors import WorldError
 from ones.exec import Chunk, Exit, Spec, read_output
-from ones.launchers.api import Exited, Launch, Listener, Process, Slot, Started
+from ones.launchers.api import Exited, Launch, Listener, Process, Slot, SlotUsed, Started
 from ones.launchers.devices import cpu_slots, gpu_slots, threads_per_slot
 from ones.launchers.keeper import Keeper, Phase, on_disk
 
 IDLE_SECONDS = 60.0
+#: how often it is looked who else uses the GPUs
+LOOK_SECONDS = 10.0
+#: in place of a name, of a GPU that the driver does not know any more
+GONE = "nobody: the driver does not find it"
 RETRY_SECONDS = 0.5
 #: variables that limit the threads of a library, unless the user has set them
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 def local_slots(node: str, root: Path, cpus: int | None) -> list[Slot]:
-    """So many CPU slots; or, with None, the GPUs of this machine that nobody else uses, numbered
-    from 0, and then those that somebody does."""
+    """So many CPU slots; or, with None, the GPUs of this machine; `used_by` says who else uses one.
+
+    A GPU keeps its number while jobs run, whatever the driver says of others."""
     if cpus is not None:
         return cpu_slots(node, cpus)
+    found = {slot.device: slot for slot in look_at_gpus(node, root)}
+    order = _kept_order(root) if any((root / "live").glob("*/*")) else None
+    if order is None:
+        order = list(found)
+        (root / "slots.json").write_text(json.dumps(order))
+    return [
+        replace(found[device], index=i)
+        if device in found
+        else Slot(node=node, index=i, kind="gpu", device=device, used_by=(GONE,))
+        for i, device in enumerate(order)
+    ]
+
+
+def look_at_gpus(node: str, root: Path) -> list[Slot]:
+    """As the driver numbers them, with those who use them and are not below this root."""
     mark = str(root).encode()
 
     def is_ours(pid: int) -> bool:
@@ -42,15 +63,7 @@ def local_slots(node: str, root: Path, cpus: int | None) -> list[Slot]:
             return b"ONES_JOB_DIR=" + mark in file.read()
         return False
 
-    found = {slot.device: slot for slot in gpu_slots(node, is_ours)}
-    order = _kept_order(root) if any((root / "live").glob("*/*")) else None
-    if order is None:
-        order = [slot.device for slot in found.values() if not slot.used_by]
-        (root / "slots.json").write_text(json.dumps(order))
-    # while jobs run a slot stays the device it was, even if a stranger came to it meanwhile
-    ours = [replace(found[d], index=i, used_by=()) for i, d in enumerate(order) if d in found]
-    rest = [slot for device, slot in found.items() if device not in order]
-    return ours + [replace(slot, index=len(order) + i) for i, slot in enumerate(rest)]
+    return gpu_slots(node, is_ours)
 
 
 def _kept_order(root: Path) -> list[str] | None:
@@ -61,13 +74,16 @@ def _kept_order(root: Path) -> list[str] | None:
 
 
 class LocalLauncher:
-    """With a `lease`, a file that somebody has to renew, workers run as long as it says."""
+    """With a `lease`, a file that somebody has to renew, workers run as long as it says. `look`
+    gives the devices as they are now: who else uses one is told when it changes."""
 
     def __init__(
         self,
         root: Path,
         slots: Sequence[Slot],
         *,
+        look: Callable[[], list[Slot]] | None = None,
+        look_seconds: float = LOOK_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
         lease: Path | None = None,
     ) -> None:
@@ -75,6 +91,8 @@ class LocalLauncher:
         self._slots = {slot.id: slot for slot in slots}
         self._threads = threads_per_slot(len(slots))
         self._idle, self._lease = idle_seconds, lease
+        self._look, self._look_seconds = look, look_seconds
+        self._over = threading.Event()
         self._keepers: dict[Path, Keeper] = {}
         self._processes: dict[str, Process] = {}
         self._lock = threading.Lock()  # of `_processes`
@@ -98,9 +116,24 @@ class LocalLauncher:
             self._keeper(run_dir, unquote(run_dir.parent.name)).find()
         self._listener = listener
         self._thread.start()
+        if self._look is not None:
+            threading.Thread(target=self._watch, name="ones-gpus", daemon=True).start()
 
     def slots(self) -> list[Slot]:
         return list(self._slots.values())
+
+    def _watch(self) -> None:
+        assert self._look is not None
+        while not self._over.wait(self._look_seconds):
+            try:
+                found = {slot.device: slot.used_by for slot in self._look()}
+            except (WorldError, OSError):
+                continue  # a driver that does not answer says nothing of strangers
+            for id, known in list(self._slots.items()):
+                now = found.get(known.device, (GONE,))
+                if now != known.used_by:
+                    self._slots[id] = replace(known, used_by=now)
+                    self._listener(SlotUsed(self._slots[id]))
 
     def launch(self, launch: Launch) -> None:
         with self._lock:
@@ -108,6 +141,9 @@ class LocalLauncher:
                 return
             self._processes[launch.id] = Process(id=launch.id, job=launch.job, slots=launch.slots)
         self._later(lambda: self._launch(launch))
+
+    def prepare(self, launch: Launch) -> None:
+        self._later(lambda: self._prepare(launch))
 
     def stop(self, id: str, grace_seconds: float) -> None:
         self._later(lambda: self._stop(id, grace_seconds))
@@ -136,6 +172,7 @@ class LocalLauncher:
         self._later(lambda: self._forget(job))
 
     def close(self, *, kill: bool) -> None:
+        self._over.set()
         if kill:
             self._later(self._close_all)
         self._later(self._end)
@@ -246,7 +283,16 @@ class LocalLauncher:
                 Exit(code=None, at=time.time(), cause="not-started", message=why.lower()),
             )
 
+    def _prepare(self, launch: Launch) -> None:
+        with suppress(OSError):  # then the launch itself will say what is wrong
+            run_dir, spec = self._spec(launch)
+            self._keeper(run_dir, launch.job).prepare(spec)
+
     def _send(self, launch: Launch) -> None:
+        run_dir, spec = self._spec(launch)
+        self._keeper(run_dir, launch.job).launch(spec)
+
+    def _spec(self, launch: Launch) -> tuple[Path, Spec]:
         missing = [id for id in launch.slots if id not in self._slots]
         if missing:
             raise OSError(f"slot {missing[0]} is not here")
@@ -261,7 +307,7 @@ class LocalLauncher:
             zygote=launch.zygote,
             slots=launch.slots,
         )
-        self._keeper(run_dir, launch.job).launch(spec)
+        return run_dir, spec
 
     def _environment(self, launch: Launch, slots: list[Slot], run_dir: Path) -> dict[str, str]:
         threads = str(self._threads * len(slots))

@@ -14,7 +14,8 @@ The protocol, over a Unix stream socket, one connection for each worker:
   `{"error": "..."}` and nothing more.
 
 A worker has its own session and process group, whose id is its pid, and stdin from /dev/null.
-The zygote is its parent and reaps it. A worker outlives a connection that is closed. SIGTERM
+The zygote is its parent and reaps it. A worker outlives a connection that is closed. It dies
+with the other end of the pipe that ONES_LIFELINE names, if there is one: see `lifeline`. SIGTERM
 ends the zygote, not its workers: they pass to whoever is subreaper. When SOCKET can be
 connected to, the zygote is ready.
 """
@@ -34,6 +35,8 @@ import sys
 import traceback
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
+
+from ones.train.lifeline import hold
 
 _MAX_REQUEST = 4 << 20
 
@@ -56,7 +59,8 @@ class _Caller:
 
 
 class Zygote:
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, lifeline: int | None = None) -> None:
+        self._lifeline = lifeline
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._path = path
@@ -150,9 +154,11 @@ class Zygote:
             nothing = os.open(os.devnull, os.O_RDONLY)
             for descriptor, target in ((nothing, 0), (outputs[0], 1), (outputs[1], 2)):
                 os.dup2(descriptor, target)
+            kept = hold(self._lifeline) if self._lifeline is not None else 2
             # the zygote's own sockets must not live on in a worker: who waits for their end would
             # wait for the worker's, too
-            os.closerange(3, _most_descriptors())
+            os.closerange(3, kept)
+            os.closerange(kept + 1, _most_descriptors())
             os.chdir(cwd)
             os.environ.clear()
             os.environ.update(env)
@@ -223,7 +229,8 @@ def main() -> None:
     import ones.train.joining  # noqa: F401
 
     torch.set_num_threads(1)  # no thread pool may exist when we fork
-    Zygote(sys.argv[1]).serve()
+    lifeline = os.environ.get("ONES_LIFELINE", "")
+    Zygote(sys.argv[1], int(lifeline) if lifeline else None).serve()
 
 
 if __name__ == "__main__":

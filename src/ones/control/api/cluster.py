@@ -24,6 +24,7 @@ from ones.control.api.models import (
     NewToken,
     NewUser,
     NodeShown,
+    Place,
     SlotShown,
     UserShown,
 )
@@ -31,6 +32,7 @@ from ones.control.readmodels.cards import JobCard
 from ones.control.readmodels.story import decisions
 from ones.control.service import Service
 from ones.control.version import SOFTWARE
+from ones.core.cluster import Gpu
 
 router = APIRouter(tags=["service"], responses=PROBLEMS)
 #: news that a slow reader has not taken; then it is let go, and comes again
@@ -41,6 +43,8 @@ BACKLOG = 1000
 def cluster(service: TheService, user: TheUser) -> ClusterShown:
     """Nodes and slots, and who is where."""
     board, live = service.board, service.board.live()
+    states = {node.name: node.state for node in board.nodes}
+    asides = {str(gpu): "; ".join(causes.values()) for gpu, causes in _asides(service)}
     where = {worker.gpu: (card, worker) for card in live for worker in card.workers}
     slots = []
     for slot in service.launcher.slots():
@@ -58,6 +62,8 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
                 batch=worker.batch if worker is not None else None,
                 leaving=worker.leaving if worker is not None else False,
                 used_by=list(slot.used_by),
+                state="draining" if slot.id in asides else states.get(slot.node, "down"),
+                aside=asides.get(slot.id, ""),
             )
         )
     return ClusterShown(
@@ -68,6 +74,26 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
         waiting=sum(card.state == "waiting" for card in live),
         running=sum(bool(card.workers) for card in live),
     )
+
+
+def _asides(service: Service) -> list[tuple[Gpu, dict[str, str]]]:
+    """What the brain's thread writes, read in one go."""
+    return [(gpu, dict(causes)) for gpu, causes in list(service.engine.asides.items())]
+
+
+@router.post("/api/cluster/drain", responses={**ADMINS, **NOT_FOUND})
+async def drain(where: Place, service: TheService, admin: TheAdmin) -> ClusterShown:
+    """Nobody new comes to a node or a GPU; who is there may stay, and elastic jobs move away as
+    soon as the policy finds room."""
+    await committed(lambda done: service.drain(where.place, admin.name, done), service)
+    return cluster(service, admin)
+
+
+@router.post("/api/cluster/undrain", responses={**ADMINS, **NOT_FOUND})
+async def undrain(where: Place, service: TheService, admin: TheAdmin) -> ClusterShown:
+    """A node, or a GPU that an operator or its failures had set aside, may be used again."""
+    await committed(lambda done: service.undrain(where.place, done), service)
+    return cluster(service, admin)
 
 
 @router.get("/api/decisions")
@@ -156,6 +182,13 @@ def add_user(new: NewUser, service: TheService, admin: TheAdmin) -> NewToken:
     """A new user. The token is shown once: only its hash is kept."""
     user, token = service.accounts.add(new.name, new.role)
     return NewToken(name=user.name, token=token)
+
+
+@router.delete("/api/users/{name}", responses={**ADMINS, **NOT_FOUND})
+def remove_user(name: str, service: TheService, admin: TheAdmin) -> UserShown:
+    """Their token and browsers are void at once; their jobs go on, and an admin may cancel them."""
+    user = service.accounts.remove(name, by=admin.name)
+    return UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
 
 
 @router.post("/api/users/{name}/token", responses={**ADMINS, **NOT_FOUND})

@@ -39,7 +39,7 @@ POLL_SECONDS = 0.1
 @router.post("", status_code=201)
 async def submit(new: NewJob, service: TheService, user: TheUser) -> Submitted:
     """Queue a job. The answer comes when it is safe: it will run, whatever happens."""
-    slots = len(service.usable_slots())
+    slots = len(service.launcher.slots())
     least = new.gpus or new.min_gpus
     if least > slots:
         field = "gpus" if new.gpus else "min_gpus"

@@ -26,6 +26,8 @@ class _Collector:
         slots = service.launcher.slots()
         held = sum(len(card.workers) for card in cards)
         yield GaugeMetricFamily("ones_slots", "Slots that are offered.", len(slots))
+        aside = len(service.engine.asides)
+        yield GaugeMetricFamily("ones_slots_aside", "Slots that are not used for now.", aside)
         yield GaugeMetricFamily("ones_slots_held", "Slots that a job's worker is on.", held)
         yield CounterMetricFamily("ones_plans", "Plans that were carried out.", board.plan_number)
         for name, words in (

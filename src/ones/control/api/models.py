@@ -179,12 +179,20 @@ class SlotShown(BaseModel):
     batch: int | None
     leaving: bool
     used_by: list[str] = Field(description="strangers on it: such a slot is not used")
+    state: str = Field(description="up, draining (nobody new comes) or down")
+    aside: str = Field(description="why this one is not used while its node is; empty: it is")
 
 
 class NodeShown(BaseModel):
     name: str
     gpus: int
-    state: str
+    state: str = Field(description="up, draining (nobody new comes) or down")
+
+
+class Place(Strict):
+    place: Annotated[
+        str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f]+$")
+    ] = Field(description="a node, or one GPU as node/index", examples=["local", "local/3"])
 
 
 class ClusterShown(BaseModel):

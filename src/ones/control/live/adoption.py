@@ -35,7 +35,7 @@ def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) ->
     known = submissions_of(store, state.records)
     for record in state.records.values():
         job = LiveJob(record.id, known[record.id], record.generation, record.description)
-        job.elastic = job.submission.elastic is not False
+        job.elastic = record.job.elastic
         engine.jobs[record.id] = job
     found = launcher.running()
     reports = {row.launch: row for row in store.rows(sa.select(heard))}

@@ -3,6 +3,7 @@ job done?"""
 
 from __future__ import annotations
 
+from ones.control.live.asides import died_on
 from ones.control.live.floor import Floor
 from ones.control.live.jobs import NOW, Kind, LiveJob, LiveWorker
 from ones.control.live.orders import end, forget, give_up_rescale
@@ -52,20 +53,28 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
     elif exit.clean or worker.done:
         _left_quietly(floor, job, worker)
     else:
-        lost(floor, job, worker, exit.told())
+        # what was never there, or went down with its parent, says nothing of the GPU
+        innocent = exit.cause in ("not-started", "lost", "fenced")
+        lost(floor, job, worker, exit.told(), our_doing=innocent)
 
 
 def _left(floor: Floor, job: LiveJob, worker: LiveWorker) -> None:
     generation = _newest(job, worker)
     for gpu in worker.gpus:
+        floor.suspicion.did_well(gpu, job.id)
         floor.say(ev.WorkerLeft(NOW, job.id, generation, gpu))
 
 
-def lost(floor: Floor, job: LiveJob, worker: LiveWorker, reason: str) -> None:
+def lost(
+    floor: Floor, job: LiveJob, worker: LiveWorker, reason: str, *, our_doing: bool = False
+) -> None:
+    """`our_doing`: nothing there can be blamed on its GPU."""
     generation = _newest(job, worker)
     order = job.pending
     for gpu in worker.gpus:
         floor.say(ev.WorkerLost(NOW, job.id, generation, gpu, reason))
+        if not our_doing:
+            died_on(floor, gpu, job.id)
     if order is None or order.kind is not Kind.RESCALE or order.published:
         return
     if worker.plan == order.plan:  # a newcomer, and nobody has been told of it yet

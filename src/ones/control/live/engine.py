@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
+from ones.control.live.asides import used
 from ones.control.live.departures import exited, started
 from ones.control.live.floor import Floor, Stimulus, Surroundings
 from ones.control.live.jobs import NOW
@@ -23,7 +24,7 @@ from ones.control.store import Done, Operation
 from ones.core import events as ev
 from ones.core.plan import Plan
 from ones.core.state import State
-from ones.launchers import Exited, LauncherEvent, Started
+from ones.launchers import Exited, LauncherEvent, SlotUsed, Started
 
 __all__ = ["LiveEngine", "Surroundings"]
 
@@ -43,6 +44,7 @@ class LiveEngine(Floor):
         self._changed = changed
         self._inbox: queue.SimpleQueue[Stimulus] = queue.SimpleQueue()
         self._stopping = False
+        self._shown = state.cluster
         self._next_tick = 0.0
         self._began = 0.0
         self.decision_seconds: deque[float] = deque(maxlen=256)  # event to orders given
@@ -65,6 +67,8 @@ class LiveEngine(Floor):
                 self.post(lambda: started(self, event.id))
             case Exited():
                 self.post(lambda: exited(self, event.id, event.exit))
+            case SlotUsed():
+                self.post(lambda: used(self, event.slot))
             case _:
                 pass  # slots of this machine neither come nor go
 
@@ -124,7 +128,8 @@ class LiveEngine(Floor):
 
     def _show_changes(self) -> None:
         touched, self.recorder.touched = self.recorder.touched, set()
-        if touched:
+        if touched or self.state.cluster is not self._shown:
+            self._shown = self.state.cluster
             self._changed(self.state, touched)
 
 

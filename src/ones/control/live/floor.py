@@ -16,10 +16,12 @@ from ones.control.clock import Clock
 from ones.control.live.jobs import LiveJob, LiveWorker
 from ones.control.live.mailbox import Mailbox
 from ones.control.live.patience import Patience
+from ones.control.live.suspicion import Suspicion
 from ones.control.recorder import Recorder
 from ones.control.store import Done, Operation, Store
 from ones.control.tokens import JobTokens
 from ones.core import events as ev
+from ones.core.cluster import Gpu, NodeId
 from ones.core.job import JobId
 from ones.core.state import State
 from ones.launchers import Launcher
@@ -63,6 +65,9 @@ class Floor:
         self.jobs: dict[JobId, LiveJob] = {}
         self.mailbox = Mailbox()
         self.last_word: dict[str, float] = {}  # launch -> when it called last; by the server
+        self.drained: set[NodeId] = set()  # by operators; `asides` sees to these three
+        self.asides: dict[Gpu, dict[str, str]] = {}  # GPUs that are not used: cause, in words
+        self.suspicion = Suspicion()
         self.winding_down = False  # nobody new comes
         self.out: deque[Outgoing] = deque()  # what the brain has yet to hear
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ones.control.live.departures import done as said_done
 from ones.control.live.engine import LiveEngine
-from ones.control.live.jobs import Kind, LiveJob, LiveWorker, gpu_of
+from ones.control.live.jobs import Kind, LiveJob, LiveWorker, Pending, gpu_of
 from ones.control.live.orders import give_up_rescale, publish_if_all_joined
 from ones.control.live.reports import as_event
 from ones.control.schema import heard
@@ -89,6 +89,8 @@ def _take(
 def _joined(engine: LiveEngine, job: LiveJob, worker: LiveWorker, report: wire.Joined) -> bool:
     worker.joined = True
     is_first = job.description is None
+    if not job.elastic:
+        _joined_late(engine, job, worker)
     if is_first:
         job.description = Description(
             dataset_size=report.dataset_size,
@@ -100,6 +102,14 @@ def _joined(engine: LiveEngine, job: LiveJob, worker: LiveWorker, report: wire.J
     # after the brain has heard of it, which then knows the batch as well
     engine.post(lambda: publish_if_all_joined(engine, job))
     return is_first
+
+
+def _joined_late(engine: LiveEngine, job: LiveJob, worker: LiveWorker) -> None:
+    """It was taken for one that does not join, and its GPU counts as busy: let it begin there."""
+    job.elastic = True
+    record = engine.state.records.get(job.id)
+    if job.pending is None and record is not None and record.held is not None:
+        job.pending = Pending(Kind.START, worker.plan, record.held)
 
 
 def _ready(job: LiveJob, worker: LiveWorker) -> None:

@@ -18,15 +18,17 @@ from ones.core.cluster import Gpu
 from ones.core.job import EndReason, Generation
 from ones.core.plan import Action, Finish, Prepare, Rescale, Start, Stop, Withdraw
 from ones.core.schedule import Allocation
-from ones.launchers import Launch
+from ones.launchers import Launch, Preparing
 from ones.wire import messages as wire
 from ones.wire.environment import WorkerEnvironment
 
 
 def begin(floor: Floor, action: Action, plan: int) -> None:
     job = floor.jobs.get(action.job)
-    if job is None or job.ended:
-        return  # it has ended in the meantime, and its `JobEnded` is on its way
+    if job is None or job.ended:  # meanwhile, and its `JobEnded` is on its way
+        if isinstance(action, Start | Rescale):
+            _never_came(floor, job, action, plan)
+        return
     match action:
         case Start():
             job.generation = Generation(plan)
@@ -41,8 +43,18 @@ def begin(floor: Floor, action: Action, plan: int) -> None:
             _stop(floor, job, plan)
         case Finish():
             _finish(floor, job, plan, action.reason, action.message)
-        case Prepare() | Withdraw():
-            pass  # a zygote warms up with the first worker; there is nothing to do earlier
+        case Prepare():
+            _warm_up(floor, job, plan, action.allocation)
+        case Withdraw():
+            pass  # who waits in vain for a worker ends by itself
+
+
+def _never_came(floor: Floor, job: LiveJob | None, action: Start | Rescale, plan: int) -> None:
+    """Slots that were counted as taken, for a job that is over: nobody will leave them."""
+    present = job.present() if job is not None else set()
+    for gpu in action.allocation.gpus:
+        if gpu not in present:
+            floor.say(ev.WorkerLeft(NOW, action.job, Generation(plan), gpu))
 
 
 def _gather(floor: Floor, job: LiveJob, kind: Kind, plan: int, allocation: Allocation) -> None:
@@ -66,6 +78,19 @@ def _launch(floor: Floor, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> Non
     launch = launch_for(floor, job, plan, gpus)
     job.workers[launch.id] = LiveWorker(launch.id, gpus, plan)
     floor.launcher.launch(launch)
+
+
+def _warm_up(floor: Floor, job: LiveJob, plan: int, allocation: Allocation) -> None:
+    """While others still leave the GPUs: torch is loaded where the newcomers will be. Their script
+    itself begins when the GPUs are free, for it may touch them before it joins."""
+    launcher = floor.launcher
+    if floor.winding_down or not isinstance(launcher, Preparing):
+        return
+    there = {gpu.node for gpu in job.present()}
+    for node in {gpu.node: gpu for gpu in allocation.gpus if gpu.node not in there}.values():
+        launch = launch_for(floor, job, plan, (node,))
+        if launch.zygote:
+            launcher.prepare(launch)
 
 
 def launch_for(floor: Floor, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> Launch:

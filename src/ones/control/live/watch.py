@@ -40,6 +40,7 @@ def _run_out_of_patience(floor: Floor, job: LiveJob, order: Pending) -> None:
         give_up_rescale(floor, job, f"newcomers did not join within {seconds:g} s")
     elif len(job.workers) == 1 and not any(w.joined for w in job.workers.values()):
         job.elastic = False  # it runs, and does not join: a fixed-size job
+        floor.say(ev.JobFoundFixed(NOW, job.id, Generation(order.plan)))
         count_as_ready(floor, job, next(iter(job.workers.values())))
     else:
         why = f"its workers did not all join within {floor.patience.join_seconds:g} s"
@@ -52,7 +53,8 @@ def _decide_who_is_right(floor: Floor, job: LiveJob) -> None:
     if not any(w.done for w in (*job.quiet, *job.workers.values())):
         quiet, job.quiet = job.quiet, []
         for worker in quiet:
-            lost(floor, job, worker, "it ended by itself while the others went on")
+            why = "it ended by itself while the others went on"
+            lost(floor, job, worker, why, our_doing=True)
     else:
         end(floor, job)
         say_done(floor, job)

@@ -1,0 +1,135 @@
+"""Nodes and GPUs that are not to be used for a while, and why.
+
+A GPU may have several causes at once; it returns when the last one is gone. What operators said
+and what was found to fail is kept in the database; who else uses a GPU is looked at anew.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from ones.control.live.floor import Floor
+from ones.control.live.jobs import NOW, gpu_of
+from ones.control.schema import meta
+from ones.control.store import Done, Operation, Store, upsert
+from ones.core import events as ev
+from ones.core.cluster import Gpu, NodeId, NodeState
+from ones.core.job import JobId
+from ones.launchers import Slot
+
+KEY = "asides"
+
+
+class Cause(StrEnum):
+    OUTSIDE = "outside"  # processes that are not ours
+    FAILING = "failing"  # see `suspicion`
+    OPERATOR = "operator"
+
+
+_KEPT = (Cause.FAILING, Cause.OPERATOR)
+
+
+def load(floor: Floor, store: Store) -> None:
+    """What was kept. To be called before nodes come up."""
+    rows = store.rows(sa.select(meta.c.value).where(meta.c.key == KEY))
+    kept = json.loads(rows[0].value) if rows else {"nodes": [], "gpus": {}}
+    floor.drained = {NodeId(node) for node in kept["nodes"]}
+    floor.asides = {
+        gpu_of(slot): {Cause(cause): why for cause, why in causes.items()}
+        for slot, causes in kept["gpus"].items()
+    }
+
+
+def agree(floor: Floor, slots: list[Slot]) -> None:
+    """At the start, after nodes came up: what the brain was told last, and what is so now."""
+    for slot in slots:
+        if slot.used_by:
+            floor.asides.setdefault(gpu_of(slot.id), {})[Cause.OUTSIDE] = _strangers(slot)
+    told = {
+        Gpu(node.id, index)
+        for node in floor.state.cluster.nodes.values()
+        if node.state is not NodeState.DOWN
+        for index in node.aside
+    }
+    here = {gpu_of(slot.id) for slot in slots}
+    for gpu in sorted((floor.asides.keys() & here) - told):
+        floor.say(ev.GpuSetAside(NOW, gpu, _why(floor, gpu)))
+    for gpu in sorted(told - floor.asides.keys()):
+        floor.say(ev.GpuReturned(NOW, gpu))
+
+
+def drain(floor: Floor, node: NodeId, done: Done) -> None:
+    floor.drained.add(node)
+    floor.say(ev.NodeDraining(NOW, node), [_kept(floor)], done)
+
+
+def undrain(floor: Floor, node: NodeId, done: Done) -> None:
+    floor.drained.discard(node)
+    known = floor.state.cluster.nodes[node]
+    floor.say(ev.NodeUp(NOW, node, known.gpus), [_kept(floor)], done)
+
+
+def set_aside(floor: Floor, gpu: Gpu, cause: Cause, why: str, done: Done | None = None) -> None:
+    causes = floor.asides.setdefault(gpu, {})
+    is_news = not causes
+    causes[cause] = why
+    if is_news:
+        floor.say(ev.GpuSetAside(NOW, gpu, why), [_kept(floor)], done)
+    else:
+        floor.store.write(operations=[_kept(floor)], done=done)
+
+
+def take_back(floor: Floor, gpu: Gpu, cause: Cause, done: Done | None = None) -> None:
+    """One cause is gone; an operator's word takes a suspicion back as well."""
+    causes = floor.asides.get(gpu, {})
+    was_aside = bool(causes)
+    causes.pop(cause, None)
+    if cause is Cause.OPERATOR:
+        causes.pop(Cause.FAILING, None)
+        floor.suspicion.clear(gpu)
+    if was_aside and not causes:
+        del floor.asides[gpu]
+        floor.say(ev.GpuReturned(NOW, gpu), [_kept(floor)], done)
+    else:
+        floor.store.write(operations=[_kept(floor)], done=done)
+
+
+def used(floor: Floor, slot: Slot) -> None:
+    """Strangers have come to a GPU, or gone."""
+    gpu = gpu_of(slot.id)
+    if slot.used_by:
+        set_aside(floor, gpu, Cause.OUTSIDE, _strangers(slot))
+    elif Cause.OUTSIDE in floor.asides.get(gpu, {}):
+        take_back(floor, gpu, Cause.OUTSIDE)
+
+
+def died_on(floor: Floor, gpu: Gpu, job: JobId) -> None:
+    """A worker was lost there: was it the GPU? Half of the GPUs stay, whatever happens to them:
+    where all fail it is something else."""
+    if not floor.suspicion.died(gpu, job):
+        return
+    failing = sum(Cause.FAILING in causes for causes in floor.asides.values())
+    if 2 * (failing + 1) <= floor.state.cluster.n_gpus:
+        why = "the last workers there died, of several jobs that do well elsewhere"
+        set_aside(floor, gpu, Cause.FAILING, why)
+
+
+def _strangers(slot: Slot) -> str:
+    return f"used by {', '.join(slot.used_by)}"
+
+
+def _why(floor: Floor, gpu: Gpu) -> str:
+    return "; ".join(floor.asides[gpu].values())
+
+
+def _kept(floor: Floor) -> Operation:
+    gpus = {
+        str(gpu): kept
+        for gpu, causes in floor.asides.items()
+        if (kept := {str(cause): why for cause, why in causes.items() if cause in _KEPT})
+    }
+    text = json.dumps({"nodes": sorted(floor.drained), "gpus": gpus})
+    return upsert(meta, {"key": KEY, "value": text})

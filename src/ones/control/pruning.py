@@ -1,0 +1,83 @@
+"""What is left of jobs that ended long ago: removed after as many days as the settings say.
+
+Only what is known to belong to a job that has ended is touched. The run log stays: it is the
+record, and small beside outputs and checkpoints.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+DAY = 86_400.0
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """Days after a job's end; 0: for ever."""
+
+    output_days: float = 30.0
+    checkpoint_days: float = 7.0
+
+
+def due(ended: Mapping[str, float], now: float, days: float) -> set[str]:
+    """Jobs that ended longer ago than so many days.
+
+    >>> due({"old": 0.0, "new": 86_400.0}, now=2.5 * 86_400.0, days=2.0)
+    {'old'}
+    """
+    if days <= 0:
+        return set()
+    return {job for job, at in ended.items() if now - at > days * DAY}
+
+
+class Pruning:
+    """Looks once an hour. `ended`: when each job that is over has ended."""
+
+    def __init__(
+        self,
+        keeping: Keeping,
+        runs: Path,
+        checkpoints: Path,
+        ended: Callable[[], Mapping[str, float]],
+        now: Callable[[], float],
+    ) -> None:
+        self._keeping, self._ended, self._now = keeping, ended, now
+        self._outputs, self._checkpoints = runs / "ended", checkpoints
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ones-pruning", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self.prune()
+            if self._over.wait(HOUR):
+                return
+
+    def prune(self) -> list[Path]:
+        """What was removed."""
+        ended, now = self._ended(), self._now()
+        removed = []
+        for place, days in (
+            (self._outputs, self._keeping.output_days),
+            (self._checkpoints, self._keeping.checkpoint_days),
+        ):
+            old = due(ended, now, days)
+            for path in sorted(place.iterdir()) if place.is_dir() else ():
+                # run directories have quoted names, checkpoints plain ones; ids need no quotes
+                if unquote(path.name) in old and not self._over.is_set():
+                    shutil.rmtree(path, ignore_errors=True)  # what cannot be removed stays
+                    removed.append(path)
+        return removed
