@@ -23,6 +23,7 @@ from ones.launchers import Exited, Launch, Launcher, LauncherEvent, Started
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
 from tests.processes import alive_below, is_alive, wait_for
+from tests.rays import RayCluster
 
 ENV = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 
@@ -111,7 +112,38 @@ def local(root: Path) -> Launcher:
     return LocalLauncher(root, cpu_slots("n0", 2), idle_seconds=2.0)
 
 
-MAKERS: dict[str, Maker] = {"local": Maker(local)}
+def ray(root: Path) -> Launcher:
+    from ones.launchers.ray import RayLauncher, RayOptions
+
+    options = RayOptions(
+        address=os.environ["ONES_TEST_RAY"],
+        instance=root.parent.name,
+        slots="contract",
+        node_dir=str(root / "nodes"),
+        lease_seconds=10.0,
+    )
+    return RayLauncher(root / "controller", options)
+
+
+MAKERS: dict[str, Maker] = {
+    "local": Maker(local),
+    "ray": Maker(ray, needs="ray_of_contract", is_slow=True),
+}
+
+
+@pytest.fixture(scope="session")
+def ray_of_contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Two slots on the head of a Ray cluster, which is given by its address to other processes."""
+    given = os.environ.get("ONES_TEST_RAY")
+    if given:
+        yield
+        return
+    cluster = RayCluster(tmp_path_factory.mktemp("ray"))
+    cluster.start("--slots", "2", "--resource", "contract")
+    os.environ["ONES_TEST_RAY"] = cluster.address
+    yield
+    del os.environ["ONES_TEST_RAY"]
+    cluster.stop()
 
 
 @pytest.fixture(

@@ -1,0 +1,163 @@
+"""All that is said to Ray: connect, nodes, managers, licences. Everything here may block."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ones.launchers.ray.manager import NodeManager, slots_of
+from ones.launchers.ray.options import RayOptions
+
+NAMESPACE = "ones"
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    id: str
+    name: str  # ours: never given again, as Ray's id is not
+    host: str
+    resources: Mapping[str, float]
+
+
+def connect(options: RayOptions) -> None:
+    os.environ.update(options.environment())
+    import ray
+
+    ray.init(
+        address=options.address,
+        namespace=NAMESPACE,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=False,
+    )
+
+
+def alive_nodes() -> dict[str, RayNode]:
+    """By name."""
+    import ray
+
+    found = {}
+    for node in ray.nodes():  # type: ignore[no-untyped-call]
+        if node["Alive"]:
+            word = _NOT_IN_NAMES.sub("-", node.get("NodeName") or node["NodeManagerAddress"])
+            name = f"{word}-{node['NodeID'][:6]}"
+            found[name] = RayNode(
+                node["NodeID"], name, node["NodeManagerAddress"], node["Resources"]
+            )
+    return found
+
+
+def room_on(node: RayNode, options: RayOptions) -> int:
+    """Slots of this node that nobody else on the cluster has, and that we were given."""
+    from ray._private.state import available_resources_per_node
+
+    free = available_resources_per_node()  # type: ignore[no-untyped-call]
+    count = int(free.get(node.id, {}).get(options.slots, 0))
+    return count if options.per_node is None else min(count, options.per_node)
+
+
+class Managers:
+    """Of one service."""
+
+    def __init__(self, options: RayOptions) -> None:
+        self._options = options
+
+    def name(self, node: str) -> str:
+        return f"{self._options.instance}/{node}"
+
+    def find(self, node: str) -> Any | None:  # noqa: ANN401
+        import ray
+
+        try:
+            return ray.get_actor(self.name(node), namespace=NAMESPACE)
+        except ValueError:
+            return None
+
+    def make(self, node: RayNode, count: int) -> Any:  # noqa: ANN401
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        options = self._options
+        is_gpu = options.slots == "GPU"
+        claim: dict[str, Any] = (
+            {"num_gpus": count} if is_gpu else {"resources": {options.slots: count}}
+        )
+        return (
+            ray.remote(Manager)
+            .options(
+                name=self.name(node.name),
+                namespace=NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                num_cpus=0,
+                max_restarts=-1,
+                max_concurrency=8,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+                **claim,
+            )
+            .remote(
+                root=str(Path(options.node_dir) / options.instance / node.name),
+                node=node.name,
+                host=node.host,
+                count=None if is_gpu else count,
+                lease_seconds=options.lease_seconds,
+                licence=self.name(node.name),
+            )
+        )
+
+    def kill(self, actor: Any) -> None:  # noqa: ANN401
+        import ray
+
+        ray.kill(actor, no_restart=True)
+
+    # licences: keys in the head's own table
+
+    def license(self, node: str) -> None:
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        _internal_kv_put(self.name(node), b"1", overwrite=True, namespace=NAMESPACE)
+
+    def revoke(self, node: str) -> None:
+        from ray.experimental.internal_kv import _internal_kv_del
+
+        _internal_kv_del(self.name(node), namespace=NAMESPACE)
+
+
+class Manager(NodeManager):
+    """A NodeManager as Ray makes it, on its node."""
+
+    def __init__(
+        self,
+        *,
+        root: str,
+        node: str,
+        host: str,
+        count: int | None,
+        lease_seconds: float,
+        licence: str,
+    ) -> None:
+        import ray
+
+        gpus = None
+        if count is None:
+            gpus = [str(id) for id in ray.get_gpu_ids()]
+        super().__init__(
+            Path(root),
+            slots_of(node, host, count or 0, gpus),
+            lease_seconds,
+            lambda timeout: _has_licence(licence, timeout),
+        )
+
+
+def _has_licence(name: str, timeout: float) -> bool:
+    from ray.experimental.internal_kv import internal_kv_get_gcs_client
+
+    client = internal_kv_get_gcs_client()  # type: ignore[no-untyped-call]
+    key, namespace = name.encode(), NAMESPACE.encode()
+    return client.internal_kv_get(key, namespace, timeout=timeout) is not None

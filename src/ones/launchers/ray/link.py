@@ -1,0 +1,286 @@
+"""The bridge's side of one node: its manager made and followed, its trouble judged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from ones.exec import Exit, Status
+from ones.exec.records import boot_id
+from ones.launchers.ray.actors import RayNode, room_on
+
+if TYPE_CHECKING:
+    from ones.launchers.ray.bridge import Bridge
+
+POLL_SECONDS = 5.0
+ANSWER_SECONDS = 5.0  # beyond what a poll waits
+CREATE_SECONDS = 60.0
+ROOM_SECONDS = 5.0
+RETRY_SECONDS = 0.3
+#: clocks of two machines, and what a renewal takes
+MARGIN_SECONDS = 3.0
+
+
+class _Launch:
+    """What is followed of one launch."""
+
+    def __init__(self, job: str, have: int) -> None:
+        self.job, self.have = job, have
+        self.pid: int | None = None
+        self.exit: dict[str, Any] | None = None
+
+
+class Link:
+    """`node` None: it was there when an earlier bridge was, and is not now."""
+
+    def __init__(self, bridge: Bridge, name: str, id: str, node: RayNode | None) -> None:
+        self._bridge, self.name, self._id, self._node = bridge, name, id, node
+        self.is_there = node is not None  # Ray says so
+        self.told = False
+        self.is_over = False
+        self._actor: Any = None
+        self._launches: dict[str, _Launch] = {}
+        self._over: set[str] = set()
+        self._version = 0
+        self._trouble_since: float | None = None
+        self._revoked_at: float | None = None
+        self._requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._ending = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self) -> None:
+        loop = self._bridge.loop
+        self._tasks = [loop.create_task(self._follow()), loop.create_task(self._serve())]
+
+    def ask(self, request: dict[str, Any]) -> None:
+        self._requests.put_nowait(request)
+
+    # following
+
+    async def _follow(self) -> None:
+        while not self.is_over:
+            try:
+                if self._actor is None:
+                    await self._attach()
+                else:
+                    await self._poll()
+            except Exception as problem:
+                if not self._ending:
+                    await self._judge(problem)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _attach(self) -> None:
+        """Find the manager or make one, and see whether the node is fit for work."""
+        bridge, managers, node = self._bridge, self._bridge.managers, self._node
+        if node is None:
+            raise ConnectionError("it is not part of the cluster any more")
+        await bridge.apart(lambda: managers.license(self.name))
+        actor = await bridge.apart(lambda: managers.find(self.name))
+        if actor is None:
+            count = await self._room(node)
+            if count < 1:
+                self._say_unfit(f"others on the cluster have all of its {bridge.options.slots}")
+                return
+            actor = await bridge.apart(lambda: managers.make(node, count))
+        slots = await asyncio.wait_for(actor.describe.remote(), CREATE_SECONDS)
+        shared = str(bridge.shared_word) if bridge.options.shared else ""
+        trouble = await asyncio.wait_for(
+            actor.trouble.remote(bridge.options.controller, shared, bridge.word), CREATE_SECONDS
+        )
+        if trouble:
+            await self._kill(actor)
+            self._say_unfit(trouble)
+            return
+        answer = await asyncio.wait_for(actor.poll.remote(0, {}, 0.0), ANSWER_SECONDS)
+        launches = {id: pid for id, (_, pid, _) in answer["launches"].items()}
+        self._actor, self._version = actor, 0
+        bridge.say(
+            {
+                "event": "node",
+                "node": self.name,
+                "ray": self._id,
+                "slots": slots,
+                "launches": launches,
+            }
+        )
+        self.told = True
+        self._well()
+
+    async def _room(self, node: RayNode) -> int:
+        """Ray takes a moment to count what a manager held that has just ended."""
+        until = time.monotonic() + ROOM_SECONDS
+        while True:
+            count: int = await self._bridge.apart(lambda: room_on(node, self._bridge.options))
+            if count or time.monotonic() > until:
+                return count
+            await asyncio.sleep(0.1)
+
+    def _say_unfit(self, cause: str) -> None:
+        """Looked at again when it is listed again, after a while."""
+        self._bridge.say({"event": "unfit", "node": self.name, "cause": cause})
+        self.told = True
+        self._bridge.loop.call_later(10.0, self._finish)
+        self._ending = True
+        self._tasks[0].cancel()
+
+    async def _poll(self) -> None:
+        have = {id: launch.have for id, launch in self._launches.items()}
+        hurry = any(launch.exit is not None for launch in self._launches.values())
+        wait = 0.0 if hurry else POLL_SECONDS
+        answer = await asyncio.wait_for(
+            self._actor.poll.remote(self._version, have, wait), wait + ANSWER_SECONDS
+        )
+        if self._revoked_at is not None or not answer["licensed"]:
+            await self._after_revocation(answer)
+        else:
+            self._well()
+        self._version = answer["version"]
+        for id, (job, pid, exit) in answer["launches"].items():
+            self._hear(id, job, pid, exit)
+        for id, (offset, data) in answer["output"].items():
+            launch = self._launches.get(id)
+            if launch is not None:
+                self._bridge.mirror.take(launch.job, self.name, id, offset, data)
+                launch.have = offset + len(data)
+        for id in [id for id in have if id in self._launches]:
+            if answer["is_all"] and id not in answer["output"]:
+                self._conclude(id)
+
+    def _hear(self, id: str, job: str, pid: int | None, exit: dict[str, Any] | None) -> None:
+        mirror = self._bridge.mirror
+        if id in self._over:
+            return
+        launch = self._launches.get(id)
+        if launch is None:
+            if mirror.is_over(job, self.name, id):
+                self._over.add(id)
+                return
+            launch = self._launches[id] = _Launch(job, mirror.end(job, self.name, id))
+        if pid is not None and launch.pid is None:
+            launch.pid = pid
+            status = Status(pid=pid, born=0, started_at=time.time(), boot_id=boot_id())
+            mirror.started(job, self.name, id, status)
+            self._bridge.say({"event": "started", "id": id, "pid": pid})
+        launch.exit = exit
+
+    def _conclude(self, id: str) -> None:
+        """It has exited, and all its output is here."""
+        launch = self._launches[id]
+        if launch.exit is None:
+            return
+        del self._launches[id]
+        self._over.add(id)
+        self._bridge.mirror.exited(launch.job, self.name, id, Exit(**launch.exit))
+        self._bridge.say({"event": "exited", "id": id, "exit": launch.exit})
+
+    # trouble
+
+    def _well(self) -> None:
+        if self._trouble_since is not None:
+            self._trouble_since = None
+            self._bridge.say({"event": "well", "node": self.name})
+
+    async def _judge(self, problem: Exception) -> None:
+        """Out of reach is not gone: what runs there may run on, until its lease is over."""
+        now = time.monotonic()
+        lease = self._bridge.options.lease_seconds
+        if self._trouble_since is None:
+            self._trouble_since = now
+            self._bridge.say({"event": "suspect", "node": self.name, "cause": _told(problem)})
+        if _is_dead(problem):
+            self._actor = None  # made again, where the node is still there
+        if self._revoked_at is None and (not self.is_there or now > self._trouble_since + lease):
+            await self._bridge.apart(lambda: self._bridge.managers.revoke(self.name))
+            self._revoked_at = now
+        if self._revoked_at is not None and now > self._revoked_at + lease + MARGIN_SECONDS:
+            self._lost(_told(problem))
+
+    async def _after_revocation(self, answer: dict[str, Any]) -> None:
+        """It answers again, and too late: as soon as nothing runs there, it is a new node."""
+        if answer["licensed"]:
+            return  # it has not noticed yet
+        if answer["alive"] == 0:
+            self._lost("it was cut off for too long")
+
+    def _lost(self, cause: str) -> None:
+        self._bridge.say({"event": "lost", "node": self.name, "cause": cause})
+        self.told = True
+        self._finish()
+
+    def _finish(self) -> None:
+        self.is_over = True
+        self._tasks[1].cancel()
+        while not self._requests.empty():
+            number = self._requests.get_nowait()["n"]
+            self._bridge.say({"n": number, "error": f"node {self.name} is lost"})
+
+    # requests, in their order
+
+    async def _serve(self) -> None:
+        while True:
+            request = await self._requests.get()
+            while not self.is_over:
+                try:
+                    await self._pass_on(request)
+                except Exception:
+                    await asyncio.sleep(RETRY_SECONDS)  # `_follow` sees it, too, and judges
+                else:
+                    self._bridge.say({"n": request["n"]})
+                    break
+
+    async def _pass_on(self, request: dict[str, Any]) -> None:
+        actor = self._actor
+        if actor is None:
+            raise ConnectionError("no manager yet")
+        match request["do"]:
+            case "launch":
+                call = actor.launch.remote(request["launch"])
+            case "stop":
+                call = actor.stop.remote(request["id"], request["grace"])
+            case "forget":
+                call = actor.forget.remote(request["job"])
+            case other:
+                raise ValueError(f"{other!r} is not a request")
+        await asyncio.wait_for(call, ANSWER_SECONDS)
+
+    async def end(self) -> None:
+        """All workers, then the manager."""
+        self._ending = True
+        actor = self._actor
+        if actor is None:
+            return
+        await asyncio.wait_for(actor.stop_all.remote(5.0), ANSWER_SECONDS)
+        while (await asyncio.wait_for(actor.poll.remote(1 << 60, {}, 0.0), ANSWER_SECONDS))[
+            "alive"
+        ]:
+            await asyncio.sleep(0.05)
+        while self._launches:  # their last words
+            await asyncio.sleep(0.05)
+        self.is_over = True
+        await asyncio.wait_for(actor.close.remote(), ANSWER_SECONDS)
+        await self._kill(actor)
+
+    async def _kill(self, actor: Any) -> None:  # noqa: ANN401
+        """Ray's word for it is not waited for by Ray itself: only a call says that it is dead."""
+        while True:
+            await self._bridge.apart(lambda: self._bridge.managers.kill(actor))
+            try:
+                await asyncio.wait_for(actor.describe.remote(), ANSWER_SECONDS)
+            except Exception as problem:
+                if _is_dead(problem):
+                    return
+            await asyncio.sleep(0.05)
+
+
+def _is_dead(problem: Exception) -> bool:
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError
+
+    return isinstance(problem, ActorDiedError | ActorUnschedulableError) and not isinstance(
+        problem, ActorUnavailableError
+    )
+
+
+def _told(problem: Exception) -> str:
+    lines = str(problem).strip().splitlines()
+    return lines[0] if lines else type(problem).__name__
