@@ -27,7 +27,8 @@ def wait_for(
 
 
 def alive_below(directory: Path) -> list[int]:
-    """Processes that were started for a worker or a job below this directory."""
+    """Processes that were started for a worker or a job below this directory; not those that a
+    launcher has there for all jobs."""
     mark = f"DIR={directory}".encode()
     found = []
     for name in os.listdir("/proc"):
@@ -38,6 +39,8 @@ def alive_below(directory: Path) -> list[int]:
             command = Path(f"/proc/{name}/cmdline").read_bytes()
             state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
+            continue
+        if b"ones.launchers." in command:
             continue
         if state not in "ZX" and (mark in environment or str(directory).encode() in command):
             found.append(int(name))

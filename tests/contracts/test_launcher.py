@@ -24,6 +24,7 @@ from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
 from tests.processes import alive_below, is_alive, wait_for
 from tests.rays import RayCluster
+from tests.slurm import slurm_launcher
 
 ENV = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 
@@ -128,6 +129,7 @@ def ray(root: Path) -> Launcher:
 MAKERS: dict[str, Maker] = {
     "local": Maker(local),
     "ray": Maker(ray, needs="ray_of_contract", is_slow=True),
+    "slurm": Maker(slurm_launcher, needs="slurm_allocation", is_slow=True),
 }
 
 

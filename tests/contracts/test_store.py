@@ -32,11 +32,9 @@ from ones.errors import UserError, WorldError
 from ones.policies import create
 from ones.runlog import VERSION, Header, decode
 from tests.chaos import ChaosEngine
-from tests.databases import Postgres, postgres
+from tests.databases import Postgres
 from tests.invariants import check_invariants
 from tests.processes import wait_for
-
-__all__ = ["postgres"]  # a fixture
 
 CLUSTER = Cluster.of(8)
 HEADER = Header(

@@ -99,13 +99,21 @@ class SlotLost:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotEnding:
+    """It will be lost soon: who is there should go elsewhere, and nobody new should come."""
+
+    slot: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class SlotUsed:
     """Strangers have come to it, or gone: `used_by` says who is there now."""
 
     slot: Slot
 
 
-LauncherEvent = Started | Exited | SlotUp | SlotSuspect | SlotLost | SlotUsed
+LauncherEvent = Started | Exited | SlotUp | SlotSuspect | SlotEnding | SlotLost | SlotUsed
 Listener = Callable[[LauncherEvent], None]
 
 

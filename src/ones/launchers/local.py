@@ -20,7 +20,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from ones.errors import WorldError
-from ones.exec import Chunk, Exit, Spec, read_output
+from ones.exec import Chunk, Exit, Spec
+from ones.launchers import run_dirs
 from ones.launchers.api import Exited, Launch, Listener, Process, Slot, SlotUsed, Started
 from ones.launchers.devices import cpu_slots, gpu_slots, threads_per_slot
 from ones.launchers.keeper import Keeper, Phase, on_disk
@@ -75,7 +76,8 @@ def _kept_order(root: Path) -> list[str] | None:
 
 class LocalLauncher:
     """With a `lease`, a file that somebody has to renew, workers run as long as it says. `look`
-    gives the devices as they are now: who else uses one is told when it changes."""
+    gives the devices as they are now: who else uses one is told when it changes. `only` names the
+    node that is ours where several share the root."""
 
     def __init__(
         self,
@@ -86,11 +88,12 @@ class LocalLauncher:
         look_seconds: float = LOOK_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
         lease: Path | None = None,
+        only: str = "*",
     ) -> None:
         self._live, self._ended = root / "live", root / "ended"
         self._slots = {slot.id: slot for slot in slots}
         self._threads = threads_per_slot(len(slots))
-        self._idle, self._lease = idle_seconds, lease
+        self._idle, self._lease, self._only = idle_seconds, lease, only
         self._look, self._look_seconds = look, look_seconds
         self._over = threading.Event()
         self._keepers: dict[Path, Keeper] = {}
@@ -112,7 +115,7 @@ class LocalLauncher:
     def open(self, listener: Listener) -> None:
         for directory in (self._live, self._ended):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for run_dir in sorted(self._live.glob("*/*")):
+        for run_dir in sorted(self._live.glob(f"*/{self._only}")):
             self._keeper(run_dir, unquote(run_dir.parent.name)).find()
         self._listener = listener
         self._thread.start()
@@ -153,20 +156,10 @@ class LocalLauncher:
             return dict(self._processes)
 
     def history(self, job: str) -> list[Process]:
-        found = []
-        for base in (self._ended, self._live):
-            for run_dir in sorted((base / quote(job, safe="")).glob("*")):
-                for spec, pid, began, exit in on_disk(run_dir):
-                    process = Process(id=spec.id, job=job, slots=spec.slots, pid=pid, exit=exit)
-                    found.append((began, process))
-        return [process for _, process in sorted(found, key=lambda entry: entry[0])]
+        return run_dirs.history(self._live.parent, job)
 
     def logs(self, job: str, id: str, offset: int, limit: int) -> Chunk:
-        for base in (self._live, self._ended):
-            for run_dir in (base / quote(job, safe="")).glob("*"):
-                if (run_dir / id).is_dir():
-                    return read_output(run_dir / id, offset, limit)
-        return Chunk(b"", 0, 0)
+        return run_dirs.output(self._live.parent, job, id, offset, limit)
 
     def forget(self, job: str) -> None:
         self._later(lambda: self._forget(job))

@@ -1,0 +1,352 @@
+"""`python -m ones.launchers.slurm.agent ROOT ALLOCATION NODE`: one node of an allocation.
+
+A LocalLauncher with the node's slots, and a line to the controller over which launches come and
+news go. The agent outlives the controller: it dials again and again, and says what lives. It
+renews the lease of its node as long as the controller is heard or, when it is not, as long as the
+shared directory does not say that the node was given up; then everything here is killed before
+the node offers itself anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ones.exec import lease
+from ones.exec.lines import Connection
+from ones.launchers.api import Exited, Launch, LauncherEvent, Process, Slot, Started
+from ones.launchers.devices import cpu_slots, gpu_slots
+from ones.launchers.local import LocalLauncher
+from ones.launchers.probe import Probe, trouble
+from ones.launchers.slurm.fence import clear_node
+from ones.launchers.slurm.shared import HERE, LOST, Shared, Timing, proof
+
+AGAIN_SECONDS = 0.5  # between two calls
+UNFIT_SECONDS = 10.0  # the same when the node was found unfit
+LAST_SECONDS = 5.0  # left between the workers' last moment and the allocation's
+TERM_SECONDS = 20.0  # to save work after SIGTERM: Slurm gives 30 s by default (KillWait)
+TICK_SECONDS = 0.1
+
+
+class Agent:
+    def __init__(
+        self, root: Path, allocation: str, node: str, *, slots: list[Slot], timing: Timing
+    ) -> None:
+        self._shared = Shared(root)
+        self._allocation, self._node, self._timing = allocation, node, timing
+        self._lease = lease_file(root, node)
+        self._slots = slots
+        self._launcher = self._new_launcher()
+        self._news: deque[dict[str, Any]] = deque()
+        self._line: Connection | None = None
+        self._nonce = ""
+        self._is_registered = False
+        self._dial_at = 0.0
+        self._heard = time.monotonic()
+        self._checked = 0.0
+        self._forgetting: set[str] = set()
+        self._stop_by: float | None = None  # workers must be gone by then
+        self._is_ending = False
+        self._wake_end, self._wake = socket.socketpair()
+        for end in (self._wake_end, self._wake):
+            end.setblocking(False)
+
+    def _new_launcher(self) -> LocalLauncher:
+        return LocalLauncher(self._shared.root, self._slots, lease=self._lease, only=self._node)
+
+    def run(self) -> str:
+        """Until the allocation ends (`left`), or the node was given up (`lost`)."""
+        self._renew()
+        self._launcher.open(self._on_launcher)
+        signal.signal(signal.SIGTERM, lambda number, frame: self._told_to_go())
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        while True:
+            self._turn()
+            if not self._renew():
+                self._launcher.close(kill=False)
+                return LOST
+            if self._stop_by is not None and not self._alive():
+                self._launcher.close(kill=True)
+                self._say({"event": "leaving"})
+                self._settle()
+                return "left"
+
+    def hang_up(self) -> None:
+        if self._line is not None:
+            self._line.close()
+        self._line, self._is_registered = None, False
+
+    # one turn of the loop
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        if self._line is None and now >= self._dial_at:
+            self._dial_at = now + AGAIN_SECONDS
+            self._dial()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_end, selectors.EVENT_READ)
+            if self._line is not None:
+                writes = selectors.EVENT_WRITE if self._line.wants_to_write else 0
+                selector.register(self._line, selectors.EVENT_READ | writes)
+            selector.select(TICK_SECONDS if self._forgetting else self._timing.ping / 4)
+        with suppress(BlockingIOError):
+            self._wake_end.recv(4096)
+        if self._line is not None:
+            self._line.flush()
+            for message in self._line.receive():
+                self._hear(message)
+        self._look_at_forgotten()
+        self._look_at_allocation()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Tell what is to be told, if somebody listens; who comes later is told everything."""
+        if self._line is None or not self._is_registered:
+            self._news.clear()
+        while self._news and self._line is not None:
+            self._line.send(self._news.popleft())
+        if self._line is not None and self._line.closed:
+            self.hang_up()
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._news.append(message)
+
+    # the lease
+
+    def _renew(self) -> bool:
+        """False: this node was given up, and nothing may run here."""
+        now = time.monotonic()
+        if now - self._checked < self._timing.ping:
+            return True
+        began = lease.now()
+        is_near = self._is_registered and now - self._heard < self._timing.suspect
+        self._checked = now
+        try:
+            if not is_near and self._shared.word(self._node) == LOST:
+                return False
+        except OSError:
+            return True  # nobody can say that we may: the lease runs on
+        # from before we looked: who is stopped in between renews nothing
+        lease.renew(self._lease, began + self._timing.lease)
+        if self._is_registered:
+            self._say({"event": "ping"})
+        if self._line is not None and now - self._heard > self._timing.condemn:
+            self.hang_up()
+        return True
+
+    # the line
+
+    def _dial(self) -> None:
+        address = self._shared.address()
+        for host in address.hosts if address is not None else ():
+            assert address is not None
+            try:
+                sock = socket.create_connection((host, address.port), timeout=2.0)
+            except OSError:
+                continue
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._line = Connection(sock)
+            self._heard = time.monotonic()
+            self._nonce = secrets.token_hex(16)
+            self._line.send({"node": self._node, "nonce": self._nonce})
+            return
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        self._heard = time.monotonic()
+        match message.get("do"):
+            case "welcome":
+                self._register(message)
+            case "unfit":
+                print(f"node {self._node} cannot be used: {message['why']}", file=sys.stderr)
+                self._dial_at = time.monotonic() + UNFIT_SECONDS
+                self.hang_up()
+            case "launch":
+                self._launch(message["launch"])
+            case "prepare":
+                self._launcher.prepare(_launch_of(message["launch"]))
+            case "stop":
+                self._launcher.stop(message["id"], message["grace"])
+            case "forget":
+                self._forgetting.add(message["job"])
+                self._launcher.forget(message["job"])
+            case "close":
+                self._clear()
+            case _:
+                pass  # a ping
+
+    def _register(self, message: dict[str, Any]) -> None:
+        assert self._line is not None
+        key = self._shared.key()
+        if message["proof"] != proof(key, "controller", self._nonce, self._node):
+            print("whoever listens at the controller's address is not it", file=sys.stderr)
+            self.hang_up()
+            return
+        probes = [Probe(*plain) for plain in message["probes"]]
+        self._line.send(
+            {
+                "proof": proof(key, "agent", message["nonce"], self._node),
+                "allocation": self._allocation,
+                "ending": self._is_ending,
+                "slots": [asdict(slot) for slot in self._slots],
+                "launches": [_told(p) for p in self._launcher.running().values()],
+                "trouble": next((why for probe in probes if (why := trouble(probe))), ""),
+            }
+        )
+        # from here on news are sent: what happened before is in what was just said
+        self._is_registered = True
+
+    def _launch(self, plain: dict[str, Any]) -> None:
+        launch = _launch_of(plain)
+        if self._stop_by is not None:
+            why = "its allocation ends"
+            self._say({"event": "refused", "id": launch.id, "why": why})
+            return
+        self._launcher.launch(launch)
+
+    def _on_launcher(self, event: LauncherEvent) -> None:
+        """In the launcher's thread."""
+        if isinstance(event, Started):
+            self._say({"event": "started", "id": event.id, "pid": event.pid})
+        elif isinstance(event, Exited):
+            self._say({"event": "exited", "id": event.id, "exit": asdict(event.exit)})
+        with suppress(BlockingIOError):
+            self._wake.send(b"x")
+
+    def _look_at_forgotten(self) -> None:
+        if self._forgetting:
+            known = {process.job for process in self._launcher.running().values()}
+            for job in self._forgetting - known:
+                self._say({"event": "forgotten", "job": job})
+            self._forgetting &= known
+
+    # the end
+
+    def _alive(self) -> list[Process]:
+        return [process for process in self._launcher.running().values() if process.alive]
+
+    def _stop_all(self, grace: float) -> None:
+        for process in self._alive():
+            self._launcher.stop(process.id, grace)
+
+    def _clear(self) -> None:
+        """Everybody goes, and every ones-exec; the node stays."""
+        self._launcher.close(kill=True)
+        self._launcher = self._new_launcher()
+        self._launcher.open(self._on_launcher)
+
+    def _look_at_allocation(self) -> None:
+        allocation = self._shared.allocation(self._allocation)
+        if allocation is None or not allocation.ending:
+            return
+        if not self._is_ending:
+            self._is_ending = True
+            self._say({"event": "ending"})
+        if self._stop_by is None and (time.time() >= allocation.stop_at or not self._alive()):
+            left = allocation.ends_at - time.time() - LAST_SECONDS
+            self._go(max(1.0, left) if allocation.ends_at else TERM_SECONDS)
+
+    def _told_to_go(self) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            self._say({"event": "ending"})
+        self._go(TERM_SECONDS)
+
+    def _go(self, grace: float) -> None:
+        if self._stop_by is None:
+            self._stop_by = time.monotonic() + grace
+            self._stop_all(grace)
+
+
+def _told(process: Process) -> dict[str, Any]:
+    exit = asdict(process.exit) if process.exit is not None else None
+    return {"id": process.id, "job": process.job, "slots": process.slots, "pid": process.pid,
+            "exit": exit}  # fmt: skip
+
+
+def _launch_of(plain: dict[str, Any]) -> Launch:
+    return Launch(**{**plain, "slots": tuple(plain["slots"]), "argv": tuple(plain["argv"])})
+
+
+def lease_file(root: Path, node: str) -> Path:
+    """On the node itself: a shared file system that hangs must not keep a lease from ending."""
+    directory = Path(os.environ.get("TMPDIR", "/tmp"), f"ones-{os.getuid()}")
+    directory.mkdir(mode=0o700, exist_ok=True)
+    if directory.stat().st_uid != os.getuid():
+        raise PermissionError(f"{directory} belongs to somebody else")
+    name = hashlib.sha256(f"{root}\0{node}".encode()).hexdigest()[:16]
+    return directory / f"{name}.lease"
+
+
+def slots_of(node: str, host: str, gpus: list[int], cpus: int) -> list[Slot]:
+    return [replace(slot, host=host) for slot in _devices(node, gpus, cpus)]
+
+
+def _devices(node: str, gpus: list[int], cpus: int) -> list[Slot]:
+    """The GPUs that Slurm gave us here, by their names if NVML knows them; or parts of the CPUs."""
+    if not gpus:
+        return cpu_slots(node, cpus)
+    real: list[Slot] = []
+    with suppress(Exception):  # no driver: GPUs of another make, or fake ones
+        real = gpu_slots(node, lambda pid: True)
+    if len(real) == len(gpus):  # Slurm hides the others
+        return [replace(slot, index=i) for i, slot in enumerate(real)]
+    by_index = {slot.index: slot for slot in real}
+    return [
+        replace(by_index[gpu], index=i)
+        if gpu in by_index
+        else Slot(node=node, index=i, kind="gpu", name="GPU", device=str(gpu))
+        for i, gpu in enumerate(gpus)
+    ]
+
+
+def own_address(shared: Shared) -> str:
+    """Of the interface from which the controller is reached: other nodes reach us there, too."""
+    while (address := shared.address()) is None:
+        time.sleep(AGAIN_SECONDS)
+    for host in address.hosts:
+        with suppress(OSError):
+            family, kind, *_, where = socket.getaddrinfo(
+                host, address.port, type=socket.SOCK_DGRAM
+            )[0]
+            with socket.socket(family, kind) as sock:
+                sock.connect(where)  # sends nothing, but chooses an interface
+                return str(sock.getsockname()[0])
+    return socket.gethostname()
+
+
+def main(arguments: list[str]) -> int:
+    root, allocation, node, gpus, cpus, timing = arguments
+    shared = Shared(Path(root))
+    host = own_address(shared)
+    while True:
+        if shared.word(node) == LOST:
+            clear_node(shared.root, node)
+            shared.say(node, HERE)
+        indices = [int(gpu) for gpu in gpus.split(",") if gpu]
+        agent = Agent(
+            shared.root,
+            allocation,
+            node,
+            slots=slots_of(node, host, indices, int(cpus)),
+            timing=Timing.from_text(timing),
+        )
+        how = agent.run()
+        agent.hang_up()
+        if how != LOST:
+            return 0
+        print(f"node {node} was given up: all that ran here is killed", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""Kill all that an earlier life of a node has left: its ones-exec, their workers, and theirs."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from ones.exec.processes import Process, descendants, everybody, send
+
+SECONDS = 10.0
+
+
+def clear_node(root: Path, node: str) -> None:
+    """Returns when nothing is left. Raises TimeoutError if something cannot be killed."""
+    deadline = time.monotonic() + SECONDS
+    while left := remains(root, node):
+        for process in left:
+            send(process, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            pids = ", ".join(str(process.pid) for process in left)
+            raise TimeoutError(f"node {node}: processes {pids} cannot be killed")
+        time.sleep(0.02)
+
+
+def remains(root: Path, node: str) -> list[Process]:
+    """Known by the run directory that they were started with, wherever that is now."""
+    live = f"{root / 'live'}/".encode()
+    end = f"/{node}".encode()
+    found = []
+    for process in everybody():
+        with suppress(OSError):
+            command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+            directory = _argument(command) or _variable(process.pid)
+            if directory.startswith(live) and directory.endswith(end):
+                found.append(process)
+    return [*found, *descendants([process.pid for process in found])]
+
+
+def _argument(command: list[bytes]) -> bytes:
+    """`python -m ones.exec RUN_DIR ...`"""
+    if command[1:3] == [b"-m", b"ones.exec"] and len(command) > 3:
+        return command[3]
+    return b""
+
+
+def _variable(pid: int) -> bytes:
+    for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+        name, _, value = variable.partition(b"=")
+        if name == b"ONES_JOB_DIR":
+            return value
+    return b""
