@@ -53,6 +53,29 @@ class ServiceSettings:
     )
     host: str = field(default="127.0.0.1", metadata={"help": "address it listens on"})
     port: int = field(default=8642, metadata={"help": "port it listens on; 0: a free one"})
+    advertise: str = field(
+        default="", metadata={"help": "address at which workers on other nodes reach it"}
+    )
+    launcher: str = field(
+        default="local", metadata={"help": "who places processes: local, ray or slurm"}
+    )
+    ray_address: str = field(default="", metadata={"help": "head of the Ray cluster: host:port"})
+    ray_slots: str = field(
+        default="GPU", metadata={"help": "resource of Ray that is one slot: GPU or a custom one"}
+    )
+    ray_per_node: int | None = field(
+        default=None, metadata={"help": "slots of each Ray node that are taken at most"}
+    )
+    ray_token: str = field(default="", metadata={"help": "file with the Ray cluster's token"})
+    ray_tls_certificate: str = field(default="", metadata={"help": "PEM file; with it, Ray's TLS"})
+    ray_tls_key: str = field(default="", metadata={"help": "PEM file of that certificate's key"})
+    ray_tls_ca: str = field(default="", metadata={"help": "PEM file of who signs for Ray's nodes"})
+    node_dir: str = field(
+        default="/tmp/ones", metadata={"help": "run directories on each node of a cluster"}
+    )
+    lease_seconds: float = field(
+        default=30.0, metadata={"help": "workers of a node that is cut off end after so long"}
+    )
     slots: int | None = field(
         default=None, metadata={"help": "CPU slots it offers instead of this machine's GPUs"}
     )

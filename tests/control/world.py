@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from ones.config import ServiceSettings
-from ones.control.server import stop_jobs
+from ones.control.launching import stop_jobs
 from ones.control.statedir import StateDir
 from tests.processes import alive_below, wait_for
 

@@ -108,7 +108,7 @@ def down(
 
     Example: ones down
     """
-    from ones.control.server import stop_jobs
+    from ones.control.launching import stop_jobs
     from ones.control.statedir import StateDir
 
     found = effective(section="service", state=str(state) if state else None)

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any
 
 from ones.config import ServiceSettings
-from ones.control.server import stop_jobs
+from ones.control.launching import stop_jobs
 from ones.control.statedir import Address, StateDir
 from ones.errors import WorldError
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ones.config import ServiceSettings, Settings
+from ones.control.launching import launcher_of
 from ones.control.live.patience import Patience
 from ones.control.pruning import Keeping
 from ones.control.service import Options, Service
@@ -22,12 +24,9 @@ from ones.errors import (
     InvalidSettingError,
     OnesError,
     UnknownNameError,
-    UserError,
     WorldError,
 )
-from ones.launchers.local import LocalLauncher, local_slots, look_at_gpus
 
-NODE = "local"
 SHUTDOWN_SECONDS = 2
 BACKLOG = 2048
 MECHANISMS = ("elastic", "restart")
@@ -55,14 +54,9 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
         raise UnknownNameError("mechanism", of_service.mechanism, MECHANISMS)
     directory = StateDir.of(of_service.state)
     directory.make()
-    slots = local_slots(NODE, directory.runs, of_service.slots)
-    look = partial(look_at_gpus, NODE, directory.runs)
-    usable = [slot for slot in slots if not slot.used_by]
-    if not usable:
-        raise UserError(_no_slots(len(slots)))
     service = Service(
         directory,
-        LocalLauncher(directory.runs, slots, look=None if of_service.slots else look),
+        launcher_of(of_service, directory, lambda: url),
         Options(
             policy=of_service.policy,
             seed=of_service.seed,
@@ -74,6 +68,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
                 grace_seconds=of_service.grace_seconds,
                 silence_seconds=of_service.silence_seconds,
             ),
+            authority=_authority(of_service),
             keeping=Keeping(
                 output_days=of_service.keep_output_days,
                 checkpoint_days=of_service.keep_checkpoints_days,
@@ -82,7 +77,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     )
     listener = _listen_again(directory, of_service.host, of_service.port)
     tls = bool(of_service.tls_certificate)
-    url = _url(listener, of_service.host, tls=tls)
+    url = _url(listener, of_service.advertise or of_service.host, tls=tls)
     app = create_app(service)
     add_page(app)
     config = uvicorn.Config(
@@ -105,11 +100,12 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     service.start(url)
     service.first_admin()
     directory.write_address(Address(pid=os.getpid(), url=url))
+    slots = service.launcher.slots()
     on_ready(
         Ready(
             url,
             _link(service, url),
-            len(usable),
+            sum(not slot.used_by for slot in slots),
             tuple(f"{s.id} ({', '.join(s.used_by)})" for s in slots if s.used_by),
         )
     )
@@ -119,6 +115,22 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     service.stop()
     if service.failure is not None:
         raise BugError(f"the scheduler has stopped: {service.failure}")
+
+
+def _authority(settings: ServiceSettings) -> str:
+    """Our certificate. Said here rather than by the server, which would say less."""
+    if bool(settings.tls_certificate) != bool(settings.tls_key):
+        missing = "tls_key" if settings.tls_certificate else "tls_certificate"
+        raise InvalidSettingError(f"{missing}: a certificate and its key come together")
+    if not settings.tls_certificate:
+        return ""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    pair = f"{settings.tls_certificate}, {settings.tls_key}"
+    try:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+        return Path(settings.tls_certificate).read_text(encoding="ascii")
+    except (OSError, ValueError) as problem:  # ssl.SSLError is an OSError
+        raise InvalidSettingError(f"tls_certificate: {pair}: {problem}") from problem
 
 
 def _notice_the_end(server: Any, service: Service) -> None:  # noqa: ANN401
@@ -172,19 +184,6 @@ def _url(listener: socket.socket, host: str, *, tls: bool) -> str:
 def _link(service: Service, url: str) -> str:
     admins = [user for user in service.accounts.all() if user.is_admin]
     return f"{url}/login?code={service.accounts.new_link(admins[0])}" if admins else url
-
-
-def _no_slots(found: int) -> str:
-    if found:
-        return f"all {found} GPUs of this machine are in use by others; see nvidia-smi"
-    return "no GPU was found; offer CPU slots with: ones up --slots 4"
-
-
-def stop_jobs(directory: StateDir) -> None:
-    """End all workers of a service that is down: they save their work, and wait for the next."""
-    launcher = LocalLauncher(directory.runs, [])
-    launcher.open(lambda event: None)
-    launcher.close(kill=True)
 
 
 def main() -> int:

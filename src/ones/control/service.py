@@ -34,7 +34,7 @@ from ones.core.engine import drive
 from ones.core.job import Job, JobId, SwitchCost
 from ones.core.state import State
 from ones.errors import UnknownNameError, UserError
-from ones.launchers import Launcher, LauncherEvent
+from ones.launchers import Launcher, LauncherEvent, SlotUp
 from ones.policies import create
 from ones.runlog import VERSION, Header
 from ones.wire import Reports
@@ -110,13 +110,15 @@ class Service:
                 checkpoints=self.dir.checkpoints,
                 patience=options.patience,
             ),
+                authority=options.authority,
             self.board.update,
         )
         asides.load(self.engine, self.store)
         adopt(self.engine, self.brain.state, self.store, self.launcher)
         early, self._early = self._early or [], None
         for event in early:
-            self.engine.on_launcher(event)
+            if not isinstance(event, SlotUp):  # `_bring_up_nodes` looks at all there are
+                self.engine.on_launcher(event)
         self._bring_up_nodes(self.brain.state)
         self.engine.post(lambda: asides.agree(self.engine, self.launcher.slots()))
         self.board.fill(self.brain.state)

@@ -48,13 +48,13 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
         return
     told = worker.leaving or (job.pending is not None and job.pending.kind is Kind.STOP)
     # stopped by somebody beside us, or with the machine: that costs no try either
-    if (told and exit.clean) or exit.cause in ("stopped", "reboot"):
+    if (told and exit.clean) or exit.cause in ("stopped", "reboot", "fenced"):
         _left(floor, job, worker)
     elif exit.clean or worker.done:
         _left_quietly(floor, job, worker)
     else:
         # what was never there, or went down with its parent, says nothing of the GPU
-        innocent = exit.cause in ("not-started", "lost", "fenced")
+        innocent = exit.cause in ("not-started", "lost")
         lost(floor, job, worker, exit.told(), our_doing=innocent)
 
 
@@ -90,9 +90,15 @@ def done(floor: Floor, job: LiveJob, worker: LiveWorker) -> bool:
 
 def _done_if_all_are(floor: Floor, job: LiveJob) -> bool:
     job.quiet_since = min(job.quiet_since, floor.clock.now())
-    if not all(w.done or w.leaving for w in job.workers.values()):
+    order = job.pending
+    coming = order.plan if order is not None and order.kind is Kind.RESCALE else None
+    # who was still on the way in has no part in it
+    newcomers = [w for w in job.workers.values() if w.plan == coming and not w.done]
+    if not all(w.done or w.leaving or w in newcomers for w in job.workers.values()):
         return False
     end(floor, job)
+    for worker in newcomers:
+        floor.launcher.stop(worker.launch, floor.patience.grace_seconds)
     return True
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
+from ones.control.live import nodes
 from ones.control.live.asides import used
 from ones.control.live.departures import exited, started
 from ones.control.live.floor import Floor, Stimulus, Surroundings
@@ -22,9 +23,19 @@ from ones.control.live.orders import begin
 from ones.control.live.watch import look_round
 from ones.control.store import Done, Operation
 from ones.core import events as ev
+from ones.core.cluster import NodeId
 from ones.core.plan import Plan
 from ones.core.state import State
-from ones.launchers import Exited, LauncherEvent, SlotUsed, Started
+from ones.launchers import (
+    Exited,
+    LauncherEvent,
+    SlotEnding,
+    SlotLost,
+    SlotSuspect,
+    SlotUp,
+    SlotUsed,
+    Started,
+)
 
 __all__ = ["LiveEngine", "Surroundings"]
 
@@ -69,8 +80,14 @@ class LiveEngine(Floor):
                 self.post(lambda: exited(self, event.id, event.exit))
             case SlotUsed():
                 self.post(lambda: used(self, event.slot))
-            case _:
-                pass  # slots of this machine neither come nor go
+            case SlotUp():
+                self.post(lambda: nodes.came(self, NodeId(event.slot.node)))
+            case SlotEnding():
+                self.post(lambda: nodes.ending(self, event.slot))
+            case SlotLost():
+                self.post(lambda: nodes.lost(self, event.slot))
+            case SlotSuspect():
+                pass  # it stays its owner's until it is well again or lost
 
     def stop(self) -> None:
         """`next_event` gives None from now on: the loop ends, the workers go on."""

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,12 @@ AGAIN_SECONDS = 1.0  # between two starts of the bridge
 
 
 class RayLauncher:
-    def __init__(self, root: Path, options: RayOptions) -> None:
-        self._root, self._options = root, options
+    """`controller`: the URL that workers will call, once it is known; each node tries it."""
+
+    def __init__(
+        self, root: Path, options: RayOptions, controller: Callable[[], str] = str
+    ) -> None:
+        self._root, self._options, self._controller = root, options, controller
         self._mirror = Mirror(root)
         self._lock = threading.Lock()  # of the two that others read
         self._processes: dict[str, Process] = {}
@@ -182,7 +186,8 @@ class RayLauncher:
         its.close()
         self._line = Connection(ours)
         nodes = dict(self._ray_ids)
-        hello = {"options": asdict(self._options), "root": str(self._root), "nodes": nodes}
+        options = asdict(replace(self._options, controller=self._controller()))
+        hello = {"options": options, "root": str(self._root), "nodes": nodes}
         self._line.send({"do": "hello", **hello})
         for number, request in self._requests.items():
             self._line.send({"n": number, **request})
