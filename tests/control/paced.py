@@ -3,7 +3,8 @@
     paced.py EPOCHS SECONDS_PER_EPOCH [wish...]
 
 Wishes: `fail-at=N` exits with 3 in epoch N; `deaf` ignores SIGTERM and orders; `never-join`
-does not call; `hang` joins and goes silent. Rank 0 reports for all; the number of finished
+does not call; `hang` joins and goes silent; `join-after=S` and
+`leave-after=S` take so many seconds for it. Rank 0 reports for all; the number of finished
 epochs is kept in the job's checkpoint directory, so that who comes later goes on from there.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import sys
 import threading
 import time
@@ -29,6 +31,9 @@ URL, TOKEN = ENV("ONES_CONTROLLER", ""), ENV("ONES_TOKEN", "")
 ME, JOB = ENV("ONES_WORKER", ""), ENV("ONES_JOB", "")
 KEPT = Path(ENV("ONES_CHECKPOINTS", "")) / "epochs"
 DATASET, BATCH = 100, 10
+TRUST = ssl.create_default_context() if URL.startswith("https") else None
+if TRUST is not None and ENV("ONES_AUTHORITY"):
+    TRUST.load_verify_locations(cadata=ENV("ONES_AUTHORITY"))
 
 
 class Caller:
@@ -56,7 +61,7 @@ class Caller:
         )
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
+                with urllib.request.urlopen(request, timeout=60, context=TRUST) as answer:
                     orders = json.load(answer)
                 break
             except urllib.error.HTTPError as problem:
@@ -109,6 +114,7 @@ class Trainer:
         was_in = ME in self.members
         self.members = [member["worker"] for member in order["members"]]
         if ME not in self.members:
+            time.sleep(float(WISHES.get("leave-after", "0")))
             self.caller.say({"type": "Leaving"})
             print("left", flush=True)
             return False
@@ -147,6 +153,7 @@ def main() -> None:
         time.sleep(EPOCHS * SECONDS)
         print("done without joining", flush=True)
         return
+    time.sleep(float(WISHES.get("join-after", "0")))
     trainer = Trainer()
     caller = trainer.caller
     threading.Thread(target=caller.listen, daemon=True).start()

@@ -67,7 +67,33 @@ def test_a_script_that_never_joins_though_it_could_is_found_out(
     assert world.wait_state(job, "starting")["elastic"]
     card = world.wait_state(job, "running")
     assert not card["elastic"]
+    assert "has not called ones.join within the time" in "".join(world.story(job))
+    world.restart()
+    assert not world.job(job)["elastic"], "it is in the log"
     assert world.wait_end(job)["state"] == "finished"
+
+
+def test_a_script_that_joins_late_is_elastic_again(make_world: Callable[..., World]) -> None:
+    world = make_world(join_seconds=1.0, policy="equi")
+    job = world.submit(8, 0.4, "join-after=4")
+    assert not world.wait_state(job, "running")["elastic"]
+    wait_for(lambda: world.job(job)["elastic"] and world.job(job)["gpus"] > 1)
+    card = world.wait_end(job)
+    assert (card["state"], card["epochs"], card["failures"]) == ("finished", 8, 0)
+
+
+def test_torch_is_loaded_for_newcomers_while_others_still_leave(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(policy="equi", slots=2)
+    first = world.submit(1000, 0.5, "leave-after=3")
+    wait_for(lambda: world.job(first)["gpus"] == 2 and world.job(first)["state"] == "running")
+    second = world.submit(1, 0.1, elastic=True)
+    wait_for(lambda: list(world.dir.runs.glob(f"live/{second}/*/lock")))
+    assert world.job(first)["gpus"] == 2, "nobody has left yet"
+    assert not world.launches(second)
+    assert world.wait_end(second, seconds=90)["state"] == "finished"
+    world.post(f"/api/jobs/{first}/cancel")
 
 
 def test_a_failing_script_fails_with_its_exit_code_after_its_retries(world: World) -> None:

@@ -18,8 +18,11 @@ import pytest
 from ones.control.server import _listen
 from ones.errors import WorldError
 from tests.control.test_recovery import check_log
-from tests.control.world import World
+from tests.control.test_training import SLOW, submit
+from tests.control.world import ENV, World
 from tests.processes import alive_below, wait_for
+
+ENDS = ("finished", "failed", "cancelled")
 
 
 @pytest.fixture
@@ -58,7 +61,10 @@ def fill(path: Path) -> None:
 def test_a_full_disk_stops_nothing_but_progress_and_all_recovers(cramped: World) -> None:
     world = cramped
     job = world.submit(30, 0.1)
+    words = "while :; do head -c 2000 /dev/zero | tr '\\0' x; sleep 0.1; done"
+    talker = world.run(["sh", "-c", words], gpus=1)
     wait_for(lambda: world.job(job)["epochs"] >= 2)
+    wait_for(lambda: world.output(talker))
     ballast = world.root / "ballast"
     fill(ballast)
     answer = None
@@ -81,9 +87,50 @@ def test_a_full_disk_stops_nothing_but_progress_and_all_recovers(cramped: World)
     wait_for(lambda: world.http.get("/health").json()["ok"])
     card = world.wait_end(job, seconds=60)
     assert (card["state"], card["epochs"]) == ("finished", 30)
+    wait_for(lambda: "bytes of output lost: disk full]" in world.output(talker))
+    world.post(f"/api/jobs/{talker}/cancel")
     for each in world.get("/api/jobs", all=True):
-        assert world.wait_end(each["id"], seconds=60)["state"] in ("finished", "failed")
+        assert world.wait_end(each["id"], seconds=60)["state"] in ENDS
     check_log(world)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_finds_no_room_is_waited_for(small_disk: Path, tmp_path: Path) -> None:
+    """Real training; only its checkpoints are on the disk that is full."""
+    world = World(tmp_path / "world")
+    world.dir.path.mkdir(parents=True)
+    world.dir.checkpoints.symlink_to(small_disk)
+    world.up()
+    try:
+        _train_through_a_full_disk(world, small_disk)
+    finally:
+        (small_disk / "ballast").unlink(missing_ok=True)
+        world.down()
+
+
+def _train_through_a_full_disk(world: World, disk: Path) -> None:
+    job = submit(world, 40, env={**ENV, "ONES_CHECKPOINT_SECONDS": "0.5"})
+    wait_for(lambda: world.job(job)["epochs"] >= 2, seconds=SLOW)
+    kept = wait_for(lambda: sorted(disk.glob(f"{job}/*.pt")))
+    fill(disk / "ballast")
+    wait_for(lambda: "a checkpoint was not written" in world.output(job), seconds=SLOW)
+    epochs = world.job(job)["epochs"]
+    wait_for(lambda: world.job(job)["epochs"] > epochs, "it trains on", SLOW)
+    assert [path for path in kept if path.exists()], "what was written is still there"
+    world.post("/api/shutdown", status=202)  # now they have to save their work, and cannot
+    assert world.process is not None
+    outputs = world.dir.runs / "live" / job
+    wait_for(
+        lambda: any("waiting for room" in p.read_text() for p in outputs.glob("*/*/out.*")),
+        seconds=SLOW,
+    )
+    (disk / "ballast").unlink()
+    world.process.wait(60)
+    world.http.close()
+    world.up()
+    card = world.wait_end(job, seconds=SLOW)
+    assert (card["state"], card["epochs"], card["failures"]) == ("finished", 40, 0)
+    assert card["samples"] == 40 * 256, "it went on from where it was told to leave"
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -39,6 +40,7 @@ class World:
         }
         self.process: subprocess.Popen[bytes] | None = None
         self.env = dict(os.environ)
+        self.trust = ""  # a certificate's file
 
     # the service
 
@@ -63,8 +65,15 @@ class World:
         assert address is not None
         token = self.dir.read_token()
         self.http = httpx.Client(
-            base_url=address.url, headers={"Authorization": f"Bearer {token}"}, timeout=30
+            base_url=address.url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=30,
+            verify=self.context(),
         )
+
+    def context(self) -> ssl.SSLContext:
+        """Trusts its certificate, if it has one."""
+        return ssl.create_default_context(cafile=self.trust or None)
 
     def has_died(self) -> bool:
         return self.process is not None and self.process.poll() is not None

@@ -34,6 +34,7 @@ def test_it_arrives_as_it_was_written() -> None:
         "ONES_JOB_DIR",
         "ONES_CHECKPOINTS",
         "ONES_HOST",
+        "ONES_AUTHORITY",
     }
     assert WorkerEnvironment.from_env({**env, "PATH": "/bin"}) == HERE
 

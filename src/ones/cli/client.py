@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,16 @@ TIMEOUT = 60.0
 class Client:
     """One line says what is wrong: no service, no token, or what the service answered."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, certificate: str = "") -> None:
+        """`certificate`: a file of one that is trusted besides those of the machine."""
         import httpx
 
         self.url = url
         self._http = httpx.Client(
-            base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=TIMEOUT
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=TIMEOUT,
+            verify=_trusting(certificate) if url.startswith("https:") else True,
         )
 
     def get(self, path: str, **query: Any) -> Any:  # noqa: ANN401
@@ -49,6 +54,11 @@ class Client:
         try:
             answer = self._http.request(method, path, **more)
         except httpx.TransportError as problem:
+            if "CERTIFICATE_VERIFY_FAILED" in str(problem):
+                raise WorldError(
+                    f"{self.url}: its certificate is not trusted here ({problem});"
+                    " name a file with its authority in SSL_CERT_FILE"
+                ) from problem
             raise WorldError(
                 f"no service answers at {self.url} ({problem}); start it with: ones up"
             ) from problem
@@ -65,6 +75,16 @@ class Client:
         if answer.status_code < 500:
             raise UserError(text)
         raise WorldError(f"{self.url}: {text}")
+
+
+def _trusting(certificate: str) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if certificate:
+        try:
+            context.load_verify_locations(cafile=certificate)
+        except OSError as problem:
+            raise UserError(f"tls_certificate: {certificate}: {problem}") from problem
+    return context
 
 
 def _said(kind: type[UserError], text: str) -> UserError:
@@ -94,4 +114,5 @@ def connect(state: Path | None = None) -> Client:
     if token is None:
         raise UserError(f"{directory.token}: no token there; set ONES_API_TOKEN")
     assert url or address is not None
-    return Client(url or (address.url if address else ""), token)
+    certificate = settings.service.tls_certificate
+    return Client(url or (address.url if address else ""), token, certificate)

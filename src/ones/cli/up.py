@@ -88,7 +88,8 @@ def up(
     from ones.cli.client import Client
 
     # this one, whatever ONES_URL says
-    client = Client(address.url, StateDir.of(service.state).read_token() or "")
+    token = StateDir.of(service.state).read_token() or ""
+    client = Client(address.url, token, service.tls_certificate)
     cluster = client.get("/api/cluster")
     unused = tuple(
         f"{s['id']} ({', '.join(s['used_by'])})" for s in cluster["slots"] if s["used_by"]

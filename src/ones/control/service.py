@@ -54,6 +54,8 @@ class Options:
     mechanism: str = "elastic"  # or `restart`: other GPUs mean a stop and a start
     patience: Patience = field(default_factory=Patience)
     keeping: Keeping = field(default_factory=Keeping)
+    clock: Callable[[float], Clock] = Clock  # from the last logged time on
+    authority: str = ""  # PEM of our certificate: workers shall trust it
 
 
 class Service:
@@ -96,7 +98,7 @@ class Service:
         self.brain, self.recorder = recover(self.store, wanted, policy)
         if header != wanted:
             change_header(self.store, wanted)
-        self.clock = Clock(self.brain.state.now)
+        self.clock = options.clock(self.brain.state.now)
         self.launcher.open(self._on_launcher)
         self.engine = LiveEngine(
             self.brain.state,
@@ -108,6 +110,7 @@ class Service:
                 tokens=self.tokens,
                 url=url,
                 checkpoints=self.dir.checkpoints,
+                authority=options.authority,
                 patience=options.patience,
             ),
                 authority=options.authority,

@@ -56,6 +56,10 @@ def submissions_of(store: Store, jobs: Iterable[str]) -> dict[str, Submission]:
 NOT_PASSED = ("ONES_", "SSH_", "DBUS_", "XDG_SESSION", "SUDO_")
 
 
+#: and what begins like them but is a user's to say
+PASSED = ("ONES_CHECKPOINT_SECONDS",)
+
+
 def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
     """Without what is ours to set and what a training process has no use for."""
-    return {k: v for k, v in env.items() if not k.startswith(NOT_PASSED)}
+    return {k: v for k, v in env.items() if k in PASSED or not k.startswith(NOT_PASSED)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import ssl
 import sys
 import threading
 import time
@@ -166,8 +167,7 @@ class _Line:
 
     def __init__(self, environment: WorkerEnvironment) -> None:
         parts = urlsplit(environment.controller)
-        secure = parts.scheme == "https"
-        self._kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        self._trusted = _trusted(environment) if parts.scheme == "https" else None
         self._place = parts.netloc
         self._path = f"{parts.path.rstrip('/')}/worker/reports"
         self._headers = {
@@ -178,7 +178,14 @@ class _Line:
 
     def post(self, body: bytes, wait: int) -> tuple[int, bytes]:
         if self._connection is None:
-            self._connection = self._kind(self._place, timeout=_WAIT + 20)
+            seconds = _WAIT + 20
+            self._connection = (
+                http.client.HTTPConnection(self._place, timeout=seconds)
+                if self._trusted is None
+                else http.client.HTTPSConnection(
+                    self._place, timeout=seconds, context=self._trusted
+                )
+            )
         self._connection.request("POST", f"{self._path}?wait={wait}", body, self._headers)
         answer = self._connection.getresponse()
         return answer.status, answer.read()
@@ -188,3 +195,10 @@ class _Line:
             with contextlib.suppress(OSError):
                 self._connection.close()
             self._connection = None
+
+
+def _trusted(environment: WorkerEnvironment) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if environment.authority:
+        context.load_verify_locations(cadata=environment.authority)
+    return context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -11,6 +12,9 @@ from ones.train.checkpoint import Checkpoints, copied
 from ones.train.replica import Replica
 
 _EVERY_SECONDS = 300.0
+#: for room on the disk, before somebody leaves; less than the controller's patience
+_PATIENCE_SECONDS = 90.0
+_RETRY_SECONDS = 0.5
 
 
 class Saver:
@@ -24,9 +28,22 @@ class Saver:
         self._writing: threading.Thread | None = None
 
     def now(self, generation: tuple[int, int]) -> None:
-        """Before somebody leaves."""
+        """Before somebody leaves. A full disk is waited for: what is not written is lost."""
         self.wait()
-        self._write(self._replica.state(), generation)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        told = False
+        while True:
+            try:
+                self._checkpoints.save(*self._what(self._replica.state(), generation))
+            except OSError as problem:
+                if time.monotonic() > deadline:
+                    raise
+                if not told:
+                    _say(f"the checkpoint cannot be written: {problem}; waiting for room")
+                    told = True
+                time.sleep(_RETRY_SECONDS)
+            else:
+                return
 
     def sometimes(self, generation: tuple[int, int]) -> None:
         """Every few minutes, in the background: for when nobody survives."""
@@ -56,4 +73,16 @@ class Saver:
             self._replica.has_state = False
 
     def _write(self, state: dict[str, Any], generation: tuple[int, int]) -> None:
-        self._checkpoints.save(state, generation, int(state["progress"]["step"]))
+        try:
+            self._checkpoints.save(*self._what(state, generation))
+        except OSError as problem:  # the last one still holds, and the next may go well
+            _say(f"a checkpoint was not written: {problem}")
+
+    def _what(
+        self, state: dict[str, Any], generation: tuple[int, int]
+    ) -> tuple[dict[str, Any], tuple[int, int], int]:
+        return state, generation, int(state["progress"]["step"])
+
+
+def _say(text: str) -> None:
+    print(f"ones: {text}", file=sys.stderr, flush=True)

@@ -25,6 +25,8 @@ class WorkerEnvironment:
     job_dir: str  # of the job on this node; workers of one node share it
     checkpoints: str  # a path that fsspec understands, shared by all nodes
     host: str = "127.0.0.1"  # address at which other workers reach this one
+    #: the controller's own certificate (PEM), to be trusted besides those of the machine
+    authority: str = field(default="", repr=False)
 
     def to_env(self) -> dict[str, str]:
         return {_variable(f.name): str(getattr(self, f.name)) for f in fields(self)}
@@ -39,7 +41,7 @@ class WorkerEnvironment:
             name = _variable(f.name)
             text = env.get(name)
             if text is None:
-                if f.name in ("incarnation", "host"):
+                if f.name in ("incarnation", "host", "authority"):
                     continue
                 raise UserError(f"{name} is not set, though ONES_CONTROLLER is")
             if f.name in ("plan", "incarnation"):

@@ -254,7 +254,9 @@ class Problem(BaseModel):
 
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "the request is not JSON"},
     401: {"model": Problem, "description": "no token, or a wrong one"},
+    413: {"model": Problem, "description": "the request is too large"},
     422: {"model": Problem, "description": "the request names something impossible"},
     503: {"model": Problem, "description": "not now: the disk is full, or the service stops"},
 }

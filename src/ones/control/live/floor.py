@@ -38,6 +38,7 @@ class Surroundings:
     tokens: JobTokens
     url: str  # where workers reach the service
     checkpoints: Path
+    authority: str = ""  # PEM of our certificate, if we have one
     patience: Patience = field(default_factory=Patience)
 
 
@@ -61,6 +62,7 @@ class Floor:
         self.store, self.recorder = around.store, around.recorder
         self.launcher, self.clock, self.tokens = around.launcher, around.clock, around.tokens
         self.url, self.checkpoints = around.url, around.checkpoints
+        self.authority = around.authority
         self.patience = around.patience
         self.jobs: dict[JobId, LiveJob] = {}
         self.mailbox = Mailbox()

@@ -88,9 +88,8 @@ def _take(
 
 def _joined(engine: LiveEngine, job: LiveJob, worker: LiveWorker, report: wire.Joined) -> bool:
     worker.joined = True
+    job.join_seconds = max(job.join_seconds, engine.clock.now() - worker.since)
     is_first = job.description is None
-    if not job.elastic:
-        _joined_late(engine, job, worker)
     if is_first:
         job.description = Description(
             dataset_size=report.dataset_size,
@@ -99,17 +98,21 @@ def _joined(engine: LiveEngine, job: LiveJob, worker: LiveWorker, report: wire.J
             parameter_bytes=report.parameter_bytes,
             max_local_batch=report.max_local_batch,
         )
+    if not job.elastic:
+        _joined_late(engine, job, worker)
     # after the brain has heard of it, which then knows the batch as well
     engine.post(lambda: publish_if_all_joined(engine, job))
     return is_first
 
 
 def _joined_late(engine: LiveEngine, job: LiveJob, worker: LiveWorker) -> None:
-    """It was taken for one that does not join, and its GPU counts as busy: let it begin there."""
+    """It was taken for one that does not join, and its GPU counts as busy: let it begin there,
+    before the brain has other plans for it."""
     job.elastic = True
     record = engine.state.records.get(job.id)
     if job.pending is None and record is not None and record.held is not None:
         job.pending = Pending(Kind.START, worker.plan, record.held)
+        publish_if_all_joined(engine, job)
 
 
 def _ready(job: LiveJob, worker: LiveWorker) -> None:

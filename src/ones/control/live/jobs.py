@@ -47,6 +47,7 @@ class LiveWorker:
     safe: int = 0  # and of the last one that is on disk: so far they are acknowledged
     done: bool = False  # has said that the whole job is
     alive: bool = True
+    since: float = inf  # when we launched it; of an adopted one nobody knows
     condemned: str = ""  # why we killed it ourselves, which is a loss
 
     @property
@@ -66,6 +67,7 @@ class LiveJob:
     ended: bool = False
     quiet: list[LiveWorker] = field(default_factory=list)  # exited, as if the job were done
     quiet_since: float = inf  # when the first worker was done
+    join_seconds: float = 0.0  # the longest that one of its workers took to join
     overdue: bool = False  # ran longer than it may, and was told to end
     store: str = ""  # where its workers on several nodes meet
 

@@ -59,7 +59,9 @@ def _never_came(floor: Floor, job: LiveJob | None, action: Start | Rescale, plan
 
 def _gather(floor: Floor, job: LiveJob, kind: Kind, plan: int, allocation: Allocation) -> None:
     """Start who is missing; once all have joined, they get their `Switch`."""
-    deadline = floor.clock.now() + floor.patience.join_seconds
+    # who took long once will again
+    patience = max(floor.patience.join_seconds, 3 * job.join_seconds)
+    deadline = floor.clock.now() + patience
     job.pending = Pending(kind, plan, allocation, deadline=deadline)
     present = job.present()
     missing = [gpu for gpu in allocation.gpus if gpu not in present]
@@ -76,7 +78,7 @@ def _launch(floor: Floor, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> Non
     if floor.winding_down:
         return  # the order stands in the log: it is begun again when the service is
     launch = launch_for(floor, job, plan, gpus)
-    job.workers[launch.id] = LiveWorker(launch.id, gpus, plan)
+    job.workers[launch.id] = LiveWorker(launch.id, gpus, plan, since=floor.clock.now())
     floor.launcher.launch(launch)
 
 
@@ -106,6 +108,7 @@ def launch_for(floor: Floor, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> 
             run_dir="",  # these two are the launcher's to say
             job_dir="",
             checkpoints=str(floor.checkpoints / job.id),
+            authority=floor.authority,
         ).to_env()
     return Launch(
         id=launch_id(job.id, plan, gpus),

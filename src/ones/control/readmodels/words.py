@@ -82,6 +82,10 @@ def _ended(event: ev.JobEnded) -> str:
 _WORDS: dict[type[ev.Event], tuple[str, Callable[[Any], str]]] = {
     ev.JobSubmitted: ("submitted", _submitted),
     ev.JobDescribed: ("joined", _described),
+    ev.JobFoundFixed: (
+        "fixed",
+        lambda e: "has not called ones.join within the time: a fixed-size job from now on",
+    ),
     ev.WorkerReady: ("ready", lambda e: f"the worker on {e.gpu} trains"),
     ev.WorkerLeft: ("left", lambda e: f"the worker on {e.gpu} has left"),
     ev.WorkerLost: ("lost", lambda e: f"lost the worker on {e.gpu}: {e.reason}"),
