@@ -113,7 +113,6 @@ class Service:
                 authority=options.authority,
                 patience=options.patience,
             ),
-                authority=options.authority,
             self.board.update,
         )
         asides.load(self.engine, self.store)
