@@ -188,12 +188,12 @@ def test_a_lost_member_is_an_error_of_finish_and_not_of_backward() -> None:
 
 def test_two_gradients_in_one_backward_are_refused() -> None:
     def work(group: Group, rank: int) -> str:
-        net = nn.Linear(3, 1)
+        net = network()
         buckets = Buckets(list(net.parameters()))
         buckets.arm(group, 1.0, {}, measure=False)
-        backward(net(torch.ones(1, 3)).sum())
+        backward(net(data(4)).sum())
         try:
-            backward(net(torch.ones(1, 3)).sum())
+            backward(net(data(4)).sum())
         except UserError as problem:
             buckets.forget()
             return str(problem)

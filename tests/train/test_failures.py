@@ -57,11 +57,15 @@ def test_a_worker_dies_in_a_step(zygote: str, tmp_path: Path, victim: str, momen
     ("victim", "moment"),
     [
         ("local-2", "connect"),  # a newcomer that does not come
-        ("local-2", "receive"),  # ... that dies of its first meal
-        ("local-0", "send"),  # the one that was feeding it
-        ("local-1", "send"),
-        ("local-0", "agree"),
-        ("local-1", "agree"),
+        ("local-2", "eat"),  # ... that dies of its first meal
+        ("local-2", "repeat"),
+        ("local-2", "switch"),
+        ("local-2", "proof"),
+        ("local-0", "feed"),  # the one that was feeding it
+        ("local-1", "feed"),
+        ("local-1", "repeat"),
+        ("local-0", "switch"),
+        ("local-1", "proof"),
     ],
 )
 def test_a_worker_dies_in_a_switch(zygote: str, tmp_path: Path, victim: str, moment: str) -> None:

@@ -82,6 +82,7 @@ def test_another_model_is_refused_by_name() -> None:
         try:
             mine.share(group, 1 - rank)
         except Exception as problem:
+            group.close()  # as a script that ends: the other one must not wait for ever
             return str(problem)
         return ""
 

@@ -1,11 +1,13 @@
 """Gradients of many workers become one: own buckets over a raw group.
 
-Flat buffers, made once, hold the gradients in the order in which backward gives them.
-A hook on each parameter scales its fresh gradient into the buffer and hands the buffer's
-view back as `p.grad`; a full bucket goes on its way while backward goes on. Buckets start
-in one and the same order everywhere: gloo pairs them by order and would silently add
-different ones. Behind the gradients travel, for each parameter, how many workers used it
-(nobody: it keeps no gradient, as weight decay and Adam would move it) and the notices.
+Flat buffers, made once, hold the gradients in the order in which backward gives them. A hook
+on each large parameter scales its fresh gradient into the buffer and hands the buffer's view
+back as `p.grad`; small ones are only counted and follow together when the bucket is full, as
+each call from a hook costs microseconds. A full bucket goes on its way while backward goes on;
+the last is full when backward ends, so its small parameters need no hooks. Buckets start in one
+and the same order everywhere: gloo pairs them by order and would silently add different ones.
+Behind the gradients travel, for each parameter, how many workers used it (nobody: it keeps no
+gradient, as weight decay and Adam would move it) and the notices.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -23,6 +27,8 @@ from ones.train.group import Group, GroupLostError, wait_all
 
 _FIRST = 1 << 20  # bytes: the first bucket is small so that the first reduction starts early
 _LARGE = 25 << 20
+_SMALL = 64 << 10  # bytes: parameters up to here are copied together
+_BLOCK = 1 << 16  # numbers: a norm over more loses digits, as float32 adds them up
 
 
 class Notice(IntEnum):
@@ -34,25 +40,53 @@ class Notice(IntEnum):
     LEAVING = 3  # I must go (SIGTERM): save, and go on without me
     LOSS = 4  # my part of the step's mean loss
     SQUARE = 5  # squared norm of my own gradient, in steps that measure it
+    PLAN = 6  # that I am ready for, and its square: equal on all if they do not spread
+    PLAN_SQUARED = 7
+    UNEQUAL = 8  # I was fed and am not equal: this step must not count
 
 
 class _Bucket:
-    def __init__(self, parameters: list[Parameter], notices: bool) -> None:
-        like = parameters[0]
-        self.parameters = parameters
-        sizes = [p.numel() for p in parameters]
-        tail = len(parameters) + (len(Notice) if notices else 0)
-        self.flat = torch.empty(sum(sizes) + tail, dtype=like.dtype, device=like.device)
+    """[large gradients | small gradients | used by how many, for each | notices, in the last]"""
+
+    def __init__(self, parameters: list[Parameter], *, last: bool, notices: bool) -> None:
+        is_small = [p.numel() * p.element_size() <= _SMALL for p in parameters]
+        large = [p for p, small in zip(parameters, is_small, strict=True) if not small]
+        self.small = [p for p, small in zip(parameters, is_small, strict=True) if small]
+        self.parameters = [*large, *self.small]
+        self.large = len(large)
+        self.hooked = self.large if last else len(parameters)  # the first so many
+        sizes = [p.numel() for p in self.parameters]
+        end = sum(sizes)
+        like, count = parameters[0], len(parameters)
+        tail = count + (len(Notice) if notices else 0)
+        self.flat = torch.empty(end + tail, dtype=like.dtype, device=like.device)
         self.flat.zero_()  # touches it: the first step is no slower than others
         self.views = []
         at = 0
-        for p, size in zip(parameters, sizes, strict=True):
+        for p, size in zip(self.parameters, sizes, strict=True):
             self.views.append(_view_like(self.flat[at : at + size], p))
             at += size
-        self.used = self.flat[at : at + len(parameters)]
-        self.notices = self.flat[at + len(parameters) :] if notices else None
+        self.small_views = self.views[self.large :]
+        self.blocks: list[Tensor] = list(torch.split(self.flat[:end], _BLOCK))
+        self.small_gradients = self.flat[sum(sizes[: self.large]) : end]
+        self.used = self.flat[end : end + count]
+        self.tail = self.flat[end:]
+        self.notices = self.flat[end + count :] if notices else None
+        self.fresh = torch.ones(tail, dtype=like.dtype)  # what the tail is before each step
         self.missing = 0
-        self.done = [False] * len(parameters)  # by place: a tensor's hash costs a microsecond
+        self.done = [False] * count  # by place: a tensor's hash costs a microsecond
+
+    def start(self) -> None:
+        self.missing = self.hooked
+        self.done = [False] * len(self.done)
+        self.tail.copy_(self.fresh)
+
+    def square(self) -> Tensor:
+        """Squared norm of what is in it."""
+        wide = torch.promote_types(self.flat.dtype, torch.float32)
+        norms = torch._foreach_norm(self.blocks, 2, wide)
+        square: Tensor = torch.stack(norms).double().square().sum()
+        return square
 
 
 def _view_like(flat: Tensor, p: Parameter) -> Tensor:
@@ -91,23 +125,27 @@ class Buckets:
             raise UserError("model has no parameter that requires a gradient")
         layout = _layout(trained)
         exact = layout[-1][0].dtype in (torch.float32, torch.float64)
-        last = len(layout) - 1
-        self._buckets = [_Bucket(ps, exact and i == last) for i, ps in enumerate(layout)]
-        device = trained[-1].device
-        self._own_notices = None if exact else torch.zeros(len(Notice), device=device)
+        *first, last = layout
+        self._buckets = [_Bucket(ps, last=False, notices=False) for ps in first]
+        self._buckets.append(_Bucket(last, last=True, notices=exact))
+        # where they are written before they travel
+        fresh = self._buckets[-1].fresh[-len(Notice) :] if exact else torch.zeros(len(Notice))
+        self._fresh_notices: NDArray[np.floating[Any]] = fresh.numpy()
+        self._own_notices = None if exact else torch.zeros(len(Notice), device=trained[-1].device)
         self._handles: list[Any] = []
-        self._trained = [p for bucket in self._buckets for p in bucket.parameters]
         for bucket in self._buckets:
-            for index, p in enumerate(bucket.parameters):
+            for index, p in enumerate(bucket.parameters[: bucket.hooked]):
                 register: Any = p.register_post_accumulate_grad_hook
                 self._handles.append(register(self._hook(bucket, index)))
         # a number on the CPU, so that it is an argument of the kernel, and of dimension 0: three
         # times cheaper than a Python float
         self._weight = torch.ones((), dtype=torch.float64)
+        self._weighs = 1.0
         self._group: Group | None = None
         self._works: list[Any] = []
         self._next = 0  # bucket to start
-        self._squares: list[Tensor] | None = None
+        self._holes = False  # some parameter had no gradient in this step
+        self._measure = False
         self._problem = ""  # words only: an exception would keep the connections open
 
     @property
@@ -115,6 +153,11 @@ class Buckets:
         found = self._buckets[-1].notices if self._own_notices is None else self._own_notices
         assert found is not None
         return found
+
+    @property
+    def each(self) -> Sequence[_Bucket]:
+        """The buckets, for who sends what is in them to newcomers."""
+        return self._buckets
 
     @property
     def armed(self) -> bool:
@@ -128,19 +171,26 @@ class Buckets:
         `weight` is this worker's part of the global batch; notices are never scaled.
         """
         self._group = group
-        self._weight.fill_(weight)
+        if weight != self._weighs:
+            self._weighs = weight
+            self._weight.fill_(weight)
         self._next, self._problem = 0, ""
+        self._holes, self._measure = False, measure
         self._works.clear()
-        self._squares = [] if measure else None
-        for bucket in self._buckets:
-            bucket.missing = len(bucket.parameters)
-            bucket.done = [False] * bucket.missing
-            bucket.used.fill_(1.0)
-        values = self.notices
-        values.zero_()
+        fresh = self._fresh_notices
+        fresh.fill(0.0)
+        on_device = []
         for notice, value in notices.items():
-            if isinstance(value, Tensor) or value:  # each write costs microseconds
-                values[notice] = value
+            if isinstance(value, Tensor):
+                on_device.append((notice, value))
+            else:
+                fresh[notice] = value
+        for bucket in self._buckets:
+            bucket.start()
+        if self._own_notices is not None:
+            self._own_notices.copy_(torch.from_numpy(fresh))
+        for notice, value in on_device:
+            self.notices[notice] = value
 
     def add_up(self, tensor: Tensor) -> None:
         """One more small sum, started at once; it is complete after `finish`."""
@@ -150,19 +200,11 @@ class Buckets:
         """Waits for everything, gives gradients to the parameters, returns the notices' sums."""
         group, self._group = self._group, None
         assert group is not None
-        holes = False
         for bucket in self._buckets:
-            if bucket.missing == 0:
-                continue
-            holes = True
-            for index, p in enumerate(bucket.parameters):
-                if bucket.done[index]:
-                    continue
-                if p.grad is None:
-                    bucket.views[index].zero_()
-                    bucket.used[index] = 0.0
-                else:  # from an earlier micro-batch
-                    self._fill(bucket, index, p)
+            if bucket.missing:
+                for index in range(bucket.large):
+                    if not bucket.done[index]:  # unused, or only in an earlier micro-batch
+                        self._fill(bucket, index)
         self._next_buckets(group, everything=True)
         if self._own_notices is not None:
             self._start(self._own_notices, group)
@@ -176,10 +218,11 @@ class Buckets:
         works.clear()
         if self._problem:
             raise GroupLostError(self._problem)
-        for bucket in self._buckets:
-            used = bucket.used.tolist() if holes else None
-            for index, p in enumerate(bucket.parameters):
-                p.grad = bucket.views[index] if used is None or used[index] > 0 else None
+        if self._holes:
+            for bucket in self._buckets:
+                used = bucket.used.tolist()
+                for p, view, users in zip(bucket.parameters, bucket.views, used, strict=True):
+                    p.grad = view if users > 0 else None
         sums: list[float] = self.notices.tolist()
         return sums
 
@@ -196,9 +239,8 @@ class Buckets:
                 continue
 
     def square_of_gradients(self) -> float:
-        """Squared norm of the reduced gradient."""
-        norms = torch._foreach_norm([p.grad for p in self._trained if p.grad is not None])
-        return float(torch.stack([n.double() for n in norms]).square().sum()) if norms else 0.0
+        """Squared norm of the reduced gradient, after `finish` and before anybody changes it."""
+        return sum(float(bucket.square()) for bucket in self._buckets)
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -207,7 +249,7 @@ class Buckets:
     # while backward runs
 
     def _hook(self, bucket: _Bucket, index: int) -> Callable[[Tensor], None]:
-        parameter = bucket.parameters[index]
+        is_large = index < bucket.large
 
         def hook(_: Tensor) -> None:
             group = self._group
@@ -219,42 +261,61 @@ class Buckets:
                     " use torch.utils.checkpoint with use_reentrant=False"
                 )
             bucket.done[index] = True
-            self._fill(bucket, index, parameter)
+            if is_large:
+                self._fill(bucket, index)
             bucket.missing -= 1
             if bucket.missing == 0:
                 self._next_buckets(group, everything=False)
 
         return hook
 
-    def _fill(self, bucket: _Bucket, index: int, p: Parameter) -> None:
-        gradient, view = p.grad, bucket.views[index]
-        assert gradient is not None
-        if gradient.is_sparse:
-            raise UserError(
-                "sparse gradients are not supported: make the embedding with sparse=False"
-            )
-        if gradient.data_ptr() == view.data_ptr():
+    def _fill(self, bucket: _Bucket, index: int) -> None:
+        """One gradient, scaled; in one pass while it is still in the cache."""
+        p, view = bucket.parameters[index], bucket.views[index]
+        gradient = p.grad
+        if gradient is None:
+            self._holes = True
+            view.zero_()
+            bucket.used[index] = 0.0
+        elif gradient is view:
             view.mul_(self._weight)
         else:
+            _refuse_sparse(gradient)
             torch.mul(gradient, self._weight, out=view)
             p.grad = view
-        if self._squares is not None:
-            self._squares.append(torch.linalg.vector_norm(view).float())
+
+    def _fill_small(self, bucket: _Bucket) -> None:
+        """All the small ones: two calls, however many."""
+        gradients = [p.grad for p in bucket.small if p.grad is not None]
+        if len(gradients) < len(bucket.small):
+            for index in range(bucket.large, len(bucket.parameters)):
+                self._fill(bucket, index)
+            return
+        for gradient in gradients:
+            _refuse_sparse(gradient)
+        torch._foreach_copy_(bucket.small_views, gradients)
+        bucket.small_gradients.mul_(self._weight)
+        for p, view in zip(bucket.small, bucket.small_views, strict=True):
+            p.grad = view
 
     def _next_buckets(self, group: Group, *, everything: bool) -> None:
         while self._next < len(self._buckets):
             bucket = self._buckets[self._next]
-            if bucket.missing and not everything:
+            is_last = self._next == len(self._buckets) - 1
+            # only `finish` knows that nothing more comes for what is not hooked
+            if not everything and (bucket.missing or is_last):
                 return
             self._next += 1
-            if self._next == len(self._buckets):
-                self._note_square()
+            if bucket.small:
+                self._fill_small(bucket)
+            if self._measure:
+                self._note_square(bucket)
             self._start(bucket.flat, group)
 
-    def _note_square(self) -> None:
-        if self._squares and self._weight > 0:
-            square = torch.stack(self._squares).square().sum()
-            self.notices[Notice.SQUARE] = square / float(self._weight) ** 2
+    def _note_square(self, bucket: _Bucket) -> None:
+        """Of this worker's own mean gradient, before it is added to those of the others."""
+        if self._weighs > 0:
+            self.notices[Notice.SQUARE] += bucket.square() / self._weighs**2
 
     def _start(self, tensor: Tensor, group: Group | None = None) -> None:
         group = group or self._group
@@ -264,3 +325,8 @@ class Buckets:
             self._works.append(group.sum(tensor))
         except RuntimeError as problem:  # the member next to us is gone; backward runs on unharmed
             self._problem = str(problem)
+
+
+def _refuse_sparse(gradient: Tensor) -> None:
+    if gradient.is_sparse:
+        raise UserError("sparse gradients are not supported: make the embedding with sparse=False")

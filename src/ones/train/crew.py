@@ -1,125 +1,74 @@
 """A worker among others: how the set of workers changes between two steps.
 
-An order to switch arrives while training goes on. A thread connects the next group; once
-it is connected here, this worker says so in the notices of every step. When all say so, all
-have learned it from the same reduction, and switch after that step: leavers leave, newcomers
-get the state, the rest goes on. Nobody waits for anybody who is not there.
-
-When a collective fails, a worker is gone. Those who live say so on the roll call, learn who
-goes on, connect, and take the state of the one that got furthest. No controller is needed.
-`docs/decisions/0006-elastic-protocol.md` has the whole protocol.
+An order to switch arrives while training goes on. A thread connects the next group, and those
+who stay feed the newcomers. Once both are done here, this worker says so in the notices of every
+step, with the number of the plan. When all say the same, all have learned it from the same
+reduction, and switch after that step: leavers leave, newcomers are equal already, the rest
+goes on. Nobody waits for anybody who is not there.
+`docs/decisions/0006-elastic-protocol.md` has the whole protocol; `recovery` what follows a loss.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
-import sys
 import time
-from collections.abc import Callable
-from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from ones.train.agent import Agent
-from ones.train.buckets import Notice
-from ones.train.formation import Formation
-from ones.train.group import Group, GroupLostError
-from ones.train.meeting import Meeting
-from ones.train.replica import Replica, share_buffers
-from ones.train.roll_call import Reform
-from ones.train.sampler import Division
-from ones.train.saving import Saver
-from ones.train.upcoming import Next, Upcoming
-from ones.wire.environment import WorkerEnvironment
-from ones.wire.messages import (
-    CheckpointAndLeave,
-    End,
-    Hung,
-    Leaving,
-    Order,
-    Ready,
-    Report,
-    StoreStarted,
-    Switch,
-    Switched,
-    SwitchFailed,
-    Withdraw,
-)
+from ones.train.buckets import Buckets, Notice
+from ones.train.feeding import Feeder, Follower
+from ones.train.group import Alone, Group, GroupLostError
+from ones.train.place import TERMINATED, Place
+from ones.train.proof import Proof
+from ones.train.recovery import reform
+from ones.train.replica import feeder_of, share_buffers
+from ones.train.upcoming import Next
+from ones.wire.messages import Ready
 
 _AT_ONCE = 1000.0  # in the notice END: not only the loop ends, the process does
-_GOOD_ENDS = ("converged", "finished")
-_DROP_AFTER = 20  # steps: letting go of an old group's connections takes milliseconds
-_FLUSH_SECONDS = 10.0
-TERMINATED = 128 + 15
+_LONG = 12 * 3600.0  # seconds: who hangs is found by the roll call
+_PLANS = 64  # notices tell plans apart by their rest of this: sums stay exact in float32
 
 
 class Crew:
-    def __init__(
-        self,
-        environment: WorkerEnvironment,
-        replica: Replica,
-        *,
-        device: torch.device,
-        dataset_size: int,
-        limit: int | None,
-        minimum: int,
-    ) -> None:
-        self.environment = environment
-        self.me = environment.worker
-        self.replica = replica
-        self.limit, self._minimum = limit, minimum
-        self._device = device
-        self._size = dataset_size
-        self.formation: Formation | None = None
-        self.group: Group | None = None
-        self.meeting = Meeting(
-            environment,
-            on_started=lambda address: self.say(StoreStarted(str(address))),
-            on_hung=lambda worker: self.say(Hung(worker)),
-        )
-        self.agent = Agent(
-            environment,
-            on_order=self._on_order,
-            on_fenced=self._on_fenced,
-            on_store=self.meeting.told,
-        )
-        self._upcoming = Upcoming(
-            self.me,
-            self.meeting,
-            device,
-            on_failed=lambda formation, why: self.say(SwitchFailed(why, formation.plan)),
-        )
-        self._saver = Saver(environment.checkpoints, replica)
-        self._end: End | None = None
-        self._save_and_leave = False
-        self._terminated = False
-        self._agreed = self._broken = False
+    def __init__(self, place: Place, buckets: Buckets) -> None:
+        self.place, self.buckets = place, buckets
+        self._replica, self._upcoming = place.replica, place.upcoming
+        self._claimed: Next | None = None  # said to be ready in the notices of this step
+        self._agreed = self._broken = self._unequal = False
         self._told_to_save = self._told_to_end = False
         self._somebody_leaves = False
         self.over = False  # the loop is to end
-        self.parted = False
+        self._feeder: Feeder | None = None
+        self._feeds: Next | None = None
+        self._fed: Feeder | None = None  # of the last switch, until its last words have arrived
+        self._proof: Proof | None = None
         self._step_ended = time.perf_counter()
-        self._old: list[tuple[int, Group | None]] = []  # groups to let go of, and when
         self._exact = _exact(os.environ.get("ONES_EXACT", ""))
-        self.on_switched: list[Callable[[bool], None]] = []  # was it the first worker before?
-        self._was_first = False
 
     # what the loop asks
 
     @property
     def rank(self) -> int:
-        return 0 if self.formation is None else self.formation.workers.index(self.me)
+        return self.place.rank
 
     @property
-    def division(self) -> Division:
-        assert self.formation is not None
-        return self.formation.division(self.me, self.limit, self._minimum)
+    def group(self) -> Group | None:
+        return self.place.group
 
-    def say(self, report: Report) -> None:
-        self.agent.say(report)
+    @property
+    def sums_over(self) -> Group | None:
+        """With whom gradients are added up. One that works alone and feeds needs them, too,
+        where they can be sent from."""
+        if self.place.group is None and self._feeder is not None:
+            return Alone()
+        return self.place.group
+
+    @property
+    def is_feeding(self) -> bool:
+        return self._feeder is not None
 
     @property
     def restless(self) -> bool:
@@ -127,6 +76,7 @@ class Crew:
         return (
             self._broken
             or self._agreed
+            or self._unequal
             or self._told_to_save
             or self._told_to_end
             or self._somebody_leaves
@@ -136,104 +86,179 @@ class Crew:
     @property
     def _is_due(self) -> bool:
         """In a run by an exact schedule: no step beyond the one at which a plan is due."""
-        if not self._exact or self.formation is None:
+        formation = self.place.formation
+        if not self._exact or formation is None:
             return False
-        step = self.replica.progress.step
+        step = self._replica.progress.step
         due = max((plan for plan, at in self._exact.items() if at <= step), default=0)
-        return self.formation.plan < due
-
-    @property
-    def _mark(self) -> int:
-        """How far this replica has come, in samples; -1: it has nothing to offer."""
-        if not self.replica.has_state:
-            return -1
-        progress = self.replica.progress
-        return progress.epoch * (self._size + 1) + progress.offset
+        return formation.plan < due
 
     # entering
 
-    def wait_for_place(self) -> None:
-        """A newcomer's first order; it stays on the CPU until its group is connected."""
-        upcoming = self._upcoming
-        with upcoming.changed:
-            while upcoming.plan is None:
-                if self._end is not None or self._save_and_leave or self._terminated:
-                    break
-                upcoming.changed.wait(1.0)
-            else:
-                return
-        self.leave()
-
     def take_place(self) -> None:
         """The state of the job, from those who train, or from its last checkpoint."""
+        place = self.place
         while True:
             nxt = self._upcoming.claim()
             if nxt is None:
-                self.wait_for_place()
+                place.wait_for_order()
                 continue
             started = time.perf_counter()
-            self._adopt(nxt)
+            place.entering(True)
+            place.adopt(nxt)
             try:
-                if self.rank == 0:
-                    self._saver.load()
-                if self.group is not None:
-                    self._equal()
+                if place.rank == 0:
+                    place.saver.load()
+                if nxt.is_fed:
+                    self._be_fed(nxt)
+                elif place.group is not None:
+                    place.become_equal()
             except GroupLostError:
                 self._broken = True
             if self._broken:
                 if not self._reform():
+                    place.entering(False)
                     continue
             else:
-                self.replica.has_state = True
-                self._announce(time.perf_counter() - started, {})
+                self._replica.has_state = self._proof is None
+                place.announce(time.perf_counter() - started, {})
             self._seed()
-            self.say(Ready())
+            place.has_entered = True
+            place.entering(False)
+            place.say(Ready())
             return
+
+    def _be_fed(self, nxt: Next) -> None:
+        group = self.place.group
+        assert group is not None
+        source = feeder_of(nxt.trained, group.rank)
+        Follower(self._replica, self.buckets, group, source).follow()
+        share_buffers(group, self._replica.model, nxt.trained.index(True))
+        self._proof = Proof(self._replica, group, source=source)
 
     def _seed(self) -> None:
         """Dropout must differ between workers."""
         if self.rank:
-            torch.manual_seed(
-                hash((self.replica.progress.seed, self.replica.progress.step, self.rank))
-            )
+            progress = self._replica.progress
+            torch.manual_seed(hash((progress.seed, progress.step, self.rank)))
 
-    # between two steps
+    # in a step
 
     def notices(self) -> dict[Notice, float | Tensor]:
-        plan = self._upcoming.plan
-        ready = plan is not None
-        if plan is not None and self._exact:
-            ready = self._exact.get(plan, 0) <= self.replica.progress.step + 1
-        end = 0.0
-        if self._end is not None:
-            end = 1.0 if self._end.reason in _GOOD_ENDS else _AT_ONCE
-        return {
-            Notice.NOT_READY: 0.0 if ready else 1.0,
-            Notice.CHECKPOINT: float(self._save_and_leave),
-            Notice.END: end,
-            Notice.LEAVING: float(self._terminated),
-        }
+        """What this worker has to say; what it says it is ready for, no order takes away."""
+        place = self.place
+        values: dict[Notice, float | Tensor] = {}
+        if self._is_ready():
+            self._claimed = self._upcoming.claim()
+        if self._claimed is None:
+            values[Notice.NOT_READY] = 1.0
+        else:
+            plan = self._claimed.formation.plan % _PLANS
+            values[Notice.PLAN], values[Notice.PLAN_SQUARED] = float(plan), float(plan * plan)
+        if place.must_save_and_leave:
+            values[Notice.CHECKPOINT] = 1.0
+        if place.end is not None:
+            values[Notice.END] = 1.0 if place.ends_well else _AT_ONCE
+        if place.is_terminated:
+            values[Notice.LEAVING] = 1.0
+        if self._proof is not None and not self._replica.has_state:
+            holds, self._proof = self._proof.wait(), None
+            self._replica.has_state = bool(holds)
+            values[Notice.UNEQUAL] = float(holds is False)
+        return values
 
-    def heard(self, sums: list[float]) -> None:
-        """What all said in a step that is now complete everywhere, or will be."""
-        self._agreed = sums[Notice.NOT_READY] == 0.0
+    def _is_ready(self) -> bool:
+        nxt = self._upcoming.ready
+        if nxt is None:
+            return False
+        if nxt.receivers and not (self._feeds is nxt and self._feeder and self._feeder.is_complete):
+            return False
+        return self._exact.get(nxt.formation.plan, 0) <= self._replica.progress.step + 1
+
+    def heard(self, sums: list[float]) -> bool:
+        """What all said in a step that is now complete everywhere, or will be. False: it does
+        not count, as a newcomer was not equal to the others."""
+        size = 1 if self.group is None else self.group.size
+        claimed = self._claimed
+        if claimed is not None:
+            plan = claimed.formation.plan % _PLANS
+            # all numbers are equal if their mean is mine and their spread is zero
+            self._agreed = (
+                sums[Notice.NOT_READY] == 0.0
+                and sums[Notice.PLAN] == size * plan
+                and sums[Notice.PLAN_SQUARED] == size * plan * plan
+            )
+            if not self._agreed:
+                self._give_back()
         self._told_to_save = sums[Notice.CHECKPOINT] > 0.0
         self._somebody_leaves = sums[Notice.LEAVING] > 0.0
         if sums[Notice.END] > 0.0:
             self.over = True
             self._told_to_end = sums[Notice.END] >= _AT_ONCE
+        self._unequal = sums[Notice.UNEQUAL] > 0.0
+        return not self._unequal
+
+    def buffers_are_needed(self) -> None:
+        """Gradients are about to be written: those of the last step must have been sent."""
+        fed, self._fed = self._fed, None
+        if fed is not None:
+            fed.wait_for_buffers(_LONG)  # if a member was lost, the step will tell
+        if self._feeder is not None:
+            self._feeder.wait_for_buffers()
+
+    def before_update(self, *, happens: bool) -> None:
+        """The optimizer is about to change the parameters, or leaves them as they are."""
+        if self._proof is not None:
+            self._proof.wait()
+            self._proof = None
+        if self._feeder is not None:
+            self._feeder.hold()
+            if happens:
+                self._feeder.repeat()
+
+    def after_update(self) -> None:
+        if self._feeder is not None:
+            self._feeder.release()
 
     def stepped(self) -> None:
         """The optimizer has made its step."""
         self._step_ended = time.perf_counter()
-        if self._old and self._old[0][0] <= self.replica.progress.step:
-            self._old.pop(0)
-        if self.rank == 0 and self.formation is not None:
-            self._saver.sometimes(self.formation.generation)
+        self.place.stepped()
+        self._feed()
 
     def lost(self) -> None:
         """The step failed: nothing was updated."""
         self._broken = True
+        self._give_back()
+
+    def _give_back(self) -> None:
+        claimed, self._claimed = self._claimed, None
+        if claimed is not None:
+            self._upcoming.unclaim(claimed)
+
+    # feeding newcomers
+
+    def _feed(self) -> None:
+        """Begin, go on, or stop, as the next formation has newcomers of ours."""
+        nxt = self._upcoming.ready
+        if self._claimed is not None or self._agreed:
+            return
+        if self._feeder is not None and self._feeds is not nxt:
+            self._stop_feeding()
+        if self._feeder is not None and self._feeder.problem and nxt is not None:
+            problem = self._feeder.problem
+            self._stop_feeding()
+            self._upcoming.fail(nxt, problem)
+        elif self._feeder is None and nxt is not None and nxt.group is not None and nxt.receivers:
+            self._feeder = Feeder(self._replica, self.buckets, nxt.group, nxt.receivers)
+            self._feeds = nxt
+
+    def _stop_feeding(self) -> None:
+        feeder, self._feeder, self._feeds = self._feeder, None, None
+        if feeder is not None:
+            feeder.stop()
+
+    # between two steps
 
     def settle(self) -> bool:
         """Everything that may happen between two steps. True: division or state changed."""
@@ -243,44 +268,67 @@ class Crew:
                 if self._broken:
                     self._reform()
                     changed = True
+                if self._unequal:
+                    self._unequal = False
+                    self._replica.changes_by_itself = True
+                    self.place.become_equal()
+                    changed = True
                 if self._told_to_end or self._told_to_save or self._somebody_leaves:
                     self._see_off()
                 if self._agreed or (self._is_due and self._hold()):
-                    self._agreed = False
                     changed = self._switch() or changed
             except GroupLostError:
                 self._broken = True
             else:
                 return changed
 
+    def _reform(self) -> bool:
+        self._broken = self._agreed = self._unequal = False
+        self._give_back()
+        self._stop_feeding()
+        self._proof = self._fed = None
+        return reform(self.place, self._step_ended)
+
     def _see_off(self) -> None:
         """Somebody leaves, or all do: first save, where there is something to save for."""
         if not self._told_to_end:
-            self._save()
+            self.place.save()
         somebody, self._somebody_leaves = self._somebody_leaves, False
         if self.group is not None:
             self.group.farewell(range(self.group.size))
         if self._told_to_end or self._told_to_save:
-            self.leave()
-        if somebody and self._terminated:
-            self.leave(TERMINATED)
+            self.place.leave()
+        if somebody and self.place.is_terminated:
+            self.place.leave(TERMINATED)
 
     def _hold(self) -> bool:
         """Wait for the plan that is due; its members do so after the same step."""
-        upcoming = self._upcoming
+        place, upcoming = self.place, self._upcoming
         with upcoming.changed:
             while upcoming.plan is None:
-                if self._end is not None or self._terminated:
+                if place.end is not None or place.is_terminated:
                     return False
                 upcoming.changed.wait(1.0)
+        self._feed()
+        if self._feeder is not None:
+            self._feeder.wait()
+            self._feed()  # gives up the plan if that went wrong
         self._step_ended = time.perf_counter()  # the wait was wanted and is no pause
-        return True
+        self._claimed = upcoming.claim()
+        plan = -1 if self._claimed is None else self._claimed.formation.plan
+        try:
+            self._agreed = self.group is None or self.group.agree(plan)
+        finally:
+            if not self._agreed or self._claimed is None:
+                self._agreed = False
+                self._give_back()
+        return self._agreed
 
     def end_epoch(self, *, last: bool) -> bool:
         """The first worker's buffers everywhere. False: a worker was lost meanwhile."""
         if self.group is not None:
             try:
-                share_buffers(self.group, self.replica.model)
+                share_buffers(self.group, self._replica.model)
                 if last:  # no more collectives: each may end when it likes
                     self.group.farewell(range(self.group.size))
             except GroupLostError:
@@ -289,195 +337,44 @@ class Crew:
         return True
 
     def _switch(self) -> bool:
-        nxt, before = self._upcoming.claim(), self.formation
+        place, before, nxt = self.place, self.place.formation, self._claimed
         assert before is not None
+        assert nxt is not None
+        self._agreed, self._claimed = False, None
         began = time.perf_counter()
-        plan = -1 if nxt is None else nxt.formation.plan
-        try:
-            agreed = self.group is None or self.group.agree(plan)
-        except GroupLostError:
-            self._upcoming.unclaim(nxt)
-            raise
-        if not agreed or nxt is None:
-            self._upcoming.unclaim(nxt)
-            return False  # one of us has had a newer order since
-        agreed_at = time.perf_counter()
         leavers = [r for r, w in enumerate(before.workers) if w not in nxt.formation]
-        old = self.group
-        self._adopt(nxt)
-        if self.me not in nxt.formation:
+        old = place.group
+        feeder, self._feeder, self._feeds = self._feeder, None, None
+        place.adopt(nxt)
+        if place.me not in nxt.formation:
             if old is not None:
                 with contextlib.suppress(GroupLostError):
                     old.farewell(leavers)
-            self.leave()
+            place.leave()
         if old is not None and leavers:
             old.farewell(leavers)
-        if self.group is not None:
-            if set(nxt.formation.workers) - set(before.workers):
-                self._equal()
-            else:
-                share_buffers(self.group, self.replica.model)
+        if place.group is not None:
+            self._hand_over(nxt, place.group, feeder)
         ended = time.perf_counter()
-        parts = {"wait": began - self._step_ended, "agree": agreed_at - began}
-        parts["state"] = ended - agreed_at
+        parts = {"wait": began - self._step_ended, "agree": 0.0, "state": ended - began}
         parts["connect_in_background"] = nxt.connect_seconds
-        self._announce(ended - self._step_ended, parts)
+        if feeder is not None:
+            parts["fed_in_background"] = feeder.seconds
+            parts["optimizer_held"] = feeder.held_seconds
+        place.announce(ended - self._step_ended, parts)
         return True
 
-    def _adopt(self, nxt: Next) -> None:
-        before = self.formation
-        same = before is not None and before.workers == nxt.formation.workers
-        if not (same and nxt.group is None):
-            self._old.append((self.replica.progress.step + _DROP_AFTER, self.group))
-            self.group = nxt.group
-        self._now_in_force(nxt.formation)
-
-    def _now_in_force(self, formation: Formation) -> None:
-        self.formation = formation
-        self.agent.generation = formation.generation
-        self._upcoming.now_in_force(formation)
-        self.meeting.joins(formation.generation)
-
-    def _equal(self) -> None:
-        assert self.group is not None
-        self.replica.share(self.group, self._mark)
-        share_buffers(self.group, self.replica.model)
-
-    def _announce(self, pause: float, parts: dict[str, float]) -> None:
-        formation = self.formation
-        assert formation is not None
-        progress = self.replica.progress
-        self.replica.rate.batch_is(formation.batch, progress.step)
-        if progress.limit is not None:
-            self.limit = min(self.limit or progress.limit, progress.limit)
-        if self.rank == 0:
-            self.say(Switched(pause, formation.workers, parts, progress.step))
-        for call in self.on_switched:
-            call(self._was_first)
-        self._was_first = self.rank == 0
-
-    # after a loss
-
-    def _reform(self) -> bool:
-        """False: a newcomer that has nothing to lose was called elsewhere."""
-        self._broken = self._agreed = False
-        pending = self._upcoming.drop()
-        self._close_group()
-        gc.collect()  # whatever still refers to the group keeps others waiting
-        while True:
-            formation = self.formation
-            assert formation is not None
-            self.meeting.expect(formation.workers)
-            calls = self.meeting.calls(may_start=self.meeting.place(formation))
-            answer = calls.reform(
-                formation.plan, formation.incarnation, formation.workers, self._mark
-            )
-            if calls.expelled:
-                self._exit_quietly("the others went on without it")
-            if self._end is not None and self._end.reason not in _GOOD_ENDS:
-                self.leave()
-            if answer is None:  # the store died and another is on its way, or an order came
-                if self._upcoming.is_there and not self.replica.has_state:
-                    calls.unfail()
-                    return False
-                continue
-            if self._reformed(answer):
-                break
-        assert self.formation is not None
-        if pending is not None and pending.plan > self.formation.plan:
-            self.say(SwitchFailed("a worker was lost while it was prepared", pending.plan))
-        pause = time.perf_counter() - self._step_ended
-        self._announce(pause, {"reform": pause})
-        return True
-
-    def _reformed(self, answer: Reform) -> bool:
-        """False: one more was lost on the way."""
-        present = self.formation
-        assert present is not None
-        base = present if present.plan == answer.plan else self._upcoming.known(answer.plan)
-        if base is None or self.me not in answer.members:
-            self.leave()  # the newest plan has no place for this worker
-        if answer.limit is not None:
-            self.limit = min(self.limit or answer.limit, answer.limit)
-        formation = base.after_loss(answer.members, answer.incarnation)
-        self._now_in_force(formation)
-        if self.rank == 0:
-            self._saver.load()  # nobody who has trained may be left
-        try:
-            if len(answer.members) > 1:
-                self.group = self.meeting.connect(formation, self._device)
-                self._equal()
-        except GroupLostError:
-            self._close_group()
-            return False
-        self.replica.has_state = True
-        return True
-
-    def _close_group(self) -> None:
-        group, self.group = self.group, None
-        if group is not None:
-            group.close()
-
-    # saving and leaving
-
-    def _save(self) -> None:
-        if self.rank == 0 and self.formation is not None:
-            self._saver.now(self.formation.generation)
-
-    def limit_is(self, samples: int) -> None:
-        """Memory ran out here. Others are told, and if all die of it, those who come next."""
-        self.replica.progress.limit = samples
-        self.meeting.limit_is(samples)
-        self._save()
-
-    def leave(self, code: int = 0) -> NoReturn:
-        """Out of the script, from wherever it is."""
-        self.part(done=False)
-        raise SystemExit(code)
-
-    def part(self, *, done: bool) -> None:
-        """Say goodbye; the process ends soon."""
-        self.say(Leaving(done))
-        self.fall()
-
-    def fall(self) -> None:
-        """Leave without a word that all is well: the script has failed."""
-        self.parted = True
-        self._saver.wait()
-        self._upcoming.drop()
-        self._close_group()
-        self._old.clear()
-        self.meeting.leave()
-        self.agent.flush(_FLUSH_SECONDS)
-        self.agent.stop()
-
-    def _exit_quietly(self, why: str) -> NoReturn:
-        print(f"ones: {self.me} leaves: {why}", file=sys.stderr, flush=True)
-        os._exit(0)
-
-    def terminate(self, *_: object) -> None:
-        """SIGTERM."""
-        if self.formation is None or not self.replica.has_state:
-            sys.exit(TERMINATED)
-        self._terminated = True
-
-    # in the agent's threads
-
-    def _on_fenced(self) -> None:
-        self._exit_quietly("it has no place in its job any more")
-
-    def _on_order(self, order: Order) -> None:
-        if isinstance(order, Switch):
-            self._upcoming.prepare(Formation.ordered(order))
-        elif isinstance(order, Withdraw):
-            self._upcoming.withdraw(order.withdrawn)
-        elif isinstance(order, CheckpointAndLeave):
-            self._save_and_leave = True
-        elif isinstance(order, End):
-            self._end = order
-        with self._upcoming.changed:
-            self._upcoming.changed.notify_all()
-        self.meeting.interrupt()
+    def _hand_over(self, nxt: Next, group: Group, feeder: Feeder | None) -> None:
+        if nxt.is_fed:
+            if feeder is not None:
+                feeder.finish()
+                self._fed = feeder
+                self._proof = Proof(self._replica, group, to=feeder.receivers)
+            share_buffers(group, self._replica.model, nxt.trained.index(True))
+        elif not all(nxt.trained):
+            self.place.become_equal()
+        else:
+            share_buffers(group, self._replica.model)
 
 
 def _exact(text: str) -> dict[int, int]:

@@ -28,8 +28,9 @@ class GroupLostError(RuntimeError):
 class Group:
     def __init__(self, backend: Any, rank: int, size: int) -> None:
         self._backend = backend
-        self._kept: object = None
+        self._kept: list[object] = []
         self.rank, self.size = rank, size
+        self.offers: list[int] = []  # of the members, where they were asked
 
     @classmethod
     def connect(
@@ -81,11 +82,23 @@ class Group:
         high, low = both.tolist()
         return bool(high == -low)
 
-    def send(self, tensor: Tensor, to: int) -> Any:
-        return _started(self._open().send, [tensor], to, 0)
+    def send(self, tensor: Tensor, to: int, tag: int = 0) -> Any:
+        """Messages of one tag arrive in order; those of different tags pass one another."""
+        return _started(self._open().send, [tensor], to, tag)
 
-    def receive(self, tensor: Tensor, source: int) -> Any:
-        return _started(self._open().recv, [tensor], source, 0)
+    def receive(self, tensor: Tensor, source: int, tag: int = 0) -> Any:
+        return _started(self._open().recv, [tensor], source, tag)
+
+    def of_all(self, number: int) -> list[int]:
+        """What each member says, by rank."""
+        numbers = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        numbers[self.rank] = number
+        wait_all([self.sum(numbers)])
+        return [int(n) for n in numbers.tolist()]
+
+    def keep(self, *things: object) -> None:
+        """What is on its way, until this group is closed."""
+        self._kept.append(things)
 
     def farewell(self, leavers: Collection[int]) -> None:
         """Nobody may close a connection while another still reads from it: what is on its way
@@ -101,11 +114,12 @@ class Group:
             ]
             wait_all([*got, *sent])
         else:
-            self._kept = (word, sent)  # until this group is closed
+            self.keep(word, sent)
 
     def close(self) -> None:
         """Lets go of the connections; members that wait for us are woken with an error."""
         backend, self._backend = self._backend, None
+        self._kept.clear()
         if backend is not None and not isinstance(backend, dist.ProcessGroupGloo):
             backend.abort()  # NCCL; gloo's does nothing, letting go of it does
 
@@ -117,6 +131,24 @@ class Group:
     @property
     def device(self) -> str:
         return "cpu" if isinstance(self._backend, dist.ProcessGroupGloo) else "cuda"
+
+
+class Alone(Group):
+    """One worker: sums are what they are already."""
+
+    def __init__(self) -> None:
+        super().__init__(None, 0, 1)
+
+    def sum(self, tensor: Tensor) -> Any:
+        return _Done()
+
+    def agree(self, number: int) -> bool:
+        return True
+
+
+class _Done:
+    def wait(self) -> None:
+        """It is."""
 
 
 def _started(call: Callable[..., Any], *arguments: Any) -> Any:

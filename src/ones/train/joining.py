@@ -19,10 +19,12 @@ from torch.optim import Optimizer
 
 from ones.errors import UserError
 from ones.stopping import StopRule
+from ones.train.buckets import Buckets
 from ones.train.crew import Crew
 from ones.train.job import Job, SchedulerStep
 from ones.train.learning_rate import LearningRate, Rule, family, rule_for
 from ones.train.loading import Loader, LoaderOptions
+from ones.train.place import Place
 from ones.train.progress import Progress
 from ones.train.replica import Replica
 from ones.train.sampler import Division
@@ -91,9 +93,9 @@ def join(
     )
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     environment = WorkerEnvironment.from_env(os.environ)
-    crew: Crew | None = None
+    place: Place | None = None
     if environment is not None:
-        crew = Crew(
+        place = Place(
             environment,
             replica,
             device=device,
@@ -102,11 +104,11 @@ def join(
             minimum=minimum,
         )
         _keep_freed_memory()
-        _on_terminate(crew)
-        crew.agent.start()
+        _on_terminate(place)
+        place.agent.start()
         if device.type == "cpu":
             replica.warm_up()
-        crew.say(
+        place.say(
             Joined(
                 dataset_size=loader.size,
                 base_batch=batch_size,
@@ -116,8 +118,9 @@ def join(
             )
         )
         if device.type != "cpu":
-            crew.wait_for_place()  # only then is the GPU ours
+            place.wait_for_order()  # only then is the GPU ours
     model.to(device)
+    crew = None if place is None else Crew(place, Buckets(list(model.parameters())))
     division = Division(
         shares=(batch_size,), micro_steps=(1,), rank=0, limit=max_local_batch, minimum=minimum
     )
@@ -132,7 +135,7 @@ def join(
     )
     if crew is not None:
         crew.take_place()
-        _at_exit(job, crew)
+        _at_exit(job, crew.place)
     return job
 
 
@@ -171,14 +174,14 @@ def _keep_freed_memory() -> None:
     mallopt(mmap_threshold, _MAPPED_ALONE)
 
 
-def _on_terminate(crew: Crew) -> None:
+def _on_terminate(place: Place) -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script has its own ideas
-        signal.signal(signal.SIGTERM, crew.terminate)
+        signal.signal(signal.SIGTERM, place.terminate)
 
 
-def _at_exit(job: Job, crew: Crew) -> None:
+def _at_exit(job: Job, place: Place) -> None:
     failed = False
     shown = sys.excepthook
 
@@ -188,15 +191,15 @@ def _at_exit(job: Job, crew: Crew) -> None:
         nonlocal failed
         failed = True
         if _is_out_of_memory(problem):
-            _tell_limit(job, crew)
+            _tell_limit(job, place)
         shown(kind, problem, trace)
 
     def goodbye() -> None:
-        if not crew.parted:
+        if not place.has_parted:
             if failed:
-                crew.fall()
+                place.fall()
             else:
-                crew.part(done=True)
+                place.part(done=True)
 
     sys.excepthook = excepthook
     atexit.register(goodbye)
@@ -208,10 +211,10 @@ def _is_out_of_memory(problem: BaseException) -> bool:
     return isinstance(problem, RuntimeError) and "can't allocate memory" in str(problem)
 
 
-def _tell_limit(job: Job, crew: Crew) -> None:
+def _tell_limit(job: Job, place: Place) -> None:
     """So many samples were too many: half of them, or what has proven to fit, will do."""
     limit = job.memory_limit()
     if limit is None:
         return
-    crew.limit_is(limit)
-    crew.say(MemoryLimit(limit))
+    place.limit_is(limit)
+    place.say(MemoryLimit(limit))

@@ -90,19 +90,17 @@ class Loader:
     ) -> Iterator[tuple[Portion, Iterator[Any]]]:
         """The steps from `offset` to the end of the epoch, each with its micro-batches."""
         order = self._ordered(epoch)
-
-        def indices() -> Iterator[list[int]]:
-            for portion in _portions(division, offset, self.size):
-                first = portion.first
-                for count in portion.micro:
-                    yield order[first : first + count].tolist()
-                    first += count
-
         if self._loader is None:
-            fetched: Iterator[Any] = map(self._fetch, indices())
-        else:
-            self._order.batches = indices
-            fetched = iter(self._loader)
+            for portion in _portions(division, offset, self.size):
+                yield portion, map(self._fetch, _indices(order, portion))
+            return
+
+        def read_ahead() -> Iterator[list[int]]:
+            for portion in _portions(division, offset, self.size):
+                yield from (some.tolist() for some in _indices(order, portion))
+
+        self._order.batches = read_ahead
+        fetched = iter(self._loader)
         for portion in _portions(division, offset, self.size):
             yield portion, (next(fetched) for _ in portion.micro)
 
@@ -113,16 +111,25 @@ class Loader:
             cached = self._permutation = (self.seed, epoch, order)
         return cached[2]
 
-    def _fetch(self, indices: list[int]) -> Any:
+    def _fetch(self, picked: NDArray[np.int64]) -> Any:
         dataset, collate = self.dataset, self.options.collate_fn
         if collate is None and type(dataset) is TensorDataset:
-            picked = torch.as_tensor(indices)
-            return [tensor[picked] for tensor in dataset.tensors]
+            places = torch.from_numpy(picked)
+            return [tensor[places] for tensor in dataset.tensors]
+        indices = picked.tolist()
         if hasattr(dataset, "__getitems__"):
             samples = dataset.__getitems__(indices)
         else:
             samples = [dataset[i] for i in indices]
         return (collate or default_collate)(samples)
+
+
+def _indices(order: NDArray[np.int64], portion: Portion) -> Iterator[NDArray[np.int64]]:
+    """Of each micro-batch."""
+    first = portion.first
+    for count in portion.micro:
+        yield order[first : first + count]
+        first += count
 
 
 def _portions(division: Division, offset: int, size: int) -> Iterator[Portion]:

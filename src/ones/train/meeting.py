@@ -122,10 +122,14 @@ class Meeting:
         formation: Formation,
         device: torch.device,
         *,
+        offer: int | None = None,
         given_up: Callable[[], bool] = lambda: False,
         seconds: float = CONNECT_SECONDS,
     ) -> Group:
-        """The group of a formation of several; gives up at once when one of them is gone."""
+        """The group of a formation of several; gives up at once when one of them is gone.
+
+        `offer`: a number that all learn of one another; all give one, or none.
+        """
         calls = self.calls(may_start=self.place(formation))
         results: queue.SimpleQueue[Group | Exception] = queue.SimpleQueue()
         host, worker = self._environment.host, self._environment.worker
@@ -151,6 +155,8 @@ class Meeting:
                     device=device,
                     timeout=seconds,
                 )
+                if offer is not None:
+                    group.offers = group.of_all(offer)
                 results.put(group)
             except Exception as problem:
                 results.put(problem)

@@ -14,6 +14,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_BLOCK = 1 << 16  # numbers: more of them, added up in float32, lose digits
+
+
+def looks_every(parameters: int) -> int:
+    """Steps between two looks: each reads all gradients twice or more."""
+    return 10 if parameters < 1_000_000 else 40
+
 
 class GradientNoise:
     def __init__(self, memory: float = 0.95) -> None:
@@ -21,6 +28,8 @@ class GradientNoise:
         self._spread = self._square = 0.0  # S and |G|², smoothed apart: their ratio is biased
         self._weight = 0.0
         self._before: list[Tensor] | None = None
+        self._versions: list[int] = []
+        self._copies = False
 
     @property
     def scale(self) -> float | None:
@@ -41,17 +50,22 @@ class GradientNoise:
         self._add(spread, reduced - spread / total)
 
     def keep(self, gradients: Sequence[Tensor]) -> None:
-        """Of one step; `compare` with the next."""
-        self._before = [g.detach().clone() for g in gradients]
+        """Of one step; `compare` with the next. They are copied only if somebody has been seen
+        to change them in place, as clipping does: else the step lets go of them anyway."""
+        self._before = [g.detach().clone() if self._copies else g for g in gradients]
+        self._versions = [g._version for g in self._before]
 
     def compare(self, gradients: Sequence[Tensor], count: int) -> None:
         before, self._before = self._before, None
         if before is None or len(before) != len(gradients):
             return
+        if [g._version for g in before] != self._versions:
+            self._copies = True
+            return
         product = square = 0.0
         for old, new in zip(before, gradients, strict=True):
-            product += float(torch.sum(old * new))
-            square += float(old.square().sum() + new.square().sum()) / 2.0
+            product += _inner(old, new)
+            square += (_inner(old, old) + _inner(new, new)) / 2.0
         self._add((square - product) * count, product)
 
     def _add(self, spread: float, square: float) -> None:
@@ -61,3 +75,12 @@ class GradientNoise:
         self._spread = keep * self._spread + (1 - keep) * spread
         self._square = keep * self._square + (1 - keep) * square
         self._weight = keep * self._weight + (1 - keep)
+
+
+def _inner(a: Tensor, b: Tensor) -> float:
+    if not a.is_cpu or a.dtype not in (torch.float32, torch.float64):
+        return float(torch.sum(a.double() * b.double()))
+    blocks = zip(
+        torch.split(a.reshape(-1), _BLOCK), torch.split(b.reshape(-1), _BLOCK), strict=True
+    )
+    return sum(float(torch.dot(x, y)) for x, y in blocks)

@@ -1,30 +1,30 @@
-"""Everything that makes one worker equal to another, and how it gets from one to the other.
+"""Everything that makes one worker equal to another, and how all become equal at once.
 
-Large tensors are received where they live; small ones travel together, as each message has
-its price. What is no tensor (structure of the optimizer's state,
-schedule, scaler, progress) goes ahead in a header that is read with `weights_only`.
+What is no tensor (structure of the optimizer's state, schedule, scaler, progress) goes ahead
+in a header. `feeding` is the other way: it sends state while training goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ones.errors import UserError
 from ones.train.checkpoint import copied
 from ones.train.group import Group, wait_all
 from ones.train.learning_rate import LearningRate
+from ones.train.parcels import extract, insert, pack, parcels, receive_into, unpack
 from ones.train.progress import Progress
 
-_SMALL = 64 << 10  # bytes: below, two copies cost less than a message (0.9 ms per MB, 40 us)
-_TENSOR = "__tensor__"
+# each parameter's step depends on nothing but its own gradient and state, and leaves the
+# gradient as it is (foreach and fused ones may not)
+_REPEATABLE = (SGD, Adam, AdamW)
 
 
 class Replica:
@@ -41,8 +41,9 @@ class Replica:
         self.model, self.optimizer = model, optimizer
         self.scheduler, self.scaler = scheduler, scaler
         self.rate, self.progress = rate, progress
-        self._warm: list[Tensor] = []  # memory for the optimizer's state, touched already
+        self._warm: dict[Tensor, list[Tensor]] = {}  # memory for optimizer state, touched already
         self.has_state = False  # it has trained, or got the state of one that has
+        self.changes_by_itself = False  # the script does something that nobody repeats
 
     # as plain values
 
@@ -55,8 +56,10 @@ class Replica:
         self._load_rest(state)
 
     def _rest(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict(), **self._bookkeeping()}
+
+    def _bookkeeping(self) -> dict[str, Any]:
         return {
-            "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "rate": self.rate.state(),
@@ -65,13 +68,16 @@ class Replica:
 
     def _load_rest(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
+        self._load_bookkeeping(state)
+        self.has_state = True
+
+    def _load_bookkeeping(self, state: dict[str, Any]) -> None:
         if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler is not None and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         self.rate.load(state["rate"])
         self.progress.load(state["progress"])
-        self.has_state = True
 
     def warm_up(self) -> None:
         """One step on nothing: the optimizer makes its state, and its memory is ours before
@@ -87,10 +93,64 @@ class Replica:
         with torch.no_grad():
             for p, value in zip(trained, values, strict=True):
                 p.copy_(value)
-        self._warm = []
-        _extract(self._rest(), self._warm)
+        for p, state in self.optimizer.state.items():
+            extract(state, self._warm.setdefault(p, []))
         self._load_rest(saved)
         self.has_state = False
+
+    # piece by piece, for `feeding`
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Can a newcomer make the optimizer's steps again, one parameter at a time?"""
+        groups = self.optimizer.param_groups
+        plain = not any(group.get("foreach") or group.get("fused") for group in groups)
+        here = all(p.device.type == "cpu" for p in self.model.parameters())
+        known = type(self.optimizer) in _REPEATABLE
+        return known and plain and here and not self.changes_by_itself
+
+    def piece(self, p: Tensor, tensors: list[Tensor]) -> Any:
+        """A parameter with its part of the optimizer's state: description and living tensors."""
+        tensors.append(p.detach())
+        return [list(p.shape), extract(dict(self.optimizer.state.get(p, {})), tensors)]
+
+    def room_for(self, p: Tensor, described: Any, tensors: list[Tensor]) -> None:
+        """Where the tensors of that piece are to be received."""
+        shape, state = described
+        if shape != list(p.shape):
+            raise _other_shapes()
+        tensors.append(p.detach())
+        made = insert(state, tensors, p.device, self._warm.pop(p, []))
+        if made:
+            self.optimizer.state[p] = made
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Of the optimizer, by parameter group: learning rate and all."""
+        groups = self.optimizer.param_groups
+        return [{k: v for k, v in group.items() if k != "params"} for group in groups]
+
+    def use_settings(self, settings: list[dict[str, Any]]) -> None:
+        for group, values in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(values)
+
+    def last_words(self) -> dict[str, Any]:
+        """What is left to say when all pieces are there."""
+        return {"settings": self.settings(), **self._bookkeeping()}
+
+    def hear_last_words(self, words: dict[str, Any]) -> None:
+        self.use_settings(words["settings"])
+        self._load_bookkeeping(words)
+        self._warm.clear()
+
+    def digest(self) -> int:
+        """Of all bits of parameters and optimizer state."""
+        total = 0
+        for p in self.model.parameters():
+            tensors: list[Tensor] = []
+            self.piece(p, tensors)
+            for tensor in tensors:
+                total = (total * 1_000_003 + _sum_of_bits(tensor)) % (1 << 61)
+        return total
 
     # from worker to worker
 
@@ -99,19 +159,17 @@ class Replica:
 
         All below 0, nobody has trained: the first one's. True: this worker received.
         """
-        marks = _all_marks(group, mark)
+        marks = [number - 1 for number in group.of_all(mark + 1)]
         highest = max(marks)
         if highest < 0:
-            sources = [0]
+            trained = [rank == 0 for rank in range(group.size)]
         else:
-            sources = [rank for rank, other in enumerate(marks) if other == highest]
-        receivers = [rank for rank in range(group.size) if rank not in sources]
-        if group.rank in sources:
-            index = sources.index(group.rank)
-            self._send(group, receivers[index :: len(sources)])
+            trained = [other == highest for other in marks]
+        if trained[group.rank]:
+            self._send(group, fed_by(trained, group.rank))
             self.has_state = True
             return False
-        self._receive(group, sources[receivers.index(group.rank) % len(sources)])
+        self._receive(group, feeder_of(trained, group.rank))
         return True
 
     def _send(self, group: Group, receivers: Sequence[int]) -> None:
@@ -119,10 +177,10 @@ class Replica:
             return
         own = self._own()
         others: list[Tensor] = []
-        header = _pack({"shapes": [list(t.shape) for t in own], **_extract(self._rest(), others)})
+        header = pack({"shapes": [list(t.shape) for t in own], **extract(self._rest(), others)})
         length = torch.tensor([header.numel()], dtype=torch.int64)
         device = own[0].device if own else torch.device("cpu")
-        parts = [length.to(device), header.to(device), *_parcels([*own, *others])]
+        parts = [length.to(device), header.to(device), *parcels([*own, *others])]
         wait_all([group.send(part, to) for part in parts for to in receivers])
 
     def _receive(self, group: Group, source: int) -> None:
@@ -132,16 +190,14 @@ class Replica:
         wait_all([group.receive(length, source)])
         packed = torch.empty(int(length), dtype=torch.uint8, device=device)
         wait_all([group.receive(packed, source)])
-        header = _unpack(packed.cpu())
+        header = unpack(packed.cpu())
         if header["shapes"] != [list(t.shape) for t in own]:
-            raise UserError(
-                "the model of this worker has other shapes than the job's: a script must build"
-                " the same model in every worker"
-            )
+            raise _other_shapes()
         others: list[Tensor] = []
-        rest = _insert(header, others, device, self._warm)
-        self._warm = []
-        _receive_into([*own, *others], lambda part: group.receive(part, source))
+        warm = [tensor for tensors in self._warm.values() for tensor in tensors]
+        rest = insert(header, others, device, warm)
+        self._warm.clear()
+        receive_into([*own, *others], lambda part: group.receive(part, source))
         self._load_rest(rest)
 
     def _own(self) -> list[Tensor]:
@@ -150,108 +206,47 @@ class Replica:
             return [t.detach() for t in tensors]
 
 
-def share_buffers(group: Group, model: nn.Module) -> None:
-    """The first member's, everywhere: batch norm's statistics differ between workers."""
+def feeder_of(trained: Sequence[bool], rank: int) -> int:
+    """From whom a worker that has not trained gets the state.
+
+    >>> [feeder_of([True, True, False, False, False], rank) for rank in (2, 3, 4)]
+    [0, 1, 0]
+    """
+    sources = [r for r, has in enumerate(trained) if has]
+    receivers = [r for r, has in enumerate(trained) if not has]
+    return sources[receivers.index(rank) % len(sources)]
+
+
+def fed_by(trained: Sequence[bool], rank: int) -> list[int]:
+    """To whom a worker that has trained gives the state."""
+    return [r for r, has in enumerate(trained) if not has and feeder_of(trained, r) == rank]
+
+
+def share_buffers(group: Group, model: nn.Module, source: int = 0) -> None:
+    """One member's, everywhere: batch norm's statistics differ between workers.
+
+    The sender does not wait: copies travel, for as long as the group is there.
+    """
     buffers = [b.detach() for b in model.buffers()]
     if not buffers:
         return
-    if group.rank == 0:
-        parts = _parcels(buffers)
-        wait_all([group.send(part, to) for part in parts for to in range(1, group.size)])
+    if group.rank == source:
+        parts = parcels([b.clone() for b in buffers])
+        others = [rank for rank in range(group.size) if rank != source]
+        group.keep(parts, [group.send(part, to) for part in parts for to in others])
     else:
-        _receive_into(buffers, lambda part: group.receive(part, 0))
+        receive_into(buffers, lambda part: group.receive(part, source))
 
 
-def _all_marks(group: Group, mark: int) -> list[int]:
-    marks = torch.zeros(group.size, dtype=torch.int64, device=group.device)
-    marks[group.rank] = mark + 1
-    wait_all([group.sum(marks)])
-    return [int(m) - 1 for m in marks.tolist()]
+def _sum_of_bits(tensor: Tensor) -> int:
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+    whole = flat.numel() // 8 * 8
+    total = int(flat[:whole].view(torch.int64).sum()) if whole else 0
+    return total + int(flat[whole:].sum())
 
 
-def _is_large(tensor: Tensor) -> bool:
-    return tensor.numel() * tensor.element_size() >= _SMALL
-
-
-def _by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Small tensors, those of one type together; the same grouping on both sides."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for tensor in tensors:
-        if not _is_large(tensor) and tensor.numel():
-            kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    return list(kinds.values())
-
-
-def _as_bytes(tensor: Tensor) -> Tensor:
-    """gloo knows no booleans and no 8-bit floats: bytes suit everything."""
-    return tensor.view(torch.uint8) if tensor.dim() else tensor.reshape(1).view(torch.uint8)
-
-
-def _parcels(tensors: Sequence[Tensor]) -> list[Tensor]:
-    large = [t if t.is_contiguous() else t.contiguous() for t in tensors if _is_large(t)]
-    small = [torch.cat([t.reshape(-1) for t in kind]) for kind in _by_kind(tensors)]
-    return [_as_bytes(t.reshape(-1)) for t in (*large, *small)]
-
-
-def _receive_into(tensors: Sequence[Tensor], receive: Callable[[Tensor], Any]) -> None:
-    works, later = [], []
-    for tensor in tensors:
-        if not _is_large(tensor):
-            continue
-        if tensor.is_contiguous():
-            works.append(receive(_as_bytes(tensor.view(-1))))
-        else:
-            landing = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-            works.append(receive(_as_bytes(landing.view(-1))))
-            later.append((tensor, landing))
-    for kind in _by_kind(tensors):
-        size = sum(t.numel() for t in kind)
-        flat = torch.empty(size, dtype=kind[0].dtype, device=kind[0].device)
-        works.append(receive(_as_bytes(flat)))
-        parts = torch.split(flat, [t.numel() for t in kind])
-        later += [(t, p.view(t.shape)) for t, p in zip(kind, parts, strict=True)]
-    wait_all(works)
-    with torch.no_grad():
-        for tensor, landing in later:
-            tensor.copy_(landing)
-
-
-def _extract(value: Any, tensors: list[Tensor]) -> Any:
-    """The same value with each tensor replaced by a description; the tensors go to the list."""
-    if isinstance(value, Tensor):
-        tensors.append(value.detach())
-        on_cpu = value.device.type == "cpu"
-        return {_TENSOR: [list(value.shape), str(value.dtype).removeprefix("torch."), on_cpu]}
-    if isinstance(value, dict):
-        return {key: _extract(item, tensors) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_extract(item, tensors) for item in value)
-    return value
-
-
-def _insert(value: Any, tensors: list[Tensor], device: torch.device, warm: list[Tensor]) -> Any:
-    """Tensors, in the same order, where `_extract` has taken some out: warm ones if they fit."""
-    if isinstance(value, dict):
-        if _TENSOR in value:
-            shape, name, on_cpu = value[_TENSOR]
-            dtype, place = getattr(torch, name), torch.device("cpu") if on_cpu else device
-            found = warm.pop(0) if warm else None
-            fits = found is not None and list(found.shape) == shape and found.dtype == dtype
-            if found is None or not fits or found.device != place:
-                found = torch.empty(shape, dtype=dtype, device=place)
-            tensors.append(found)
-            return found
-        return {key: _insert(item, tensors, device, warm) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_insert(item, tensors, device, warm) for item in value)
-    return value
-
-
-def _pack(value: Any) -> Tensor:
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-
-
-def _unpack(packed: Tensor) -> Any:
-    return torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
+def _other_shapes() -> UserError:
+    return UserError(
+        "the model of this worker has other shapes than the job's: a script must build"
+        " the same model in every worker"
+    )

@@ -11,6 +11,7 @@ import torch
 from ones.train.formation import Formation
 from ones.train.group import Group, GroupLostError
 from ones.train.meeting import Meeting
+from ones.train.replica import fed_by
 
 
 class Next:
@@ -20,6 +21,18 @@ class Next:
         self.ready = False
         self.withdrawn = False
         self.connect_seconds = 0.0
+        self.trained = [True] * len(formation.members)  # by rank: who brings the state
+        self.is_fed = False  # newcomers get it while training goes on
+        self.receivers: list[int] = []  # ... from this worker
+
+    def introduced(self, group: Group) -> None:
+        """Each member has said what it offers: nothing, its state, or to feed others with it."""
+        self.group = group
+        self.trained = [offer > 0 for offer in group.offers]
+        feed = all(offer == 2 for offer in group.offers if offer)
+        self.is_fed = feed and any(self.trained) and not all(self.trained)
+        if self.is_fed and self.trained[group.rank]:
+            self.receivers = fed_by(self.trained, group.rank)
 
 
 class Upcoming:
@@ -35,10 +48,11 @@ class Upcoming:
         meeting: Meeting,
         device: torch.device,
         *,
+        offer: Callable[[], int],
         on_failed: Callable[[Formation, str], None],
     ) -> None:
         self._me, self._meeting, self._device = me, meeting, device
-        self._on_failed = on_failed
+        self._offer, self._on_failed = offer, on_failed
         self.changed = threading.Condition()
         self._next: Next | None = None
         self._claimed: Next | None = None
@@ -48,8 +62,13 @@ class Upcoming:
     @property
     def plan(self) -> int | None:
         """Of the one that is ready, if there is one."""
+        nxt = self.ready
+        return None if nxt is None else nxt.formation.plan
+
+    @property
+    def ready(self) -> Next | None:
         nxt = self._next
-        return nxt.formation.plan if nxt is not None and nxt.ready else None
+        return nxt if nxt is not None and nxt.ready else None
 
     @property
     def is_there(self) -> bool:
@@ -74,9 +93,18 @@ class Upcoming:
         threading.Thread(target=self._connect, args=(nxt,), name="ones-switch", daemon=True).start()
 
     def withdraw(self, plan: int) -> None:
-        nxt = self._next
+        with self.changed:
+            nxt, claimed = self._next, self._claimed
+            if claimed is not None and claimed.formation.plan == plan:
+                claimed.withdrawn = True  # unless all have agreed on it by now
         if nxt is not None and nxt.formation.plan == plan:
             self.drop()
+
+    def fail(self, nxt: Next, why: str) -> None:
+        """It will not come together."""
+        if nxt is self._next:
+            self.drop()
+            self._on_failed(nxt.formation, why)
 
     def drop(self) -> Formation | None:
         with self.changed:
@@ -106,7 +134,7 @@ class Upcoming:
         """It cannot be now. Perhaps after the next step."""
         with self.changed:
             self._claimed = None
-            if nxt is not None and self._next is None:
+            if nxt is not None and self._next is None and not nxt.withdrawn:
                 self._next = nxt
             elif nxt is not None and nxt.group is not None:
                 nxt.group.close()
@@ -127,9 +155,13 @@ class Upcoming:
         started = time.perf_counter()
         try:
             if needs_group:
-                nxt.group = self._meeting.connect(
-                    nxt.formation, self._device, given_up=lambda: nxt.withdrawn
+                group = self._meeting.connect(
+                    nxt.formation,
+                    self._device,
+                    offer=self._offer(),
+                    given_up=lambda: nxt.withdrawn,
                 )
+                nxt.introduced(group)
         except (GroupLostError, OSError) as problem:
             if not nxt.withdrawn:
                 self.drop()

@@ -34,4 +34,6 @@ def build(norm: bool = False) -> nn.Module:
 def optimizer_of(net: nn.Module, name: str) -> torch.optim.Optimizer:
     if name == "adamw":
         return torch.optim.AdamW(net.parameters(), lr=0.003)
+    if name == "adagrad":
+        return torch.optim.Adagrad(net.parameters(), lr=0.01)
     return torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)

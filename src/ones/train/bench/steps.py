@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import BatchSampler, DistributedSampler, TensorDataset
+from torch.utils.data import DistributedSampler, TensorDataset
 
 import ones
 from ones.train.bench.models import case
@@ -59,9 +59,9 @@ class Distributed:
         sampler: DistributedSampler[Any] = DistributedSampler(self._data)
         for epoch in range(1_000_000):
             sampler.set_epoch(epoch)
-            for indices in BatchSampler(sampler, self._batch, drop_last=True):
-                picked = torch.as_tensor(indices)
-                yield [tensor[picked] for tensor in self._data.tensors]
+            for picked in torch.split(torch.as_tensor(list(sampler)), self._batch):
+                if len(picked) == self._batch:
+                    yield [tensor[picked] for tensor in self._data.tensors]
 
     def step(self) -> None:
         x, y = next(self._batches)
@@ -108,10 +108,10 @@ def _cost_of_elasticity(job: Job, elastic: Elastic, steps: int) -> float:
     crew = job._crew
     assert crew is not None
     clock.watch(crew, "notices", "heard", "stepped")
-    clock.watch(job, "_begin", "_look_at_noise")
-    clock.watch(job._noise, "workers")
+    clock.watch(job._stepper, "begin", "_look_at_noise")
+    clock.watch(job._stepper.noise, "workers")
     clock.watch(job._reporter, "stepped")
-    clock.watch(job._buckets, "_note_square", "square_of_gradients")
+    clock.watch(crew.buckets, "_note_square", "square_of_gradients")
     for _ in range(steps):
         elastic.step()
     return clock.seconds / steps
