@@ -207,3 +207,16 @@ def test_ones_link_prints_a_link_that_works(world: World) -> None:
     printed = answer.stdout
     assert httpx.get(printed.strip()).status_code == 303
     assert httpx.get(printed.strip()).status_code == 401
+
+
+def test_the_interface_is_described_without_anything_from_elsewhere(world: World) -> None:
+    answer = httpx.get(f"{world.http.base_url}/docs")  # open to all
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "POST /api/jobs" in answer.text
+    assert 'id="NewJob"' in answer.text
+    targets = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
+    assert targets
+    assert all(target.startswith(("/", "#")) for target in targets), targets
+    shown = set(re.findall(r'href="#([^"]+)"', answer.text))
+    assert all(f'id="{name}"' in answer.text for name in shown)

@@ -21,15 +21,21 @@ LARGEST_REQUEST = 4 << 20
 
 
 def create_app(service: Service) -> FastAPI:
+    app = bare_app()
+    app.state.service = service
+    app.state.timeline = Timeline(service.store)
+    return app
+
+
+def bare_app() -> FastAPI:
+    """The interface without a service behind it."""
     app = FastAPI(
         title="ONES",
         version=SOFTWARE,
         description="Share GPUs among training jobs. Times are seconds since 1970.",
-        docs_url="/docs",
+        docs_url=None,  # FastAPI's own comes from elsewhere; ours is `page.views`
         redoc_url=None,
     )
-    app.state.service = service
-    app.state.timeline = Timeline(service.store)
     for part in (jobs, cluster, timeline, worker):
         app.include_router(part.router)
     app.add_middleware(_Limit)

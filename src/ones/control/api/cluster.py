@@ -165,6 +165,7 @@ async def _news(
 
 @router.get("/api/users", responses=ADMINS)
 def users(service: TheService, admin: TheAdmin) -> list[UserShown]:
+    """Everybody, with their limits."""
     return [
         UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
         for user in service.accounts.all()

@@ -24,8 +24,6 @@ ALWAYS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-#: FastAPI's own view of the API, which brings inline scripts
-EXCEPT = ("/docs",)
 
 
 class SafeHeaders:
@@ -41,8 +39,7 @@ class SafeHeaders:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(ALWAYS)
-                if not scope["path"].startswith(EXCEPT):
-                    headers["content-security-policy"] = POLICY
+                headers["content-security-policy"] = POLICY
                 # files are asked for again each time (and seldom sent): no page of two versions
                 headers.setdefault(
                     "cache-control",

@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from ones.control.accounts import User
 from ones.control.api.access import TheService, job_of, user_of
+from ones.control.api.description import operations_of, shapes_of
 from ones.control.page.render import ask_to_log_in, html
 from ones.control.service import Service
 from ones.errors import UnknownNameError
@@ -42,6 +43,19 @@ def job(job: str, request: Request, service: TheService) -> HTMLResponse:
         return _shown(request, service, "unknown.html", 404, problem=str(problem))
     return _shown(
         request, service, "job.html", card=card, submission=service.board.submission(card.id)
+    )
+
+
+@router.get("/docs")
+def interface(request: Request) -> HTMLResponse:
+    """Open to all: it says nothing of this service but what it can do."""
+    openapi = request.app.openapi()
+    shapes = shapes_of(openapi)
+    return html(
+        "interface.html",
+        operations=operations_of(openapi),
+        shapes=shapes,
+        names={shape.name for shape in shapes},
     )
 
 
