@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.train.elastic import elastic
 from tests.train.test_equivalence import every_sample_exactly_once, replicas_are_equal
+from tests.train.test_feeding import all_end_equal
 
 SCHEDULE = "0:1,9:3,20:2"
 
@@ -45,3 +47,24 @@ def test_every_sample_exactly_once_under_random_schedules(
     every_sample_exactly_once(job, 12, 203)
     replicas_are_equal(job)
     job.nothing_is_left()
+
+
+@pytest.mark.parametrize("clip", ["", 0.5])
+def test_gradients_that_overflow_in_one_worker_are_skipped_by_all(
+    zygote: str, tmp_path: Path, clip: object
+) -> None:
+    """Mixed precision with a GradScaler: steps 10 and 25 are infinite in some workers, the scale
+    is halved everywhere, and newcomers go on with it."""
+    job = elastic(
+        zygote, tmp_path, "0:2,14:4,30:3", exact=False, NAP=0.02, AMP=1, OVERFLOW=1, CLIP=clip,
+        DTYPE="float32", EPOCHS=6,
+    )  # fmt: skip
+    outcome = job.play()
+    assert [len(s.members) for _, s in outcome.switches] == [2, 4, 3]
+    assert replicas_are_equal(job) == 3
+    every_sample_exactly_once(job, 6, 203)
+    all_end_equal(job, 3)
+    ends = [torch.load(path, weights_only=True)["scaler"] for path in job.out.glob("end-*.pt")]
+    steps, halved, doubled = 6 * 13, 2, 2  # good steps in a row: 10, 14, and 52 of them
+    assert {end["scale"] for end in ends} == {1024.0 / 2**halved * 2**doubled}
+    assert job.final()["steps"] == steps

@@ -18,17 +18,15 @@ import torch
 from torch import Tensor
 
 from ones.train.buckets import Buckets, Notice
-from ones.train.feeding import Feeder, Follower
 from ones.train.group import Alone, Group, GroupLostError
+from ones.train.handover import Handover
 from ones.train.place import TERMINATED, Place
-from ones.train.proof import Proof
 from ones.train.recovery import reform
-from ones.train.replica import feeder_of, share_buffers
+from ones.train.replica import share_buffers
 from ones.train.upcoming import Next
 from ones.wire.messages import Ready
 
 _AT_ONCE = 1000.0  # in the notice END: not only the loop ends, the process does
-_LONG = 12 * 3600.0  # seconds: who hangs is found by the roll call
 _PLANS = 64  # notices tell plans apart by their rest of this: sums stay exact in float32
 
 
@@ -41,10 +39,7 @@ class Crew:
         self._told_to_save = self._told_to_end = False
         self._somebody_leaves = False
         self.over = False  # the loop is to end
-        self._feeder: Feeder | None = None
-        self._feeds: Next | None = None
-        self._fed: Feeder | None = None  # of the last switch, until its last words have arrived
-        self._proof: Proof | None = None
+        self.handover = Handover(place.replica, buckets)
         self._step_ended = time.perf_counter()
         self._exact = _exact(os.environ.get("ONES_EXACT", ""))
 
@@ -62,13 +57,9 @@ class Crew:
     def sums_over(self) -> Group | None:
         """With whom gradients are added up. One that works alone and feeds needs them, too,
         where they can be sent from."""
-        if self.place.group is None and self._feeder is not None:
+        if self.place.group is None and self.handover.is_going_on:
             return Alone()
         return self.place.group
-
-    @property
-    def is_feeding(self) -> bool:
-        return self._feeder is not None
 
     @property
     def restless(self) -> bool:
@@ -109,8 +100,8 @@ class Crew:
             try:
                 if place.rank == 0:
                     place.saver.load()
-                if nxt.is_fed:
-                    self._be_fed(nxt)
+                if nxt.is_fed and place.group is not None:
+                    self.handover.be_fed(nxt, place.group)
                 elif place.group is not None:
                     place.become_equal()
             except GroupLostError:
@@ -120,21 +111,13 @@ class Crew:
                     place.entering(False)
                     continue
             else:
-                self._replica.has_state = self._proof is None
+                self._replica.has_state = not nxt.is_fed
                 place.announce(time.perf_counter() - started, {})
             self._seed()
             place.has_entered = True
             place.entering(False)
             place.say(Ready())
             return
-
-    def _be_fed(self, nxt: Next) -> None:
-        group = self.place.group
-        assert group is not None
-        source = feeder_of(nxt.trained, group.rank)
-        Follower(self._replica, self.buckets, group, source).follow()
-        share_buffers(group, self._replica.model, nxt.trained.index(True))
-        self._proof = Proof(self._replica, group, source=source)
 
     def _seed(self) -> None:
         """Dropout must differ between workers."""
@@ -161,17 +144,15 @@ class Crew:
             values[Notice.END] = 1.0 if place.ends_well else _AT_ONCE
         if place.is_terminated:
             values[Notice.LEAVING] = 1.0
-        if self._proof is not None and not self._replica.has_state:
-            holds, self._proof = self._proof.wait(), None
-            self._replica.has_state = bool(holds)
-            values[Notice.UNEQUAL] = float(holds is False)
+        if self.handover.is_unequal():
+            values[Notice.UNEQUAL] = 1.0
         return values
 
     def _is_ready(self) -> bool:
         nxt = self._upcoming.ready
         if nxt is None:
             return False
-        if nxt.receivers and not (self._feeds is nxt and self._feeder and self._feeder.is_complete):
+        if not self.handover.is_done_for(nxt):
             return False
         return self._exact.get(nxt.formation.plan, 0) <= self._replica.progress.step + 1
 
@@ -198,33 +179,12 @@ class Crew:
         self._unequal = sums[Notice.UNEQUAL] > 0.0
         return not self._unequal
 
-    def buffers_are_needed(self) -> None:
-        """Gradients are about to be written: those of the last step must have been sent."""
-        fed, self._fed = self._fed, None
-        if fed is not None:
-            fed.wait_for_buffers(_LONG)  # if a member was lost, the step will tell
-        if self._feeder is not None:
-            self._feeder.wait_for_buffers()
-
-    def before_update(self, *, happens: bool) -> None:
-        """The optimizer is about to change the parameters, or leaves them as they are."""
-        if self._proof is not None:
-            self._proof.wait()
-            self._proof = None
-        if self._feeder is not None:
-            self._feeder.hold()
-            if happens:
-                self._feeder.repeat()
-
-    def after_update(self) -> None:
-        if self._feeder is not None:
-            self._feeder.release()
-
     def stepped(self) -> None:
         """The optimizer has made its step."""
         self._step_ended = time.perf_counter()
         self.place.stepped()
-        self._feed()
+        if not self._agreed:
+            self.handover.go_on(self._upcoming)
 
     def lost(self) -> None:
         """The step failed: nothing was updated."""
@@ -235,28 +195,6 @@ class Crew:
         claimed, self._claimed = self._claimed, None
         if claimed is not None:
             self._upcoming.unclaim(claimed)
-
-    # feeding newcomers
-
-    def _feed(self) -> None:
-        """Begin, go on, or stop, as the next formation has newcomers of ours."""
-        nxt = self._upcoming.ready
-        if self._claimed is not None or self._agreed:
-            return
-        if self._feeder is not None and self._feeds is not nxt:
-            self._stop_feeding()
-        if self._feeder is not None and self._feeder.problem and nxt is not None:
-            problem = self._feeder.problem
-            self._stop_feeding()
-            self._upcoming.fail(nxt, problem)
-        elif self._feeder is None and nxt is not None and nxt.group is not None and nxt.receivers:
-            self._feeder = Feeder(self._replica, self.buckets, nxt.group, nxt.receivers)
-            self._feeds = nxt
-
-    def _stop_feeding(self) -> None:
-        feeder, self._feeder, self._feeds = self._feeder, None, None
-        if feeder is not None:
-            feeder.stop()
 
     # between two steps
 
@@ -285,8 +223,7 @@ class Crew:
     def _reform(self) -> bool:
         self._broken = self._agreed = self._unequal = False
         self._give_back()
-        self._stop_feeding()
-        self._proof = self._fed = None
+        self.handover.forget()
         return reform(self.place, self._step_ended)
 
     def _see_off(self) -> None:
@@ -309,10 +246,9 @@ class Crew:
                 if place.end is not None or place.is_terminated:
                     return False
                 upcoming.changed.wait(1.0)
-        self._feed()
-        if self._feeder is not None:
-            self._feeder.wait()
-            self._feed()  # gives up the plan if that went wrong
+        self.handover.go_on(upcoming)
+        self.handover.wait()
+        self.handover.go_on(upcoming)  # gives up the plan if that went wrong
         self._step_ended = time.perf_counter()  # the wait was wanted and is no pause
         self._claimed = upcoming.claim()
         plan = -1 if self._claimed is None else self._claimed.formation.plan
@@ -344,7 +280,6 @@ class Crew:
         began = time.perf_counter()
         leavers = [r for r, w in enumerate(before.workers) if w not in nxt.formation]
         old = place.group
-        feeder, self._feeder, self._feeds = self._feeder, None, None
         place.adopt(nxt)
         if place.me not in nxt.formation:
             if old is not None:
@@ -353,28 +288,21 @@ class Crew:
             place.leave()
         if old is not None and leavers:
             old.farewell(leavers)
-        if place.group is not None:
-            self._hand_over(nxt, place.group, feeder)
+        told = {} if place.group is None else self._hand_over(nxt, place.group)
         ended = time.perf_counter()
         parts = {"wait": began - self._step_ended, "agree": 0.0, "state": ended - began}
         parts["connect_in_background"] = nxt.connect_seconds
-        if feeder is not None:
-            parts["fed_in_background"] = feeder.seconds
-            parts["optimizer_held"] = feeder.held_seconds
-        place.announce(ended - self._step_ended, parts)
+        place.announce(ended - self._step_ended, parts | told)
         return True
 
-    def _hand_over(self, nxt: Next, group: Group, feeder: Feeder | None) -> None:
+    def _hand_over(self, nxt: Next, group: Group) -> dict[str, float]:
         if nxt.is_fed:
-            if feeder is not None:
-                feeder.finish()
-                self._fed = feeder
-                self._proof = Proof(self._replica, group, to=feeder.receivers)
-            share_buffers(group, self._replica.model, nxt.trained.index(True))
-        elif not all(nxt.trained):
-            self.place.become_equal()
-        else:
+            return self.handover.finish(nxt, group)
+        if all(nxt.trained):
             share_buffers(group, self._replica.model)
+        else:
+            self.place.become_equal()
+        return {}
 
 
 def _exact(text: str) -> dict[int, int]:

@@ -28,7 +28,7 @@ class GroupLostError(RuntimeError):
 class Group:
     def __init__(self, backend: Any, rank: int, size: int) -> None:
         self._backend = backend
-        self._kept: list[object] = []
+        self._kept: list[tuple[Sequence[Any], object]] = []
         self.rank, self.size = rank, size
         self.offers: list[int] = []  # of the members, where they were asked
 
@@ -96,9 +96,14 @@ class Group:
         wait_all([self.sum(numbers)])
         return [int(n) for n in numbers.tolist()]
 
-    def keep(self, *things: object) -> None:
-        """What is on its way, until this group is closed."""
-        self._kept.append(things)
+    def keep(self, works: Sequence[Any], tensors: object) -> None:
+        """What is on its way, until this group is closed or all of it has arrived."""
+        self._kept.append((works, tensors))
+
+    def clear(self) -> None:
+        """Waits for what was kept: it has arrived long since."""
+        kept, self._kept = self._kept, []
+        wait_all([work for works, _ in kept for work in works])
 
     def farewell(self, leavers: Collection[int]) -> None:
         """Nobody may close a connection while another still reads from it: what is on its way
@@ -114,7 +119,7 @@ class Group:
             ]
             wait_all([*got, *sent])
         else:
-            self.keep(word, sent)
+            self.keep(sent, word)
 
     def close(self) -> None:
         """Lets go of the connections; members that wait for us are woken with an error."""

@@ -41,7 +41,7 @@ class Proof:
             mine = self._replica.digest()
             if self._source is None:
                 word = torch.tensor([mine], dtype=torch.int64)
-                self._group.keep(word, [self._group.send(word, to, _TAG) for to in self._to])
+                self._group.keep([self._group.send(word, to, _TAG) for to in self._to], word)
                 self._holds = True
             else:
                 theirs = torch.zeros(1, dtype=torch.int64)

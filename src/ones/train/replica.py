@@ -233,7 +233,8 @@ def share_buffers(group: Group, model: nn.Module, source: int = 0) -> None:
     if group.rank == source:
         parts = parcels([b.clone() for b in buffers])
         others = [rank for rank in range(group.size) if rank != source]
-        group.keep(parts, [group.send(part, to) for part in parts for to in others])
+        group.clear()  # of the last time
+        group.keep([group.send(part, to) for part in parts for to in others], parts)
     else:
         receive_into(buffers, lambda part: group.receive(part, source))
 

@@ -121,7 +121,7 @@ class Stepper:
         group = crew.sums_over
         if group is None:
             return
-        crew.buffers_are_needed()
+        crew.handover.buffers_are_needed()
         if crew.group is None:
             crew.buckets.arm(group, 1.0, {}, measure=False)
             return
@@ -194,21 +194,21 @@ class Stepper:
 
     def _apply(self, clip: float | None) -> None:
         optimizer, scaler, crew = self._optimizer, self._replica.scaler, self._crew
-        is_watched = crew is not None and crew.is_feeding
+        is_watched = crew is not None and crew.handover.is_going_on
         if scaler is not None and (clip is not None or is_watched):
             scaler.unscale_(optimizer)
         if clip is not None:
             nn.utils.clip_grad_norm_(self._trained, clip)
         with self._replica.rate.applied(optimizer, self._progress.step):
             if crew is not None:
-                crew.before_update(happens=not (is_watched and self._is_infinite()))
+                crew.handover.before_update(happens=not (is_watched and self._is_infinite()))
             if scaler is None:
                 optimizer.step()
             else:
                 scaler.step(optimizer)
                 scaler.update()
             if crew is not None:
-                crew.after_update()
+                crew.handover.after_update()
 
     def _is_infinite(self) -> bool:
         """Will the scaler skip the update? Gradients are unscaled."""

@@ -10,9 +10,9 @@ from torch.utils.data import Dataset
 
 
 class Samples(Dataset[Any]):
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, dtype: torch.dtype = torch.float64) -> None:
         generator = torch.Generator().manual_seed(1)
-        self.x = torch.randn(count, 6, generator=generator, dtype=torch.float64)
+        self.x = torch.randn(count, 6, generator=generator, dtype=torch.float64).to(dtype)
         self.y = (self.x[:, :1] * 2 - self.x[:, 1:2]).tanh()
 
     def __len__(self) -> int:
@@ -22,13 +22,13 @@ class Samples(Dataset[Any]):
         return self.x[index], self.y[index], index
 
 
-def build(norm: bool = False) -> nn.Module:
+def build(norm: bool = False, dtype: torch.dtype = torch.float64) -> nn.Module:
     torch.manual_seed(7)
     between: list[nn.Module] = [nn.BatchNorm1d(16)] if norm else []
     net = nn.Sequential(
         nn.Linear(6, 16), *between, nn.Tanh(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1)
     )
-    return net.double()
+    return net.to(dtype)
 
 
 def optimizer_of(net: nn.Module, name: str) -> torch.optim.Optimizer:

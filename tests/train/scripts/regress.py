@@ -1,6 +1,7 @@
 """A small regression. Every worker leaves a trace of what it saw; tests read it.
 
-Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, LOADERS, NORM, CLAMP, CRASH.
+Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, LOADERS, NORM, DTYPE, AMP,
+OVERFLOW, CLIP, CLAMP, CRASH.
 """
 
 from __future__ import annotations
@@ -76,17 +77,20 @@ trace_of = Trace()
 def main() -> None:
     if env.get("CRASH"):
         prepare_to_crash()
-    net = build(norm=bool(env.get("NORM")))
+    dtype = getattr(torch, env.get("DTYPE", "float64"))
+    net = build(norm=bool(env.get("NORM")), dtype=dtype)
+    scaler = torch.amp.GradScaler("cpu", 1024.0, growth_interval=20) if env.get("AMP") else None
     opt = optimizer_of(net, env.get("OPTIMIZER", "sgd"))
     limit = int(env["LIMIT"]) if env.get("LIMIT") else None
     job = ones.join(
         net,
         opt,
-        Samples(int(env.get("SAMPLES", "203"))),
+        Samples(int(env.get("SAMPLES", "203")), dtype),
         batch_size=int(env.get("BATCH", "16")),
         max_local_batch=limit,
         num_workers=int(env.get("LOADERS", "0")),
         lr_ramp_steps=5,
+        scaler=scaler,
     )
     workers = 0
     for epoch in job.epochs(int(env.get("EPOCHS", "4"))):
@@ -94,6 +98,7 @@ def main() -> None:
             if job.workers != workers:
                 workers = job.workers
                 state = {"net": net.state_dict(), "opt": opt.state_dict()}
+                state["scaler"] = scaler.state_dict() if scaler else {}
                 torch.save(state, out / f"replica-{job.steps}-{workers}-{me}.pt")
             trace_of.step = job.steps
             trace_of.write(
@@ -104,15 +109,22 @@ def main() -> None:
             if env.get("TOO_MANY") and len(x) > int(env["TOO_MANY"]):
                 raise torch.OutOfMemoryError(f"{len(x)} samples do not fit")
             valid = index % 3 != 0 if env.get("WEIGHTED") else index >= 0
-            loss = nn.functional.mse_loss(net(x)[valid], y[valid])
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=scaler is not None):
+                guess = net(x)
+            loss = nn.functional.mse_loss(guess[valid].to(dtype), y[valid])
+            if env.get("OVERFLOW") and job.steps in (10, 25) and not job.is_main:
+                loss = loss * float("inf")  # in one worker only
             crash_at("step")
-            job.step(loss, weight=int(valid.sum()) if env.get("WEIGHTED") else None)
+            clip = float(env["CLIP"]) if env.get("CLIP") else None
+            job.step(loss, clip=clip, weight=int(valid.sum()) if env.get("WEIGHTED") else None)
             if env.get("CLAMP"):  # what the library cannot see, and nobody repeats for newcomers
                 for p in net.parameters():
                     p.data.clamp_(-0.3, 0.3)
             time.sleep(float(env.get("NAP", "0")))
         job.report(accuracy=epoch / 100)
-    torch.save({"net": net.state_dict(), "opt": opt.state_dict()}, out / f"end-{me}.pt")
+    state = {"net": net.state_dict(), "opt": opt.state_dict()}
+    state["scaler"] = scaler.state_dict() if scaler else {}
+    torch.save(state, out / f"end-{me}.pt")
     if job.is_main:
         state = {"net": net.state_dict(), "opt": opt.state_dict(), "steps": job.steps}
         torch.save(state, out / "final.pt")
