@@ -76,8 +76,16 @@ class ServiceSettings:
     lease_seconds: float = field(
         default=30.0, metadata={"help": "workers of a node that is cut off end after so long"}
     )
+    slurm_lead: float = field(
+        default=300.0,
+        metadata={"help": "seconds before the end of an allocation in which work is saved"},
+    )
     slots: int | None = field(
         default=None, metadata={"help": "CPU slots it offers instead of this machine's GPUs"}
+    )
+    checkpoints: str = field(
+        default="",
+        metadata={"help": "where jobs save work: path or URL; empty: in the state directory"},
     )
     policy: str = field(default="ones", metadata={"help": "which policy decides"})
     seed: int = field(default=0, metadata={"help": "of the policy"})

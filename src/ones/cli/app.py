@@ -21,6 +21,7 @@ from ones.cli.paper import paper
 from ones.cli.replay import replay
 from ones.cli.run import run
 from ones.cli.sim import sim
+from ones.cli.slurm import slurm
 from ones.cli.store import store
 from ones.cli.submit import submit
 from ones.cli.top import top
@@ -65,5 +66,6 @@ app.command()(paper)
 app.add_typer(trace, name="trace")
 app.add_typer(drl, name="drl")
 app.add_typer(bench, name="bench")
+app.add_typer(slurm, name="slurm")
 app.add_typer(store, name="store")
 app.command()(config)

@@ -17,6 +17,7 @@ from ones.launchers.local import LocalLauncher, local_slots, look_at_gpus
 
 NODE = "local"
 LAUNCHERS = ("local", "ray", "slurm")
+_SLURM = "slurm"  # in the directory of runs: nodes of allocations have been here
 _RAY = "ray.json"  # in the directory of runs: how the nodes are reached, without secrets
 
 
@@ -27,6 +28,8 @@ def launcher_of(settings: ServiceSettings, directory: StateDir, url: Callable[[]
             return _local(settings, directory)
         case "ray":
             return _ray(settings, directory, url)
+        case "slurm":
+            return _slurm(settings, directory)
         case other:
             raise UnknownNameError("launcher", other, LAUNCHERS)
 
@@ -74,6 +77,20 @@ def _ray(settings: ServiceSettings, directory: StateDir, url: Callable[[], str])
     return RayLauncher(directory.runs, options, url)
 
 
+def _slurm(settings: ServiceSettings, directory: StateDir) -> Launcher:
+    from ones.launchers.slurm.setup import slurm_launcher
+
+    (directory.runs / _SLURM).touch()
+    return slurm_launcher(
+        directory.runs,
+        host=settings.host,
+        advertise=settings.advertise,
+        cpus=settings.slots,
+        lead=settings.slurm_lead,
+        checkpoints=settings.checkpoints or str(directory.checkpoints),
+    )
+
+
 def _instance(runs: Path) -> str:
     """Tells our managers from those of other services on the same cluster."""
     file = runs / "instance"
@@ -84,6 +101,11 @@ def _instance(runs: Path) -> str:
 
 def stop_jobs(directory: StateDir) -> None:
     """End all workers of a service that is down: they save their work, and wait for the next."""
+    if (directory.runs / _SLURM).exists():
+        from ones.launchers.slurm.setup import stop_workers
+
+        stop_workers(directory.runs)
+        return
     launcher: Launcher = LocalLauncher(directory.runs, [])
     if (directory.runs / _RAY).exists():
         from ones.launchers.ray import RayLauncher, RayOptions

@@ -62,6 +62,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
             seed=of_service.seed,
             settings=settings.policy.get(of_service.policy, {}),
             database=of_service.database,
+            checkpoints=of_service.checkpoints,
             mechanism=of_service.mechanism,
             patience=Patience(
                 join_seconds=of_service.join_seconds,

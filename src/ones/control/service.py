@@ -51,6 +51,7 @@ class Options:
     seed: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the policy
     database: str = ""
+    checkpoints: str = ""  # empty: in the state directory
     mechanism: str = "elastic"  # or `restart`: other GPUs mean a stop and a start
     patience: Patience = field(default_factory=Patience)
     keeping: Keeping = field(default_factory=Keeping)
@@ -109,7 +110,7 @@ class Service:
                 clock=self.clock,
                 tokens=self.tokens,
                 url=url,
-                checkpoints=self.dir.checkpoints,
+                checkpoints=options.checkpoints.rstrip("/") or str(self.dir.checkpoints),
                 authority=options.authority,
                 patience=options.patience,
             ),
@@ -175,6 +176,12 @@ class Service:
         wanted: dict[str, int] = {}
         for slot in self.launcher.slots():
             wanted[slot.node] = wanted.get(slot.node, 0) + 1
+        alive = {slot for p in self.launcher.running().values() if p.alive for slot in p.slots}
+        for before in state.cluster.nodes.values():
+            # gone while nobody heard of it; of those where work may run the launcher will tell
+            busy = any(gpu_of(slot).node == before.id for slot in alive)
+            if before.state is not NodeState.DOWN and before.id not in wanted and not busy:
+                self.engine.tell(ev.NodeDown(NOW, before.id))
         for name, gpus in wanted.items():
             node = NodeId(name)
             known = state.cluster.nodes.get(node)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ones.control.clock import Clock
 from ones.control.live.jobs import LiveJob, LiveWorker
@@ -37,7 +36,7 @@ class Surroundings:
     clock: Clock
     tokens: JobTokens
     url: str  # where workers reach the service
-    checkpoints: Path
+    checkpoints: str  # of all jobs: a path or URL that fsspec understands
     authority: str = ""  # PEM of our certificate, if we have one
     patience: Patience = field(default_factory=Patience)
 

@@ -107,7 +107,7 @@ def launch_for(floor: Floor, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> 
             plan=plan,
             run_dir="",  # these two are the launcher's to say
             job_dir="",
-            checkpoints=str(floor.checkpoints / job.id),
+            checkpoints=f"{floor.checkpoints}/{job.id}",
             authority=floor.authority,
         ).to_env()
     return Launch(

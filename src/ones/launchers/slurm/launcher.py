@@ -52,6 +52,7 @@ CLOSE_SECONDS = 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
     host: str = "127.0.0.1"  # where to listen to agents
+    advertise: str = ""  # where they find us, if that is another address
     timing: Timing = field(default_factory=Timing)
     probes: tuple[Probe, ...] = ()  # what every node must be able to read
     patience: float = 0.0  # seconds: so long `open` waits for the nodes of allocations
@@ -244,7 +245,7 @@ class SlurmLauncher:
                 ) from problem
             break
         door.setblocking(False)
-        host = self._options.host
+        host = self._options.advertise or self._options.host
         hosts = [socket.gethostname()] if host in ("0.0.0.0", "::", "") else [host]
         self._shared.write_address(AgentsAddress(port=door.getsockname()[1], hosts=hosts))
         return door
