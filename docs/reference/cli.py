@@ -51,26 +51,30 @@ def cli_page() -> str:
     )
 
 
-def commands(group: TyperGroup, name: str = "ones") -> Iterator[tuple[str, TyperCommand]]:
+def commands(
+    group: TyperGroup, name: str = "ones"
+) -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
     """Every command that does something, with its whole name, in the order of the help."""
     for child, inner in group.commands.items():
         if isinstance(inner, TyperGroup):
+            if inner.invoke_without_command:
+                yield f"{name} {child}", inner
             yield from commands(inner, f"{name} {child}")
         elif isinstance(inner, TyperCommand):
             yield f"{name} {child}", inner
 
 
-def example_of(name: str, command: TyperCommand) -> str:
+def example_of(name: str, command: TyperCommand | TyperGroup) -> str:
     found = _EXAMPLE.search(command.help or "")
     return " ".join(found[1].split()) if found else EXAMPLES[name]
 
 
-def _told(command: TyperCommand) -> list[str]:
+def _told(command: TyperCommand | TyperGroup) -> list[str]:
     """Its help in paragraphs, without the example."""
     return _EXAMPLE.sub("", command.help or "").strip().split("\n\n")
 
 
-def _command(name: str, command: TyperCommand) -> str:
+def _command(name: str, command: TyperCommand | TyperGroup) -> str:
     arguments = [p for p in command.params if isinstance(p, TyperArgument)]
     options = [p for p in command.params if isinstance(p, TyperOption) and not p.hidden]
     told_of_arguments = table(
@@ -115,7 +119,7 @@ def _type_of(parameter: TyperArgument | TyperOption) -> str:
     return SPOKEN.get(kind, kind) + (", repeatable" if parameter.multiple else "")
 
 
-def _default_of(command: TyperCommand, option: TyperOption) -> str:
+def _default_of(command: TyperCommand | TyperGroup, option: TyperOption) -> str:
     if option.is_flag:
         return "off"
     if option.default is not None:

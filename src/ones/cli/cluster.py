@@ -14,9 +14,7 @@ STATE = typer.Option(help="The service's directory.", metavar="DIR")
 JSON = typer.Option("--json", help=JSON_HELP)
 PLACE = typer.Argument(help="A node, or one GPU as NODE/INDEX.", metavar="PLACE")
 
-cluster = typer.Typer(
-    invoke_without_command=True, help="Nodes and GPUs: who is where, and what is set aside."
-)
+cluster = typer.Typer(invoke_without_command=True)
 
 
 @cluster.callback()
