@@ -75,7 +75,7 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
         pytest.MonkeyPatch.context() as m,
     ):
         directory = Path(name, "cluster")
-        variable, _, value = tool("start", directory).partition("=")
+        variable, _, value = tool("start", directory, "4", "1").partition("=")
         m.setenv(variable, value)
         try:
             yield SlurmCluster(directory)

@@ -112,6 +112,8 @@ def test_what_is_shared_is_read_as_it_was_written(tmp_path: Path) -> None:
     shared.write_allocation(allocation)
     (tmp_path / "runs" / "allocations" / "8.json").write_text("half a fil")
     assert shared.allocations() == [allocation]
+    assert shared.others("9") == [], "nobody sees to it any more"
+    assert shared.allocations() == []
     assert Timing.from_text(Timing(lease=9.0).to_text()) == Timing(lease=9.0)
 
 

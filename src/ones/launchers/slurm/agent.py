@@ -9,6 +9,7 @@ the node offers itself anew.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
@@ -328,6 +329,8 @@ def own_address(shared: Shared) -> str:
 def main(arguments: list[str]) -> int:
     root, allocation, node, gpus, cpus, timing = arguments
     shared = Shared(Path(root))
+    alone = open(lease_file(shared.root, node).with_suffix(".lock"), "w")  # noqa: SIM115
+    fcntl.flock(alone, fcntl.LOCK_EX)  # an earlier agent may still be clearing up
     host = own_address(shared)
     while True:
         if shared.word(node) == LOST:

@@ -22,9 +22,10 @@ from pathlib import Path
 
 from ones.errors import OnesError, UserError
 from ones.launchers.slurm import commands
-from ones.launchers.slurm.shared import AllocationFile, Shared, Timing
+from ones.launchers.slurm.shared import LOST, AllocationFile, Shared, Timing
 
-AGAIN_SECONDS = 2.0  # between two starts of an agent
+AGAIN_SECONDS = 2.0  # between two starts of an agent, doubled each time that it ends soon
+MOST_SECONDS = 60.0
 LOOK_SECONDS = 30.0  # between two looks at Slurm
 #: of the time that is left after the notice, jobs may move for so much; then they must save
 MOVING_SHARE = 0.5
@@ -41,7 +42,9 @@ class Allocation:
         self._shared, self.id = Shared(root), id
         self._cpus, self._lead, self._timing = cpus, lead, timing
         self._steps: dict[str, subprocess.Popen[bytes]] = {}
-        self._again_at: dict[str, float] = {}
+        self._began: dict[str, float] = {}
+        self._wait: dict[str, float] = {}
+        self._given_up: dict[str, float] = {}  # node -> since when its agent does not answer
         self._looked = 0.0
         self._was_told = False
         self._lock: int | None = None
@@ -50,11 +53,8 @@ class Allocation:
     def begin(self) -> bool:
         """False: another process sees to this allocation already."""
         self._shared.make()
-        handle = os.open(
-            self._shared.root / "allocations" / f"{self.id}.lock",
-            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
-            0o600,
-        )
+        file = self._shared.lock_file(self.id)
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -80,14 +80,28 @@ class Allocation:
         if (self._was_told or near) and not self.file.ending:
             self._announce()
         for node, gpus in self.file.nodes.items():
-            step = self._steps.get(node)
-            if step is not None and step.poll() is not None:
-                del self._steps[node]
-                self._again_at[node] = now + AGAIN_SECONDS
-            may_start = not self.file.ending and now >= self._again_at.get(node, 0.0)
-            if node not in self._steps and may_start:
-                self._steps[node] = self._start(node, gpus)
+            self._see_to(node, gpus, now)
         return bool(self._steps) or not self.file.ending
+
+    def _see_to(self, node: str, gpus: list[int], now: float) -> None:
+        step = self._steps.get(node)
+        if step is None:
+            due = now >= self._began.get(node, 0.0) + self._wait.get(node, 0.0)
+            if due and not self.file.ending:
+                self._began[node] = now
+                self._steps[node] = self._start(node, gpus)
+        elif step.poll() is not None:
+            del self._steps[node]
+            lasted = now - self._began[node]
+            before = self._wait.get(node, 0.0) if lasted < 2 * MOST_SECONDS else 0.0
+            self._wait[node] = min(MOST_SECONDS, max(AGAIN_SECONDS, 2 * before))
+            self._began[node] = now
+        elif self._shared.word(node) != LOST:
+            self._given_up.pop(node, None)
+        elif now - self._given_up.setdefault(node, now) > self._timing.condemn:
+            # srun waits for a step that is no more: a node that died and is back says nothing
+            del self._given_up[node]
+            step.kill()
 
     def close(self) -> None:
         """What we started ends with us: Slurm ends the steps when srun is told to."""
@@ -106,12 +120,27 @@ class Allocation:
     def _look(self, now: float) -> None:
         found = commands.look(self.id)
         self._looked = now
-        changed = replace(self.file, nodes=found.nodes, ends_at=found.ends_at)
+        names = self._names(list(found.nodes))
+        changed = replace(
+            self.file,
+            nodes={names[host]: gpus for host, gpus in found.nodes.items()},
+            hosts={name: host for host, name in names.items()},
+            ends_at=found.ends_at,
+        )
         if changed != self.file:
             self.file = changed
             self._shared.write_allocation(changed)
         if found.state in OVER:
             self._was_told = True
+
+    def _names(self, hosts: list[str]) -> dict[str, str]:
+        """A host is a node of its name; its part in a second allocation is another node."""
+        names = {host: name for name, host in self.file.hosts.items()}
+        if set(hosts) - set(names):
+            taken = {name for other in self._shared.others(self.id) for name in other.nodes}
+            for host in hosts:
+                names.setdefault(host, f"{host}-{self.id}" if host in taken else host)
+        return {host: names[host] for host in hosts}
 
     def _announce(self) -> None:
         with suppress(OnesError):
@@ -133,7 +162,7 @@ class Allocation:
             "ones-agent", sys.executable, "-m", "ones.launchers.slurm.agent", *given,
         ]  # fmt: skip
         return subprocess.Popen(
-            commands.agent_command(self.id, node, len(gpus), agent),
+            commands.agent_command(self.id, self.file.hosts[node], len(gpus), agent),
             stdin=subprocess.DEVNULL,
             env=step_environment(os.environ),
         )

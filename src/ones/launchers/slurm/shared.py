@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import json
@@ -38,6 +39,7 @@ class AllocationFile:
 
     id: str
     nodes: dict[str, list[int]]  # name -> indices of its GPUs that are ours
+    hosts: dict[str, str] = field(default_factory=dict)  # name -> what Slurm calls it
     ends_at: float = 0.0
     stop_at: float = 0.0
     ending: bool = False
@@ -112,6 +114,34 @@ class Shared:
     def allocations(self) -> list[AllocationFile]:
         ids = sorted(path.stem for path in (self.root / "allocations").glob("*.json"))
         return [found for id in ids if (found := self.allocation(id)) is not None]
+
+    def others(self, id: str) -> list[AllocationFile]:
+        """That somebody sees to at this moment; what the dead have left is removed."""
+        found = []
+        for other in self.allocations():
+            if other.id == id:
+                continue
+            if self.is_seen_to(other.id):
+                found.append(other)
+            else:
+                self.remove_allocation(other.id)
+        return found
+
+    def lock_file(self, id: str) -> Path:
+        return self.root / "allocations" / f"{id}.lock"
+
+    def is_seen_to(self, id: str) -> bool:
+        try:
+            handle = os.open(self.lock_file(id), os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
 
     def remove_allocation(self, id: str) -> None:
         (self.root / "allocations" / f"{id}.json").unlink(missing_ok=True)

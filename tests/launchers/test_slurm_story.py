@@ -1,0 +1,210 @@
+"""Elastic jobs on a real Slurm, through everything that happens to nodes and allocations.
+
+Every command of docs/guides/slurm.md that matters is run here: the script that `ones slurm script`
+prints is submitted as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ones.control.statedir import StateDir
+from ones.launchers.slurm.fence import remains
+from tests.control.world import ENV, PACED
+from tests.processes import alive_below, is_alive, wait_for
+from tests.slurm import QUICK, SlurmCluster, end_managers, slurm_cluster, tool
+
+__all__ = ["slurm_cluster"]
+
+pytestmark = pytest.mark.slow
+ONES = str(Path(sys.executable).with_name("ones"))
+SECONDS = 90.0
+ENDS = ("finished", "converged", "failed", "cancelled")
+
+#: real training: survivors re-form when a node dies, which a paced job cannot
+SCRIPT = """
+import sys, time, torch, ones
+torch.manual_seed(0)
+x = torch.randn(128, 16)
+y = (x.sum(1) > 0).long()
+model = torch.nn.Linear(16, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+job = ones.join(model, optimizer, torch.utils.data.TensorDataset(x, y), batch_size=16)
+for epoch in job.epochs(int(sys.argv[1])):
+    for a, b in job.batches():
+        time.sleep(0.05)
+        job.step(torch.nn.functional.cross_entropy(model(a), b))
+    job.report(accuracy=(model(x).argmax(1) == y).float().mean().item())
+    print("epoch", epoch, flush=True)
+"""
+
+
+class Site:
+    """A state directory on a cluster, and whoever serves it at the moment."""
+
+    def __init__(self, root: Path, cluster: SlurmCluster) -> None:
+        self.root, self.cluster = root, cluster
+        self.dir = StateDir(root / "state")
+
+    def submit_allocation(self, nodes: int) -> str:
+        script = self.cluster.run(
+            ONES, "slurm", "script", "--nodes", str(nodes), "--gpus-per-node", "1",
+            "--time", "30:00", "--lead", "20", "--state", str(self.dir.path),
+        )  # fmt: skip
+        return self.cluster.submit(script + "\n")
+
+    # the service
+
+    def get(self, path: str) -> Any:  # noqa: ANN401
+        """None: nobody answers."""
+        address, token = self.dir.address(), self.dir.read_token()
+        if address is None or token is None:
+            return None
+        with suppress(httpx.TransportError):
+            answer = httpx.get(
+                address.url + path, headers={"Authorization": f"Bearer {token}"}, timeout=30
+            )
+            return answer.json() if answer.status_code == 200 else None
+        return None
+
+    def post(self, path: str, body: Any) -> Any:  # noqa: ANN401
+        address, token = self.dir.address(), self.dir.read_token()
+        assert address is not None
+        answer = httpx.post(
+            address.url + path, json=body, headers={"Authorization": f"Bearer {token}"}, timeout=30
+        )
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()
+
+    def run(self, *command: str, **more: Any) -> str:
+        body = {"command": list(command), "cwd": str(self.root), "env": ENV, "name": "job", **more}
+        return str(self.post("/api/jobs", body)["id"])
+
+    def job(self, id: str) -> dict[str, Any]:
+        return self.get(f"/api/jobs/{id}") or {"state": "nobody answers", "epochs": -1}
+
+    def nodes(self) -> dict[str, str]:
+        return {
+            node["name"]: node["state"]
+            for node in (self.get("/api/cluster") or {"nodes": []})["nodes"]
+        }
+
+    def wait_nodes(self, **states: str) -> None:
+        wait_for(
+            lambda: states.items() <= self.nodes().items(),
+            f"{states}: {self.nodes()} {self.logs()}",
+            SECONDS,
+        )
+
+    def logs(self) -> str:
+        return "\n".join(
+            p.read_text() for p in self.cluster.directory.glob("*.log") if p.stem.isdecimal()
+        )
+
+    # what happens to nodes
+
+    def processes_of(self, node: str) -> list[int]:
+        """All that runs on it: slurmd, the steps, our agent, and its workers."""
+        conf = f"SLURM_CONF={self.cluster.directory}/slurm.conf".encode()
+        name = f"SLURMD_NODENAME={node}".encode()
+        found = {int((self.cluster.directory / f"slurmd.{node}.pid").read_text())}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal():
+                continue
+            with suppress(OSError):
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                if conf in variables and name in variables:
+                    found.add(int(entry.name))
+                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                    if Path(f"/proc/{parent}/comm").read_text().startswith("slurmstepd"):
+                        found.add(parent)
+        found |= {process.pid for process in remains(self.dir.runs, node)}
+        return sorted(found)
+
+    def signal(self, pids: list[int], number: int) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+@pytest.fixture
+def site(
+    slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    monkeypatch.setenv("ONES_SERVICE_PORT", "0")
+    monkeypatch.setenv("ONES_SERVICE_POLICY", "equi")
+    monkeypatch.setenv("ONES_SERVICE_GRACE_SECONDS", "2")
+    monkeypatch.setenv("ONES_SLURM_TIMING", QUICK.to_text())
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    site = Site(tmp_path, slurm_cluster)
+    yield site
+    slurm_cluster.run("scancel", "--full", "--user", str(os.getuid()))
+    wait_for(lambda: not slurm_cluster.run("squeue", "-h"), seconds=30)
+    end_managers(site.dir.runs)
+    wait_for(lambda: not alive_below(tmp_path), f"left: {alive_below(tmp_path)}", 20.0)
+
+
+def test_every_job_ends_once_with_all_its_epochs(site: Site) -> None:
+    first = site.submit_allocation(2)
+    wait_for(lambda: set(site.nodes().values()) == {"up"}, site.logs(), SECONDS)
+    assert len(site.nodes()) == 2
+    (site.root / "train.py").write_text(SCRIPT)
+    trained = site.run(sys.executable, str(site.root / "train.py"), "40", elastic=True, retries=3)
+    paced = [site.run(sys.executable, PACED, "24", "0.5", max_gpus=1, retries=3) for _ in range(3)]
+
+    # another allocation joins the controller that is there
+    second = site.submit_allocation(2)
+    site.wait_nodes(n1="up", n2="up", n3="up", n4="up")
+    assert len({id for id in (first, second)}) == 2
+    wait_for(lambda: site.job(trained)["epochs"] >= 2, site.logs(), SECONDS)
+
+    # a node of the second dies: its slurmd, its steps, all of it
+    site.signal(site.processes_of("n4"), signal.SIGKILL)
+    site.wait_nodes(n4="down")
+    tool("revive", site.cluster.directory, "n4")
+
+    # another one freezes, is given up, and thaws: nothing of before may run on
+    frozen = site.processes_of("n3")
+    workers = [process.pid for process in remains(site.dir.runs, "n3")]
+    site.signal(frozen, signal.SIGSTOP)
+    site.wait_nodes(n3="down")
+    site.signal(frozen, signal.SIGCONT)
+    wait_for(lambda: not any(map(is_alive, workers)), "its workers run on", SECONDS)
+    site.wait_nodes(n3="up", n4="up")
+
+    # the controller is killed: the script starts it again
+    address = site.dir.address()
+    assert address is not None
+    os.kill(address.pid, signal.SIGKILL)
+    wait_for(
+        lambda: site.dir.address() != address and site.get("/api/cluster"), site.logs(), SECONDS
+    )
+
+    # the time limit of the second: its nodes are drained and go; the jobs go on without them
+    site.cluster.run("scancel", "--batch", "--signal=USR1", second)
+    site.wait_nodes(n3="down", n4="down")
+    wait_for(lambda: site.cluster.state(second) == "COMPLETED", site.logs(), SECONDS)
+
+    # and of the first, with the controller: all work is saved, and the next one goes on with it
+    before = {job: site.job(job)["epochs"] for job in [trained, *paced]}
+    site.cluster.run("scancel", "--batch", "--signal=USR1", first)
+    wait_for(lambda: site.cluster.state(first) == "COMPLETED", site.logs(), SECONDS)
+    assert not alive_below(site.root)
+    site.submit_allocation(4)
+    wait_for(lambda: site.job(trained)["state"] in ("running", *ENDS), site.logs(), SECONDS)
+    for job in [trained, *paced]:
+        wait_for(lambda job=job: site.job(job)["state"] in ENDS, site.logs(), SECONDS)  # type: ignore[misc]
+        card = site.job(job)
+        assert card["state"] == "finished", (card, site.get(f"/api/jobs/{job}/story"), site.logs())
+        assert card["epochs"] == (40 if job == trained else 24)
+        assert card["epochs"] >= before[job] >= 0
+    assert site.job(trained)["samples"] == 40 * 128, "every sample of every epoch, once"
