@@ -265,3 +265,20 @@ def test_a_user_sees_that_a_gpu_is_taken_but_not_by_which_job(
     expect(page.get_by_role("heading", name="Not known")).to_be_visible()
     world.post(f"/api/jobs/{job}/cancel")
     world.wait_end(job)
+
+
+def test_a_gpu_that_was_set_aside_is_shown_with_its_reason(
+    make_world: Callable[..., World], open_page: OpenPage
+) -> None:
+    world = make_world()
+    page = open_page(world)
+    expect(page.locator("#map-hint")).to_be_hidden()
+    world.post("/api/cluster/drain", {"place": "local/1"})
+    tile = page.locator('[data-slot="local/1"]')
+    expect(tile).to_contain_text("set aside by")
+    expect(page.locator("#map-summary")).to_contain_text("1 set aside")
+    expect(page.locator("#map-hint")).to_be_visible()
+    world.post("/api/cluster/undrain", {"place": "local/1"})
+    expect(tile).to_contain_text("free")
+    page.get_by_role("link", name="HTTP interface").click()
+    expect(page.get_by_role("heading", name="POST /api/jobs", exact=True)).to_be_visible()

@@ -71,7 +71,7 @@ def test_a_report_is_acknowledged_only_when_it_is_on_disk_and_counts_once(
             clock=Clock(),
             tokens=JobTokens(b"key"),
             url="http://127.0.0.1:1",
-            checkpoints=tmp_path,
+            checkpoints=str(tmp_path),
         ),
     )
 

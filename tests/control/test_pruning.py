@@ -19,18 +19,18 @@ def test_only_what_is_old_enough_and_known_to_have_ended_goes(tmp_path: Path) ->
     now = 100 * DAY
     ended = {"old-1": now - 11 * DAY, "new-2": now - 6 * DAY}
     keeping = Keeping(output_days=10.0, checkpoint_days=5.0)
-    pruning = Pruning(keeping, runs, checkpoints, lambda: ended, lambda: now)
+    pruning = Pruning(keeping, runs, f"file://{checkpoints}", lambda: ended, lambda: now)
     assert sorted(pruning.prune()) == [
-        checkpoints / "new-2",
-        checkpoints / "old-1",
-        runs / "ended" / "old-1",
+        f"{checkpoints}/new-2",
+        f"{checkpoints}/old-1",
+        f"{runs}/ended/old-1",
     ]
     assert pruning.prune() == []
     left = sorted(p.name for p in checkpoints.iterdir())
     assert left == ["lives-3", "unknown-4"]
     assert len(list((runs / "live").iterdir())) == 4
     for_ever = Keeping(output_days=0.0, checkpoint_days=0.0)
-    assert Pruning(for_ever, runs, checkpoints, lambda: ended, lambda: now).prune() == []
+    assert Pruning(for_ever, runs, str(checkpoints), lambda: ended, lambda: now).prune() == []
 
 
 def test_a_service_prunes_when_it_starts_and_says_what_is_gone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -242,6 +243,15 @@ def test_the_command_line_starts_and_stops_it(tmp_path: Path) -> None:
         assert (run.returncode, run.stdout) == (4, "train-1\n")
         assert "train.py has no ones.join: train-1 runs as a fixed-size job on 1 GPU" in run.stderr
         assert ones("logs", "train-1").stdout == "hello\n"
+        (kept,) = json.loads(ones("logs", "train-1", "--json").stdout)
+        assert (kept["text"], kept["exit_code"]) == ("hello\n", 4)
+        (tmp_path / "job.toml").write_text(
+            f'command = ["{sys.executable}", "train.py"]\nmax-run = 50\ntag = ["x"]\n'
+        )
+        filed = ones("submit", "--file", "job.toml", "--wait")
+        assert filed.returncode == 4, filed.stderr
+        card = json.loads(ones("show", "train-2", "--json").stdout)
+        assert (card["tags"], card["max_gpus"], card["elastic"]) == (["x"], 1, False)
         assert "exit code 4" in ones("why", "train-1").stdout
         assert '"state": "failed"' in ones("ps", "-a", "--json").stdout
         missing = ones("submit", "--", sys.executable, "missing.py")
@@ -249,7 +259,7 @@ def test_the_command_line_starts_and_stops_it(tmp_path: Path) -> None:
             2,
             f"ones: {tmp_path}/missing.py: no such file or directory\n",
         )
-        assert "did you mean 'train-1'?" in ones("show", "train-2").stderr
+        assert "did you mean 'train-1'?" in ones("show", "train-11").stderr
     finally:
         down = ones("down")
     assert down.returncode == 0

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ones.cli.client import Client, connect
-from ones.cli.output import say
-from ones.errors import UnknownNameError
+from ones.cli.output import print_json, say
+from ones.errors import UnknownNameError, UserError
 
 POLL_SECONDS = 0.3
 
@@ -22,16 +22,45 @@ def logs(
     worker: Annotated[str | None, typer.Option(help="Only of the worker on this slot.")] = None,
     tail: Annotated[int | None, typer.Option(help="Only the last so many bytes of each.")] = None,
     state: Annotated[Path | None, typer.Option(help="The service's directory.")] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="What there is of each process, as JSON.")
+    ] = False,
 ) -> None:
     """Print what a job's processes have written, in the order of their start.
 
     Example: ones logs -f digits-1
     """
     client = connect(state)
+    if json:
+        if follow:
+            raise UserError("--json: not together with --follow")
+        print_json(_all_output(client, job, worker, tail))
+        return
     try:
         follow_job(client, job, worker=worker, tail=tail, once=not follow)
     except KeyboardInterrupt:
         say(f"detached; {job} goes on")
+
+
+def _all_output(
+    client: Client, job: str, worker: str | None, tail: int | None
+) -> list[dict[str, Any]]:
+    found = []
+    for launch in client.get(f"/api/jobs/{job}/launches"):
+        if worker is not None and worker not in launch["slots"]:
+            continue
+        text, first, offset = b"", None, -tail if tail is not None else 0
+        while True:
+            path = f"/api/jobs/{job}/launches/{launch['id']}/log"
+            data, headers = client.bytes(path, offset=offset)
+            first = int(headers["x-offset"]) if first is None else first
+            text += data
+            if not data or int(headers["x-next"]) == offset:
+                break
+            offset = int(headers["x-next"])
+        shown = {name: launch[name] for name in ("id", "slots", "alive", "exit_code")}
+        found.append({**shown, "offset": first, "text": text.decode(errors="replace")})
+    return found
 
 
 def follow_job(

@@ -18,6 +18,9 @@ from ones.cli.output import JSON_HELP, print_json, say
 from ones.cli.scripts import look_at
 from ones.errors import InvalidFileError, UserError
 
+#: what options are called in the service's own words
+IN_FILES = {"max_run": "max_run_seconds", "tag": "tags"}
+
 
 def submit(
     command: Annotated[
@@ -149,8 +152,11 @@ def _pairs(pairs: list[str]) -> dict[str, str]:
 
 def _from_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise InvalidFileError(path, f"is not TOML: {problem}") from problem
+    # by the names of the options, as they are typed
+    named = {key.replace("-", "_"): value for key, value in given.items()}
+    return {IN_FILES.get(key, key): value for key, value in named.items()}

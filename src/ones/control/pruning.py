@@ -6,12 +6,14 @@ record, and small beside outputs and checkpoints.
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
+
+import fsspec
 
 DAY = 86_400.0
 HOUR = 3600.0
@@ -37,13 +39,14 @@ def due(ended: Mapping[str, float], now: float, days: float) -> set[str]:
 
 
 class Pruning:
-    """Looks once an hour. `ended`: when each job that is over has ended."""
+    """Looks once an hour. `ended`: when each job that is over has ended. `checkpoints`: a path or
+    a URL that fsspec understands."""
 
     def __init__(
         self,
         keeping: Keeping,
         runs: Path,
-        checkpoints: Path,
+        checkpoints: str,
         ended: Callable[[], Mapping[str, float]],
         now: Callable[[], float],
     ) -> None:
@@ -66,18 +69,27 @@ class Pruning:
             if self._over.wait(HOUR):
                 return
 
-    def prune(self) -> list[Path]:
-        """What was removed."""
+    def prune(self) -> list[str]:
+        """What was removed. What cannot be removed stays, and is tried again."""
         ended, now = self._ended(), self._now()
         removed = []
         for place, days in (
-            (self._outputs, self._keeping.output_days),
+            (str(self._outputs), self._keeping.output_days),
             (self._checkpoints, self._keeping.checkpoint_days),
         ):
             old = due(ended, now, days)
-            for path in sorted(place.iterdir()) if place.is_dir() else ():
+            if not old:
+                continue
+            files, root = fsspec.core.url_to_fs(place)
+            try:
+                paths = sorted(files.ls(root, detail=False))
+            except OSError:
+                continue  # nothing was ever written there, or it is out of reach
+            for path in paths:
                 # run directories have quoted names, checkpoints plain ones; ids need no quotes
-                if unquote(path.name) in old and not self._over.is_set():
-                    shutil.rmtree(path, ignore_errors=True)  # what cannot be removed stays
-                    removed.append(path)
+                name = unquote(path.rstrip("/").rpartition("/")[2])
+                if name in old and not self._over.is_set():
+                    with suppress(OSError):
+                        files.rm(path, recursive=True)
+                        removed.append(path)
         return removed

@@ -126,7 +126,7 @@ class Service:
         self.engine.post(lambda: asides.agree(self.engine, self.launcher.slots()))
         self.board.fill(self.brain.state)
         self._pruning = Pruning(
-            options.keeping, self.dir.runs, self.dir.checkpoints, self._ended, self.clock.now
+            options.keeping, self.dir.runs, self.engine.checkpoints, self._ended, self.clock.now
         )
         self._thread.start()
         self._pruning.start()

@@ -40,9 +40,10 @@ POLL_SECONDS = 0.1
 async def submit(new: NewJob, service: TheService, user: TheUser) -> Submitted:
     """Queue a job. The answer comes when it is safe: it will run, whatever happens."""
     slots = len(service.launcher.slots())
-    least = new.gpus or new.min_gpus
+    size = new.gpus or _own_size(new)
+    least = size or new.min_gpus
     if least > slots:
-        field = "gpus" if new.gpus else "min_gpus"
+        field = "gpus" if size else "min_gpus"
         raise InvalidJobError(new.name or "new", f"{field} {least} is more than the {slots} here")
     name = new.name or _name_of(new.command)
     job = Job(
@@ -53,8 +54,8 @@ async def submit(new: NewJob, service: TheService, user: TheUser) -> Submitted:
         command=tuple(new.command),
         priority=new.priority,
         min_gpus=least,
-        max_gpus=new.gpus or new.max_gpus,
-        requested_gpus=new.gpus or max(new.requested_gpus, new.min_gpus),
+        max_gpus=size or new.max_gpus,
+        requested_gpus=size or max(new.requested_gpus, new.min_gpus),
         requested_batch=new.batch,
         epochs=new.epochs,
         stop=StopRule(
@@ -195,6 +196,13 @@ async def log(
         "X-Over": str(over and chunk.next >= chunk.end).lower(),
     }
     return Response(chunk.data, media_type="application/octet-stream", headers=headers)
+
+
+def _own_size(new: NewJob) -> int | None:
+    """Of a script that is known not to join: as many as it was to have, for good."""
+    if new.elastic is not False:
+        return None
+    return min(max(new.requested_gpus, new.min_gpus), new.max_gpus or new.requested_gpus)
 
 
 def _alive(service: Service, job: str, launch: str) -> bool:

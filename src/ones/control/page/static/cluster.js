@@ -28,10 +28,13 @@ export function showCluster(cluster) {
   if (focused) place.querySelector(`[data-slot="${CSS.escape(focused)}"] a`)?.focus();
   const busy = cluster.slots.filter((slot) => slot.owner !== null).length;
   const foreign = cluster.slots.filter((slot) => slot.used_by.length).length;
+  const aside = cluster.slots.filter((slot) => slot.aside && !slot.used_by.length).length;
   const words = [`${busy} of ${cluster.slots.length} in use`];
   if (foreign) words.push(`${foreign} used by others`);
+  if (aside) words.push(`${aside} set aside`);
   words.push(`${cluster.running} ${cluster.running === 1 ? "job runs" : "jobs run"}`, `${cluster.waiting} wait`);
   setText($("map-summary"), words.join(" · "));
+  $("map-hint").hidden = !aside;
 }
 
 const heading = (name, state) => (state === undefined || state === "up" ? name : `${name}: ${state}`);
@@ -42,7 +45,7 @@ function tile(slot, state) {
   const [kind, title, more, mark] = described(slot, state);
   const node = el(
     "li",
-    { class: `slot ${kind}`, "data-slot": slot.id, title: [slot.id, slot.name].filter(Boolean).join(" · ") },
+    { class: `slot ${kind}`, "data-slot": slot.id, title: [slot.id, slot.name, slot.aside].filter(Boolean).join(" · ") },
     el("span", { class: "place" }, `${what} ${index}`, el("span", {}, mark)),
     el("span", { class: "job" }, slot.job ? el("a", { href: `/jobs/${encodeURIComponent(slot.job)}` }, title) : title),
     el("span", { class: "more" }, more),
@@ -55,11 +58,12 @@ function tile(slot, state) {
 function described(slot, state) {
   if (slot.owner !== null) {
     const batch = slot.batch ? `batch ${slot.batch}` : "";
-    const mark = slot.leaving ? "leaving" : "";
+    const mark = slot.leaving ? "leaving" : slot.aside ? "set aside" : "";
     const kind = (slot.job ? "busy" : "other") + (slot.leaving ? " leaving" : "");
     return [kind, slot.job ?? `a job of ${slot.owner}`, batch, mark];
   }
   if (slot.used_by.length) return ["foreign", "used by others", slot.used_by.join(", "), ""];
+  if (slot.aside) return ["foreign", "set aside", slot.aside, ""];
   if (state === "down") return ["down", "down", "", ""];
   if (state === "draining") return ["free", "draining", "no new jobs", ""];
   return ["free", "free", "", ""];
