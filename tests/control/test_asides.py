@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ones.control.live import nodes
 from ones.control.live.suspicion import Suspicion
-from ones.core.cluster import Gpu, NodeId
+from ones.control.store import Waiting
+from ones.core.cluster import Gpu, NodeId, NodeState
+from tests.control.test_clock import Wall, running
 from tests.control.world import World
 from tests.processes import wait_for
 
@@ -43,6 +47,20 @@ def test_one_who_does_well_there_speaks_for_it() -> None:
     assert not suspicion.died(A, "v")
     assert not suspicion.died(A, "w")
     assert suspicion.died(A, "u")
+
+
+def test_a_gpu_stays_aside_when_its_node_was_gone_and_comes_back(tmp_path: Path) -> None:
+    with running(tmp_path / "state", Wall()) as service:
+        node, gpu = NodeId("local"), Gpu(NodeId("local"), 1)
+        state, engine = service.brain.state, service.engine
+        safe = Waiting()
+        service.drain("local/1", "me", safe)
+        safe.wait(20)
+        engine.post(lambda: nodes.gone(engine, node))
+        wait_for(lambda: state.cluster.state_of(gpu) is NodeState.DOWN)
+        engine.post(lambda: nodes.came(engine, node))
+        wait_for(lambda: state.cluster.state_of(gpu) is NodeState.DRAINING)
+        assert state.cluster.state_of(Gpu(node, 0)) is NodeState.UP
 
 
 def slot(world: World, place: str) -> Any:  # noqa: ANN401

@@ -61,6 +61,12 @@ def agree(floor: Floor, slots: list[Slot]) -> None:
         floor.say(ev.GpuReturned(NOW, gpu))
 
 
+def say_again(floor: Floor, node: NodeId) -> None:
+    """A node is back: what is wrong with GPUs of it still is."""
+    for gpu in sorted(gpu for gpu in floor.asides if gpu.node == node):
+        floor.say(ev.GpuSetAside(NOW, gpu, _why(floor, gpu)))
+
+
 def drain(floor: Floor, node: NodeId, done: Done) -> None:
     floor.drained.add(node)
     floor.say(ev.NodeDraining(NOW, node), [_kept(floor)], done)

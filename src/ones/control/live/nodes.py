@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ones.control.live.asides import say_again
 from ones.control.live.floor import Floor
 from ones.control.live.jobs import NOW, Kind, LiveJob, gpu_of
 from ones.control.live.orders import forget, give_up_rescale
@@ -21,6 +22,7 @@ def came(floor: Floor, node: NodeId) -> None:
     floor.say(ev.NodeUp(NOW, node, gpus))
     if node in floor.drained:
         floor.say(ev.NodeDraining(NOW, node))
+    say_again(floor, node)
 
 
 def lost(floor: Floor, slot: str) -> None:

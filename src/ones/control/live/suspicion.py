@@ -12,6 +12,7 @@ from ones.core.cluster import Gpu
 
 IN_A_ROW = 3  # workers that died there since one did well
 JOBS = 2  # of so many jobs at least
+REMEMBERED = 1000  # jobs that have lost workers, the last ones
 
 
 @dataclass(slots=True)
@@ -23,6 +24,8 @@ class Suspicion:
         """A worker was lost. True: the GPU should not be used any more."""
         self._died.setdefault(gpu, []).append(job)
         self._places.setdefault(job, set()).add(gpu)
+        if len(self._places) > REMEMBERED:
+            self._places.pop(next(iter(self._places)))
         # who dies elsewhere, too, dies of itself
         blameless = [who for who in self._died[gpu] if self._places.get(who) == {gpu}]
         return len(blameless) >= IN_A_ROW and len(set(blameless)) >= JOBS
