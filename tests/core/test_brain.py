@@ -253,6 +253,25 @@ def test_a_worker_that_dies_costs_its_job_no_more_than_itself() -> None:
     assert (record.failures, record.losses) == (0, 1)
 
 
+def test_who_went_on_before_the_loss_was_told_need_not_do_so_again() -> None:
+    """A node is lost when nothing can run there any more: its jobs know of it long before."""
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1), gpu(2)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = brain.state.schedule
+    record = brain.state.records[A]
+    brain.handle(ev.Rescaled(2.0, A, Generation(1, 1), 0.5, (gpu(0), gpu(2))))
+    brain.handle(ev.WorkerLost(9.0, A, Generation(1, 1), gpu(1), "its node is gone"))
+    assert record.settled
+    assert record.held is not None
+    assert record.held.gpus == (gpu(0), gpu(2))
+    brain.handle(ev.WorkerLost(10.0, A, Generation(1, 1), gpu(2), "killed"))
+    assert not record.settled, "this one was among them"
+    brain.handle(ev.Rescaled(10.5, A, Generation(1, 2), 0.5, (gpu(0),)))
+    assert record.settled
+
+
 def test_a_job_whose_workers_all_die_is_tried_again_as_often_as_it_may() -> None:
     brain = Brain(Cluster.of(1), create("fifo"))
     brain.handle(ev.JobSubmitted(0.0, job(A, retries=1)))

@@ -31,6 +31,21 @@ def up(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: a free one.")] = None,
+    advertise: Annotated[
+        str | None, typer.Option(help="Address at which workers on other nodes reach it.")
+    ] = None,
+    launcher: Annotated[
+        str | None, typer.Option(help="Who places processes: local, ray or slurm.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Head of the Ray cluster.")
+    ] = None,
+    ray_slots: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Ray's resource that is one slot.")
+    ] = None,
+    ray_token: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The Ray cluster's token.")
+    ] = None,
     policy: Annotated[str | None, typer.Option(help="Which policy decides.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the policy.")] = None,
     database: Annotated[
@@ -59,6 +74,11 @@ def up(
         slots=slots,
         host=host,
         port=port,
+        advertise=advertise,
+        launcher=launcher,
+        ray_address=address,
+        ray_slots=ray_slots,
+        ray_token=str(ray_token.absolute()) if ray_token else None,
         policy=policy,
         seed=seed,
         database=database,

@@ -42,15 +42,19 @@ class Brain:
         # the engine must let us hear of it by then; a restored brain asks again at once
         self.wake_at = inf if state is None else state.now
 
-    def handle(self, event: Event) -> Plan:
-        """What to do now that this has happened. Most of the time: nothing."""
+    def handle(self, event: Event, *, decide: bool = True) -> Plan:
+        """What to do now that this has happened. Most of the time: nothing.
+
+        Without `decide` no policy is asked, only orders already decided may become possible: for
+        who tells many things at once and then asks, with `Woke`, once.
+        """
         state, policy = self.state, self.policy
         if not state.apply(event):
             return NOTHING
         policy.observe(event, state.view())
         actions = state.due_orders() if state.due else []
         kind = type(event)
-        asked = (
+        asked = decide and (
             kind in policy.decides_on
             or kind is Woke
             or (state.requeued and JobSubmitted in policy.decides_on)

@@ -128,12 +128,16 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """All workers of a generation train. `pause_seconds` is what the old ones stood still."""
+    """All workers of a generation train. `pause_seconds` is what the old ones stood still.
+
+    After a loss, `survivors` are those who go on: this may be known before the loss is, for a node
+    is lost only when nothing can run there any more."""
 
     at: float
     job: JobId
     generation: Generation
     pause_seconds: float
+    survivors: tuple[Gpu, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

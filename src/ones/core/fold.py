@@ -216,6 +216,7 @@ def _rescaled(tables: Tables, event: ev.Rescaled) -> bool:
     elif event.generation <= record.generation:
         return tables.drop("duplicate")
     record.reforming = False
+    record.formed = event.survivors
     record.generation = event.generation
     tables.due[record.id] = None
     return True

@@ -29,6 +29,7 @@ def stopped(tables: Tables, record: JobRecord) -> None:
     assert record.in_flight is not None
     record.generation = Generation(record.in_flight.plan)  # whatever is older is stale now
     record.in_flight, record.held, record.reforming = None, None, False
+    record.formed = ()
     if record.goal is None and record.ending is None:
         record.preemptions += 1
     tables.due[record.id] = None
@@ -65,7 +66,7 @@ def lose(
         # too few go by way of the queue: what is left of them can still save the work
         _too_few_left(tables, record, failed=failed and record.held is None, why=why)
         return
-    if gone.intersection(was_on):
+    if gone.intersection(record.formed or was_on):  # the others may have gone on already
         record.reforming = True
     if order is not None and order.allocation is not None:
         target = order.allocation.without(gone)
@@ -137,6 +138,7 @@ def abandon_start(tables: Tables, record: JobRecord, *, failed: bool, why: str =
 
 def back_to_queue(tables: Tables, record: JobRecord, *, failed: bool, why: str = "") -> None:
     record.held, record.in_flight, record.reforming = None, None, False
+    record.formed = ()
     record.ready.clear()
     record.failures += failed
     # it will resume from its last checkpoint, taken at the end of an epoch

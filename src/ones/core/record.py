@@ -64,6 +64,7 @@ class JobRecord:
     held: Allocation | None = None
     in_flight: InFlight | None = None
     reforming: bool = False  # some workers died, the others are finding one another
+    formed: tuple[Gpu, ...] = ()  # who went on after the last loss, as they said themselves
     found_fixed: bool = False  # its script did not join in time; the job says so, too
     withdrawn: bool = False  # what was prepared will not come; the engine has yet to hear it
     ending: Ending | None = None

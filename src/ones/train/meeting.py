@@ -15,10 +15,12 @@ import torch.distributed
 
 from ones.train.formation import Formation, node_of
 from ones.train.group import Group, GroupLostError
-from ones.train.roll_call import RollCall, StoreAddress, start_store
+from ones.train.roll_call import RollCall, StoreAddress, answers, start_store
 from ones.wire.environment import WorkerEnvironment
 
 CONNECT_SECONDS = 120.0
+#: no store is found for so long: the next node in the formation offers one
+TURN_SECONDS = 5.0
 
 
 class Meeting:
@@ -34,6 +36,7 @@ class Meeting:
         self._environment = environment
         self._on_started, self._on_hung = on_started, on_hung
         self._told: StoreAddress | None = None
+        self._offered: StoreAddress | None = None
         self._calls: RollCall | None = None
         self._gone: set[str] = set()
         self._groups: list[tuple[int, int]] = []
@@ -43,12 +46,17 @@ class Meeting:
     def told(self, address: str) -> None:
         """By the controller: for nodes that do not share a directory with the store."""
         with contextlib.suppress(ValueError):
-            self._told = StoreAddress.parse(address)
+            told = StoreAddress.parse(address)
+            calls, before, self._told = self._calls, self._told, told
+            moved = before is not None and told != before
+            if moved and calls is not None and calls.address != told and answers(told):
+                calls.close()  # two nodes offered one: the controller's word holds
 
     def calls(self, *, may_start: bool, patience: float = CONNECT_SECONDS) -> RollCall:
         """On the roll call of the living store; starts one where that is ours to do."""
         with self._lock:
-            until = time.monotonic() + patience
+            began = time.monotonic()
+            until = began + patience
             problem: OSError | None = None
             while not self._left and time.monotonic() < until:
                 if self._calls is not None and not self._calls.broken.is_set():
@@ -59,17 +67,30 @@ class Meeting:
                         return self._join(found)
                 except OSError as this:
                     problem = this
+                if not may_start and time.monotonic() > began + self._turn * TURN_SECONDS:
+                    self._offer()
                 time.sleep(0.05)
         raise GroupLostError(f"the job's store was not found: {problem or 'no address'}")
 
     def _address(self, may_start: bool) -> StoreAddress | None:
+        told, here = self._told, StoreAddress.read(self._environment.job_dir)
+        if told is not None and told != here and answers(told):
+            return told
         if may_start:
-            before = StoreAddress.read(self._environment.job_dir)
             address = start_store(self._environment.job_dir, self._environment.host)
-            if address != before:
+            if address != here:
                 self._on_started(address)
             return address
-        return StoreAddress.read(self._environment.job_dir) or self._told
+        # what was offered here counts only once the controller has said so: others may offer, too
+        return here if here != self._offered or here == told else None
+
+    def _offer(self) -> None:
+        """The node that should have started a store is gone, or the store with its node."""
+        with contextlib.suppress(OSError):
+            offered = start_store(self._environment.job_dir, self._environment.host)
+            if offered != self._offered:
+                self._offered = offered
+                self._on_started(offered)
 
     def _join(self, address: StoreAddress) -> RollCall:
         self._gone.clear()
@@ -92,14 +113,16 @@ class Meeting:
         with contextlib.suppress(GroupLostError):
             self.calls(may_start=self._alone_on_node)
 
-    #: set by the crew: all workers of the job are on this node
+    #: by the formation: all workers of the job are on this node; how many nodes come before it
     _alone_on_node = True
+    _turn = 0
 
     def place(self, formation: Formation) -> bool:
         """May we start a store for this formation?"""
-        nodes = {node_of(worker) for worker in formation.workers}
+        nodes = list(dict.fromkeys(map(node_of, formation.workers)))
         here = node_of(self._environment.worker)
-        self._alone_on_node = nodes == {here}
+        self._alone_on_node = nodes == [here]
+        self._turn = nodes.index(here) if here in nodes else len(nodes)
         return self._alone_on_node or node_of(formation.workers[0]) == here
 
     def _has_gone(self, worker: str, hangs: bool) -> None:

@@ -65,7 +65,7 @@ def start_store(job_dir: str, host: str, *, patience: float = 120.0) -> StoreAdd
     with open(Path(job_dir, "store.starting"), "w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         found = StoreAddress.read(job_dir)
-        if found is not None and _answers(found):
+        if found is not None and answers(found):
             return found
         with contextlib.suppress(FileNotFoundError):
             os.unlink(Path(job_dir, ADDRESS_FILE))
@@ -131,7 +131,8 @@ def _environment_of_the_job() -> dict[str, str]:
     return {**env, "ONES_OF_JOB": "1"}
 
 
-def _answers(address: StoreAddress) -> bool:
+def answers(address: StoreAddress) -> bool:
+    """Does a store live there?"""
     try:
         with socket.create_connection((address.host, address.calls), timeout=5.0):
             return True

@@ -77,6 +77,8 @@ def _take(
             worker.leaving = True
         case wire.StoreStarted():
             job.store = report.address
+            for launch in job.workers:  # who waits for it hears of it now
+                engine.mailbox.nudge(launch)
         case wire.Hung():
             other = job.on(gpu_of(report.worker))
             if other is not None:

@@ -37,6 +37,13 @@ class Mailbox:
                 return None
             return order
 
+    def nudge(self, launch: str) -> None:
+        """Whoever waits gets an answer now, order or not."""
+        with self._lock:
+            wake = self._waiting.pop(launch, None)
+        if wake is not None:
+            wake()
+
     def drop(self, launch: str) -> None:
         """The worker is gone."""
         with self._lock:

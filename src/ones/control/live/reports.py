@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from ones.control.live.jobs import NOW, LiveJob, LiveWorker
+from ones.control.live.jobs import NOW, LiveJob, LiveWorker, gpu_of
 from ones.core import events as ev
 from ones.core.job import Configuration, EndReason, Generation
 from ones.wire import messages as wire
@@ -68,7 +68,8 @@ def as_event(
                 at=at, job=job.id, generation=generation, max_local_batch=report.max_local_batch
             )
         case wire.Switched():
-            return ev.Rescaled(at, job.id, generation, report.pause_seconds)
+            left = tuple(map(gpu_of, report.members)) if generation.incarnation else ()
+            return ev.Rescaled(at, job.id, generation, report.pause_seconds, left)
         case wire.SwitchFailed():
             plan = report.plan or (job.pending.plan if job.pending else 0)
             return ev.RescaleFailed(at, job.id, Generation(plan), report.reason)

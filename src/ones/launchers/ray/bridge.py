@@ -44,8 +44,9 @@ from ones.launchers.ray.options import RayOptions
 LOOK_SECONDS = 1.0
 SETTLE_SECONDS = 30.0
 #: the head does not answer: Ray would end this process soon, so it ends itself and comes again
-HEAD_SECONDS = 20.0
+HEAD_SECONDS = 10.0
 CLOSE_SECONDS = 20.0
+STUCK_SECONDS = HEAD_SECONDS + 5.0
 
 
 class Bridge:
@@ -60,13 +61,16 @@ class Bridge:
         self.loop = asyncio.get_running_loop()
         self.word = secrets.token_hex(16)
         self._closing = False
+        self._beat = time.monotonic()
 
     async def run(self) -> None:
         await self._write_word()
         self.loop.add_reader(self._line.fileno(), self._receive)
         began = time.monotonic()
         settled = False
+        threading.Thread(target=self._end_if_stuck, daemon=True).start()
         while True:
+            self._beat = time.monotonic()
             await self._look_at_nodes()
             if not settled:
                 waiting = any(not link.told for link in self._links.values())
@@ -74,6 +78,13 @@ class Bridge:
                     settled = True
                     self.say({"event": "settled"})
             await asyncio.sleep(LOOK_SECONDS if settled else 0.05)
+
+    def _end_if_stuck(self) -> None:
+        """Ray blocks for ever, in calls that should not, when the raylet of this machine dies."""
+        while time.monotonic() < self._beat + STUCK_SECONDS:
+            time.sleep(1.0)
+        complain("stuck in Ray")
+        os._exit(5)
 
     async def _write_word(self) -> None:
         if self.options.shared:
@@ -130,6 +141,12 @@ class Bridge:
     def _add(self, link: Link) -> None:
         self._links[link.name] = link
         link.begin()
+
+    def look_at(self, task: asyncio.Task[None]) -> None:
+        """Nothing of this may fail without a word; whoever starts us again finds all as it is."""
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            complain(f"{task.get_coro()}: {problem!r}")
+            os._exit(4)
 
     # the launcher
 

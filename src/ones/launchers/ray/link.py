@@ -18,6 +18,7 @@ ANSWER_SECONDS = 5.0  # beyond what a poll waits
 CREATE_SECONDS = 60.0
 ROOM_SECONDS = 5.0
 RETRY_SECONDS = 0.3
+AGAIN_SECONDS = 10.0  # until a node that was not fit is looked at again
 #: clocks of two machines, and what a renewal takes
 MARGIN_SECONDS = 3.0
 
@@ -44,6 +45,7 @@ class Link:
         self._over: set[str] = set()
         self._version = 0
         self._trouble_since: float | None = None
+        self._cause = ""
         self._revoked_at: float | None = None
         self._requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._ending = False
@@ -51,7 +53,11 @@ class Link:
 
     def begin(self) -> None:
         loop = self._bridge.loop
-        self._tasks = [loop.create_task(self._follow()), loop.create_task(self._serve())]
+        self._tasks = [
+            loop.create_task(work) for work in (self._follow(), self._serve(), self._watch())
+        ]
+        for task in self._tasks:
+            task.add_done_callback(self._bridge.look_at)
 
     def ask(self, request: dict[str, Any]) -> None:
         self._requests.put_nowait(request)
@@ -66,15 +72,16 @@ class Link:
                 else:
                     await self._poll()
             except Exception as problem:
-                if not self._ending:
-                    await self._judge(problem)
+                self._in_trouble(problem)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _attach(self) -> None:
         """Find the manager or make one, and see whether the node is fit for work."""
         bridge, managers, node = self._bridge, self._bridge.managers, self._node
-        if node is None:
+        if node is None or not self.is_there:
             raise ConnectionError("it is not part of the cluster any more")
+        if self._revoked_at is not None:
+            raise ConnectionError("it was cut off for too long")
         await bridge.apart(lambda: managers.license(self.name))
         actor = await bridge.apart(lambda: managers.find(self.name))
         if actor is None:
@@ -120,7 +127,7 @@ class Link:
         """Looked at again when it is listed again, after a while."""
         self._bridge.say({"event": "unfit", "node": self.name, "cause": cause})
         self.told = True
-        self._bridge.loop.call_later(10.0, self._finish)
+        self._bridge.loop.call_later(AGAIN_SECONDS, self._finish)
         self._ending = True
         self._tasks[0].cancel()
 
@@ -132,7 +139,7 @@ class Link:
             self._actor.poll.remote(self._version, have, wait), wait + ANSWER_SECONDS
         )
         if self._revoked_at is not None or not answer["licensed"]:
-            await self._after_revocation(answer)
+            self._after_revocation(answer)
         else:
             self._well()
         self._version = answer["version"]
@@ -181,22 +188,36 @@ class Link:
             self._trouble_since = None
             self._bridge.say({"event": "well", "node": self.name})
 
-    async def _judge(self, problem: Exception) -> None:
+    def _in_trouble(self, problem: Exception) -> None:
         """Out of reach is not gone: what runs there may run on, until its lease is over."""
-        now = time.monotonic()
-        lease = self._bridge.options.lease_seconds
-        if self._trouble_since is None:
-            self._trouble_since = now
-            self._bridge.say({"event": "suspect", "node": self.name, "cause": _told(problem)})
+        if self._ending:
+            return
         if _is_dead(problem):
             self._actor = None  # made again, where the node is still there
-        if self._revoked_at is None and (not self.is_there or now > self._trouble_since + lease):
-            await self._bridge.apart(lambda: self._bridge.managers.revoke(self.name))
-            self._revoked_at = now
-        if self._revoked_at is not None and now > self._revoked_at + lease + MARGIN_SECONDS:
-            self._lost(_told(problem))
+        if self._trouble_since is None:
+            self._trouble_since = time.monotonic()
+            self._cause = _told(problem)
+            self._bridge.say({"event": "suspect", "node": self.name, "cause": self._cause})
 
-    async def _after_revocation(self, answer: dict[str, Any]) -> None:
+    async def _watch(self) -> None:
+        """Trouble that lasts: take the licence away, wait for the lease to run out, tell the loss.
+        Beside `_follow`, whose calls may take long just then."""
+        bridge, lease = self._bridge, self._bridge.options.lease_seconds
+        while not self.is_over:
+            await asyncio.sleep(RETRY_SECONDS)
+            if not self.is_there and not self._ending:
+                self._in_trouble(ConnectionError("Ray says that it is dead"))
+            if self._trouble_since is None:
+                continue
+            now = time.monotonic()
+            if self._revoked_at is None:
+                if not self.is_there or now > self._trouble_since + lease:
+                    await bridge.apart(lambda: bridge.managers.revoke(self.name))
+                    self._revoked_at = time.monotonic()
+            elif now > self._revoked_at + lease + MARGIN_SECONDS:
+                self._lost(self._cause)
+
+    def _after_revocation(self, answer: dict[str, Any]) -> None:
         """It answers again, and too late: as soon as nothing runs there, it is a new node."""
         if answer["licensed"]:
             return  # it has not noticed yet
@@ -210,7 +231,9 @@ class Link:
 
     def _finish(self) -> None:
         self.is_over = True
-        self._tasks[1].cancel()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
         while not self._requests.empty():
             number = self._requests.get_nowait()["n"]
             self._bridge.say({"n": number, "error": f"node {self.name} is lost"})
