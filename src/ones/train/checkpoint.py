@@ -57,6 +57,7 @@ class Checkpoints:
         return None
 
     def _all(self) -> list[tuple[Order, str]]:
+        self._fs.invalidate_cache()  # object stores remember listings; others write there, too
         try:
             paths = self._fs.ls(self._root, detail=False)
         except FileNotFoundError:
