@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from docs.reference.results import OVERHEAD_ROW_KEYS, RESCALE_ROW_KEYS
 from ones.lab import bench_overhead, bench_rescale
 from ones.lab.bench_moments import Step, Trace, pause_of_restart, pauses_in_place, read_trace
 from ones.lab.bench_overhead import more_percent
@@ -66,6 +68,10 @@ def test_an_interval_of_paired_ratios() -> None:
     assert high <= 10.0 + 1e-9
 
 
+def _plain(row: dict[str, Any]) -> set[str]:
+    return {key.removesuffix("_low").removesuffix("_high") for key in row}
+
+
 @pytest.mark.slow
 def test_a_tiny_job_is_paused_and_restarted() -> None:
     rows = bench_rescale.bench_rescale([0.3], repeats=1, chain=(1, 2, 1))
@@ -79,13 +85,15 @@ def test_a_tiny_job_is_paused_and_restarted() -> None:
         assert row["n"] == 1
         assert sum(row[part] for part in parts) == pytest.approx(row["pause_ms"], abs=50)
         assert row["rival_steps_lost"] == 0
+        assert _plain(row) == set(RESCALE_ROW_KEYS)
 
 
 @pytest.mark.slow
 def test_steps_of_two_workers_are_compared_with_ddp() -> None:
-    (row,) = bench_overhead.bench_overhead(["cnn"], [2], pairs=4, steps=3)
+    (row,) = bench_overhead.bench_overhead(["cnn"], [2], starts=2, pairs=2, steps=3)
     assert row["n"] == 4
     assert row["step_ms"] > 0
     assert row["rival_step_ms"] > 0
     assert row["overhead_percent_low"] <= row["overhead_percent"] <= row["overhead_percent_high"]
     assert 0 < row["elastic_us_per_step"] < 10_000
+    assert _plain(row) == set(OVERHEAD_ROW_KEYS)

@@ -37,6 +37,13 @@ def paper(
     processes: Annotated[
         int | None, typer.Option(help="Runs at a time; else as many as there are cores.")
     ] = None,
+    training: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="What `ones bench convergence --json` or `ones bench rescale --paper --json`"
+            " printed: its panels then show that. May be given several times."
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """Rebuild the paper's evaluation: one page with every figure and table, beside the paper's.
@@ -47,6 +54,7 @@ def paper(
     from ones.lab.kept import Kept, held
     from ones.lab.paper.design import FULL, QUICK, Design
     from ones.lab.paper.evaluation import carrying, evaluate, whole_plan, with_seeds
+    from ones.lab.paper.measured import measurements
     from ones.lab.paper.page import write_evaluation
     from ones.lab.pool import cores
 
@@ -60,18 +68,20 @@ def paper(
     except ImportError:
         raise WorldError("matplotlib is not installed (pip install 'ones[report]')") from None
 
+    measured = measurements(training or ())
     design = Design(with_seeds(QUICK if quick else FULL, seeds), first_seed)
     at_once = processes or cores()
     words = ["ones paper", *(["--quick"] if quick else [])]
     words += [] if seeds is None else [f"--seeds {seeds}"]
     words += [] if first_seed == 1000 else [f"--first-seed {first_seed}"]
+    words += [f"--training {path.name}" for path in training or ()]
     with held(out) as home:
         kept = Kept(home)
         plan = whole_plan(design, kept, at_once)
         say(f"plan: {plan} on {at_once} processes; kept in {home} as they finish")
         carry = carrying(kept, at_once, partial(progress_of_runs, "evaluating"))
         try:
-            evaluation = evaluate(design, kept, home, carry, at_once)
+            evaluation = evaluate(design, kept, home, carry, at_once, measured)
         except KeyboardInterrupt:
             raise InterruptedRunError(
                 f"interrupted; {len(kept):,} finished runs are in {home}:"
@@ -83,7 +93,7 @@ def paper(
     else:
         rows = [
             (panel.title, {True: "agrees", False: "differs", None: "-"}[panel.verdict.agrees],
-             "assumption" if panel.assumption else "")
+             "assumption" if panel.assumption else "measured" if panel.measured else "")
             for panel in evaluation.panels
         ]  # fmt: skip
         print_table(None, ["panel", "with the paper", ""], rows)

@@ -7,6 +7,7 @@ import resource
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ def framed(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "bench": name,
         "commit": _commit(),
         "load_average": round(os.getloadavg()[0], 2),
+        "measured_at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cores": len(os.sched_getaffinity(0)),
         "rows": rows,
     }
 

@@ -112,13 +112,16 @@ def bench_convergence(
         for case, found in zip(cases, waiting, strict=True):
             curves[case.name] = found.result()
             progress(f"{case.figure}: {case.name}")
-    rows = [
+    return rows_of(cases, curves), curves
+
+
+def rows_of(cases: Sequence[Case], curves: dict[str, list[Curve]]) -> list[dict[str, Any]]:
+    return [
         _workers_row(case, curves[case.name], curves[ONE_WORKER.name])
         if case.figure == "workers"
         else _jump_row(case, curves[case.name], curves[STEADY.name])
         for case in cases
     ]
-    return rows, curves
 
 
 def save_curves(file: Path, curves: dict[str, list[Curve]]) -> None:
@@ -197,7 +200,13 @@ def _jump_row(case: Case, curves: list[Curve], rival: list[Curve]) -> dict[str, 
         "rival": STEADY.name,
         "rival_peak_loss": round(beside, 4),
         "ratio": round(fmean(peaks) / beside, 2) if math.isfinite(fmean(peaks)) else None,
+        "losses": [_mean_or_none([curve[e]["loss"] for curve in curves]) for e in range(EPOCHS)],
     }
+
+
+def _mean_or_none(values: Sequence[float]) -> float | None:
+    mean = fmean(values)
+    return round(mean, 4) if math.isfinite(mean) else None
 
 
 def peak_loss(curve: Curve) -> float:

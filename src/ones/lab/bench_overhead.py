@@ -2,13 +2,15 @@
 
 Blocks of steps of both, in turns, in the same processes (`ones.train.bench.steps`). Judged by
 CPU time, added up over all workers: it hardly depends on what else the machine does. Wall
-time stands beside it.
+time stands beside it. The processes are started several times, as where their memory comes to
+lie makes a step of either side some percent slower or faster.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -25,7 +27,7 @@ from ones.errors import WorldError
 from ones.lab.bench_rivals import PATIENCE, one_thread
 from ones.lab.elastic_run import ElasticRun, Phase
 
-PAIRS = 40
+STARTS, PAIRS = 3, 20  # pairs of blocks of each start
 STEPS = {"cnn": 40, "transformer": 4, "mlp": 4}  # of a block: some tenths of a second
 MODELS, QUICK_MODELS = tuple(STEPS), ("cnn",)
 WORKERS, QUICK_WORKERS = (1, 2, 4), (1, 2)
@@ -36,6 +38,7 @@ def bench_overhead(
     models: Sequence[str] = MODELS,
     workers: Sequence[int] = WORKERS,
     *,
+    starts: int = STARTS,
     pairs: int = PAIRS,
     steps: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -43,7 +46,12 @@ def bench_overhead(
     rows = []
     for model in models:
         for count in workers:
-            rows.append(_row(model, count, *_measure(model, count, pairs, steps or STEPS[model])))
+            size = steps or STEPS[model]
+            found = [_measure(model, count, pairs, size) for _ in range(starts)]
+            table = {
+                name: np.concatenate([part[name] for part, _ in found]) for name in found[0][0]
+            }
+            rows.append(_row(model, count, table, fmean(cost for _, cost in found)))
             progress(f"{model}: {count} workers")
     return rows
 
@@ -116,6 +124,7 @@ def _row(model: str, workers: int, table: Pairs, cost: float) -> dict[str, Any]:
         "wall_overhead_percent_low": round(wall_low, 2),
         "wall_overhead_percent_high": round(wall_high, 2),
         "elastic_us_per_step": round(1e6 * cost, 1),
+        "load_average": round(os.getloadavg()[0], 1),
     }
 
 

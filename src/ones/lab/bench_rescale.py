@@ -8,6 +8,7 @@ go through the same sizes, 1 -> 2 -> 4 -> 2 -> 4 -> 1, in turns, in the same run
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import tempfile
 import threading
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from ones.errors import WorldError
@@ -99,11 +100,12 @@ def bench_rescale(
     """A row for each size, change and rival."""
     rows = []
     for megabytes in sizes:
-        model, table = Model.of(megabytes), Table()
+        model, table, loads = Model.of(megabytes), Table(), [os.getloadavg()[0]]
         for repeat in range(repeats):
             _measure(model, chain, table, with_torchrun=with_torchrun)
+            loads.append(os.getloadavg()[0])
             progress(f"{megabytes:g} MB: {repeat + 1} of {repeats}")
-        rows += _rows(megabytes, model, table)
+        rows += _rows(megabytes, model, table, fmean(loads))
     return rows
 
 
@@ -172,10 +174,12 @@ def _parts(pause: Pause, outcome: Outcome, number: int) -> dict[str, float]:
         "state": told["state"],
         "resume": max(0.0, pause.main - switched.pause_seconds),
         "background_connect": told["connect_in_background"],
+        "background_feed": told.get("fed_in_background", 0.0),  # newcomers, in steps of training
+        "optimizer_held": told.get("optimizer_held", 0.0),  # by it: makes those steps longer
     }
 
 
-def _rows(megabytes: float, model: Model, table: Table) -> list[dict[str, Any]]:
+def _rows(megabytes: float, model: Model, table: Table, load: float) -> list[dict[str, Any]]:
     rows = []
     for (way, before, after), rival in sorted(table.items()):
         if not way:
@@ -200,6 +204,7 @@ def _rows(megabytes: float, model: Model, table: Table) -> list[dict[str, Any]]:
                 "rival_until_stepped_ms": round(rival.ms(lambda p: p.until_stepped), 1),
                 "rival_steps_lost": round(median(pause.lost for pause in rival.pauses), 1),
                 "ratio": round(rival.ms() / ours.ms(), 1),
+                "load_average": round(load, 1),
             }
         )
     return rows

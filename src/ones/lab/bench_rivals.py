@@ -114,7 +114,8 @@ def restarts(
         ]
         codes = [wait() for wait in waits]
         if any(codes):
-            raise WorldError(f"a worker of the rival ended with {max(codes)}: {_last_words(home)}")
+            bad = next(code for code in codes if code)
+            raise WorldError(f"a worker of the rival ended with {bad}: {_last_words(home)}")
         hops.append(read_traces(home))
     return [(pause_of_restart(old, new), _parts(old, new)) for old, new in pairwise(hops)]
 

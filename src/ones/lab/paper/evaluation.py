@@ -10,8 +10,9 @@ from typing import Any
 from ones.lab.compare import Comparison, Failure, Plan, carry_out, records_of
 from ones.lab.grid import Cell
 from ones.lab.kept import Kept
-from ones.lab.paper import performance, predicted, scaling, training, traits
+from ones.lab.paper import performance, predicted, scaling, trained, training, traits
 from ones.lab.paper.design import SCHEDULERS, Depth, Design, is_oracle, missing, present, stronger
+from ones.lab.paper.measured import Measurement, measurements
 from ones.lab.paper.panel import Panel
 from ones.lab.tables import Record
 
@@ -42,6 +43,7 @@ class Evaluation:
                     "agrees": panel.verdict.agrees,
                     "sentence": panel.verdict.sentence,
                     "assumption": panel.assumption,
+                    "measured": panel.measured or None,
                 }
                 for panel in self.panels
             ],
@@ -57,7 +59,14 @@ def whole_plan(design: Design, kept: Kept, processes: int) -> Plan:
     return Plan.of(cells, kept, processes)
 
 
-def evaluate(design: Design, kept: Kept, home: Path, carry: Watching, processes: int) -> Evaluation:
+def evaluate(
+    design: Design,
+    kept: Kept,
+    home: Path,
+    carry: Watching,
+    processes: int,
+    measured: Mapping[str, Measurement] | None = None,
+) -> Evaluation:
     """In two parts: who is the stronger variant is known after the first."""
     first = _first(design)
     failures = list(carry(Plan.of(first, kept, processes)))
@@ -66,7 +75,10 @@ def evaluate(design: Design, kept: Kept, home: Path, carry: Watching, processes:
     leading, _ = _split(headline, standing)
     second = [*design.mechanisms(standing), *design.scaling(standing)]
     failures += carry(Plan.of(second, kept, processes))
-    panels = list(_panels(design, kept, standing, home / FIGURES))
+    panels = [
+        *_panels(design, kept, standing, home / FIGURES),
+        *_training(measurements() if measured is None else measured, home / FIGURES),
+    ]
     records = records_of([*first, *second], kept)
     return Evaluation(panels, Comparison(_once(records), failures), standing, leading)
 
@@ -107,10 +119,20 @@ def _panels(design: Design, kept: Kept, standing: Mapping[str, str], home: Path)
     prediction = predicted.prediction(records_of(design.prediction(), kept, "prediction"), home)
     if prediction is not None:
         yield prediction
+
+
+def _training(measured: Mapping[str, Measurement], home: Path) -> Iterator[Panel]:
+    """What was measured on real training, and else what the simulator assumes."""
     yield training.speed(home)
-    yield training.fixed_local_batch(home)
-    yield from training.growth(home)
-    yield training.overheads(home)
+    found = measured.get("convergence")
+    if found is None:
+        yield training.fixed_local_batch(home)
+        yield from training.growth(home)
+    else:
+        yield trained.fixed_local_batch(found, home)
+        yield from trained.growth(found, home)
+    pauses = measured.get("rescale")
+    yield training.overheads(home) if pauses is None else trained.overheads(pauses, home)
 
 
 def _split(

@@ -11,7 +11,7 @@ from ones.lab.compare import write, write_results
 from ones.lab.paper import claims
 from ones.lab.paper.design import Design
 from ones.lab.paper.evaluation import Evaluation
-from ones.lab.paper.panel import ASSUMPTION, Panel
+from ones.lab.paper.panel import Panel
 from ones.lab.tables import summary_of
 from ones.report import page as html
 
@@ -36,9 +36,10 @@ def _parts(evaluation: Evaluation, design: Design, command: str) -> Iterator[str
     depth, first = design.depth, design.first_seed
     yield html.paragraph(
         "Every figure and table of the evaluation of *Online Evolutionary Batch Size Orchestration"
-        " for Scheduling Deep Learning Workloads in GPU Clusters* (SC'21), simulated, beside what"
-        " the paper's text reports. Its images are not in the source that we have: where the text"
-        " has no number, there is none here.".replace("*", "")
+        " for Scheduling Deep Learning Workloads in GPU Clusters* (SC'21), simulated, or measured"
+        " on real training where the panel says so, beside what the paper's text reports. Its"
+        " images are not in the source that we have: where the text has no number, there is none"
+        " here.".replace("*", "")
     )
     yield html.paragraph("Rebuilt by:")
     yield html.command(command)
@@ -87,8 +88,7 @@ def _range(low: float | None, high: float | None) -> str:
 def _overview(panels: Sequence[Panel]) -> str:
     words = {True: "agrees", False: "differs", None: "-"}
     rows: list[list[html.Cell]] = [
-        [panel.title, words[panel.verdict.agrees], ASSUMPTION if panel.assumption else ""]
-        for panel in panels
+        [panel.title, words[panel.verdict.agrees], panel.tag] for panel in panels
     ]
     return html.contents([(p.anchor, p.title) for p in panels] + [("trust", "How far to trust it")]
                          ) + html.table(["panel", "with the paper", ""], rows)  # fmt: skip

@@ -9,6 +9,7 @@ from ones.lab.paper.claims import NO_NUMBER
 from ones.report import page as html
 
 ASSUMPTION = "restates an assumption of the simulator"
+MEASURED = "measured on real training"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,15 @@ class Panel:
     spread: str
     verdict: Verdict
     assumption: bool = False
+    measured: str = ""  # of real training: where, when, at which load
     parts: Sequence[str] = field(default_factory=tuple)  # figures and tables
 
+    @property
+    def tag(self) -> str:
+        return ASSUMPTION if self.assumption else MEASURED if self.measured else ""
+
     def html(self) -> Iterator[str]:
-        tag = ASSUMPTION if self.assumption else ""
-        yield html.heading(self.title, anchor=self.anchor, tag=tag)
+        yield html.heading(self.title, anchor=self.anchor, tag=self.tag)
         yield from self.parts
         yield html.told(
             [
@@ -46,6 +51,7 @@ class Panel:
                 ("Here", self.ours, ""),
                 ("n", self.n, ""),
                 ("Spread", self.spread, ""),
+                *([("Measured", self.measured, "")] if self.measured else []),
                 *(
                     ("Agreement" if i == 0 else "", part.sentence, part.mark)
                     for i, part in enumerate(self.verdict.parts or (self.verdict,))

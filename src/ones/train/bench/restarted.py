@@ -68,9 +68,18 @@ def main() -> None:
     if rank == 0:
         _save(args.checkpoint, model, optimizer, step)
         moments.note(rank, saved=time.monotonic())
-    dist.barrier()
-    dist.destroy_process_group()
+    _farewell(Path(args.out), rank, workers)
+
+
+def _farewell(home: Path, rank: int, workers: int) -> None:
+    """End together, and at once. Who closes its connections while another still reads may leave it
+    waiting for ever, and a barrier of the group cannot tell when its own last word has arrived."""
+    (home / f"{rank}.through").touch()
+    until = time.monotonic() + 60.0
+    while time.monotonic() < until and len(list(home.glob("*.through"))) < workers:
+        time.sleep(0.002)
     sys.stdout.flush()
+    os._exit(0)
 
 
 def _save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:

@@ -1,0 +1,135 @@
+"""Tables of `docs` from what `ones bench ... --json` printed: no figure is copied by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+Frame = Mapping[str, Any]  # what `ones bench NAME --json` prints
+
+
+def markdown(frames: Sequence[Frame]) -> str:
+    """Of one benchmark, possibly run in several parts; with when and under which load."""
+    rows = [row for frame in frames for row in frame["rows"]]
+    return "\n\n".join([*TABLES[frames[0]["bench"]](rows), *(_origin(frame) for frame in frames)])
+
+
+def _origin(frame: Frame) -> str:
+    at, cores = frame.get("measured_at", "date not noted"), frame.get("cores", "?")
+    return (
+        f"Measured {at} at commit {frame['commit']} on {cores} cores;"
+        f" load average at the end {frame['load_average']}."
+    )
+
+
+def _rescale(rows: Sequence[Row]) -> Iterable[str]:
+    """A line for each size and change, with all its rivals beside one another."""
+    rivals = [r for r in ("checkpoint", "zygote", "torchrun") if any(x["rival"] == r for x in rows)]
+    lines = []
+    for size, change in dict.fromkeys((row["parameter_mb"], row["change"]) for row in rows):
+        same = [r for r in rows if (r["parameter_mb"], r["change"]) == (size, change)]
+        by = {row["rival"]: row for row in same}
+        ours = same[0]
+        lines.append(
+            [
+                f"{size:g} MB", change, ours["n"],
+                f"{_ms(ours['pause_ms'])} ({_ms(ours['pause_ms_low'])} to"
+                f" {_ms(ours['pause_ms_high'])})",
+                _ms(ours["agree_ms"]), _ms(ours["state_ms"]), _ms(ours["resume_ms"]),
+                _ms(ours.get("background_feed_ms", 0.0)),
+                *(_beside(by.get(name)) for name in rivals),
+                ours.get("load_average", ""),
+            ]
+        )  # fmt: skip
+    yield _table(
+        ["parameters", "workers", "n", "pause ms (lowest to highest)", "agree", "state", "resume",
+         "fed before, in the background", *(f"{name} ms (ratio)" for name in rivals), "load"],
+        lines,
+    )  # fmt: skip
+
+
+def _beside(rival: Row | None) -> str:
+    if rival is None:
+        return ""
+    ratio = rival["ratio"]
+    return (
+        f"{_ms(rival['rival_pause_ms'])} ({ratio:.1f}x)"
+        if ratio < 10
+        else (f"{_ms(rival['rival_pause_ms'])} ({ratio:,.0f}x)")
+    )
+
+
+def _overhead(rows: Sequence[Row]) -> Iterable[str]:
+    yield _table(
+        ["model", "workers", "pairs", "CPU ms per step", "DDP", "more, CPU (95 %)",
+         "more, wall (95 %)", "elastic µs per step", "load"],
+        [
+            [
+                row["model"], row["workers"], row["n"],
+                f"{row['step_ms']:.2f}", f"{row['rival_step_ms']:.2f}",
+                _percent(row, "overhead_percent"), _percent(row, "wall_overhead_percent"),
+                f"{row['elastic_us_per_step']:.0f}", row.get("load_average", ""),
+            ]
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+def _convergence(rows: Sequence[Row]) -> Iterable[str]:
+    yield _table(
+        ["workers x local batch", "reached it", "epochs", "x one worker"],
+        [
+            [
+                row["case"], f"{row['reached']} of {row['n']}",
+                f"{row['epochs_to_target']:.1f} ({row['epochs_to_target_low']:.0f} to"
+                f" {row['epochs_to_target_high']:.0f})",
+                f"{row['ratio']:.1f}",
+            ]
+            for row in rows
+            if row["figure"] == "workers"
+        ],
+    )  # fmt: skip
+    yield _table(
+        ["growth", "loss before", "highest loss after (lowest to highest)", "x steady",
+         "epochs to recover", "accuracy at the end"],
+        [
+            [
+                row["case"], _loss(row["loss_before"]),
+                f"{_loss(row['peak_loss'])} ({_loss(row['peak_loss_low'])} to"
+                f" {_loss(row['peak_loss_high'])})",
+                "diverged" if row["ratio"] is None else f"{row['ratio']:.1f}",
+                f"{row['epochs_to_recover']:.1f}", f"{100 * row['final_accuracy']:.1f} %",
+            ]
+            for row in rows
+            if row["figure"] == "jump"
+        ],
+    )  # fmt: skip
+
+
+TABLES: Mapping[str, Callable[[Sequence[Row]], Iterable[str]]] = {
+    "rescale": _rescale,
+    "overhead": _overhead,
+    "convergence": _convergence,
+}
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    rows = [heads, ["---"] * len(heads), *lines]
+    return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)
+
+
+def _ms(value: float) -> str:
+    """
+    >>> _ms(0.23), _ms(17.4), _ms(5206.3)
+    ('0.2', '17', '5,206')
+    """
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def _loss(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.3f}"
+
+
+def _percent(row: Row, key: str) -> str:
+    return f"{row[key]:+.1f} % ({row[f'{key}_low']:+.1f} to {row[f'{key}_high']:+.1f})"
