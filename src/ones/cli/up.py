@@ -104,18 +104,18 @@ def up(
 
         serve(replace(found.settings, policy=chosen), show)
         return
-    address = background.start(service, chosen)
+    reached = background.start(service, chosen)
     from ones.cli.client import Client
 
     # this one, whatever ONES_URL says
     token = StateDir.of(service.state).read_token() or ""
-    client = Client(address.url, token, service.tls_certificate)
+    client = Client(reached.url, token, service.tls_certificate)
     cluster = client.get("/api/cluster")
     unused = tuple(
         f"{s['id']} ({', '.join(s['used_by'])})" for s in cluster["slots"] if s["used_by"]
     )
     link = client.post("/api/link")["url"]
-    show(Ready(address.url, link, len(cluster["slots"]) - len(unused), unused))
+    show(Ready(reached.url, link, len(cluster["slots"]) - len(unused), unused))
 
 
 def down(
