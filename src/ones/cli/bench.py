@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ones.cli.output import JSON_HELP, print_json, print_table, say
-from ones.errors import InvalidSettingError
+from ones.errors import InvalidSettingError, UnknownNameError
 
 bench = typer.Typer(
     no_args_is_help=True, help="Measure speed; each figure against a named rival in the same run."
@@ -202,6 +203,107 @@ def overhead(
     heads = ["model", "workers", "n", "CPU ms/step", "DDP ms/step", "more %", "95 % high",
              "wall more %", "elastic us/step"]  # fmt: skip
     print_table("step of an elastic job", heads, [[row[c] for c in columns] for row in rows])
+
+
+@bench.command()
+def fidelity(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Three jobs on three slots: that it runs, not how true.")
+    ] = False,
+    policies: Annotated[
+        str | None, typer.Option(help="Only these, as ones,fifo; ones re-scales in place.")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep run logs and state directories here.")
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The table as docs/fidelity.md has it.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """The simulator against real processes: the same paced jobs, and the error of each job.
+
+    Takes about a quarter of an hour; leave the machine alone meanwhile.
+
+    Example: ones bench fidelity --policies ones,fifo
+    """
+    from ones.cli.client import Client
+    from ones.lab.bench import framed
+    from ones.lab.bench_fidelity import RUNS, bench_fidelity
+
+    chosen = None
+    if policies is not None:
+        known = dict(RUNS)
+        chosen = [(name, _one_of("policies", name, known)) for name in policies.split(",")]
+    rows = bench_fidelity(Client, quick=quick, runs=chosen, keep=keep, progress=say)
+    if json:
+        print_json(framed("fidelity", rows))
+        return
+    columns = ["case", "n", "mean_jct_seconds", "simulated_mean_jct_seconds",
+               "mean_jct_error_percent", "mean_job_error_percent", "max_job_error_percent",
+               "rescales", "simulated_rescales", "preemptions", "restarts", "losses"]  # fmt: skip
+    heads = ["case", "jobs", "mean JCT s", "simulated s", "error %", "mean job error %",
+             "max job error %", "re-scales", "simulated", "preemptions", "restarts",
+             "lost workers"]  # fmt: skip
+    table = [[row[c] for c in columns] for row in rows if "policy" in row]
+    if markdown:
+        print_markdown(heads, table)
+        return
+    print_table("simulator against life", heads, table)
+    for row in rows:
+        if row["case"] == "order":
+            print("live:     ", " < ".join(row["live_order"]))
+            print("simulated:", " < ".join(row["simulated_order"]))
+
+
+@bench.command()
+def control(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A little of everything: that it runs, not how fast.")
+    ] = False,
+    policy: Annotated[str, typer.Option(help="Which policy decides.")] = "ones",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The table as docs/operations.md has it.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """The live service: submissions, first steps, decisions, restarts, CPU and memory.
+
+    Takes about five minutes; leave the machine alone meanwhile.
+
+    Example: ones bench control --quick
+    """
+    from ones.cli.client import Client
+    from ones.lab.bench import framed
+    from ones.lab.bench_control import FULL, QUICK, bench_control
+    from ones.policies import settings_of
+
+    settings_of(policy)  # refuses what nobody knows
+    rows = bench_control(Client, QUICK if quick else FULL, policy=policy, progress=say)
+    if json:
+        print_json(framed("control", rows))
+        return
+    told = ("case", "policy")
+    heads, table = ["case", "what", "value"], []
+    for row in rows:
+        table += [[row["case"], key, value] for key, value in row.items() if key not in told]
+    if markdown:
+        print_markdown(heads, table)
+    else:
+        print_table("the live service", heads, table)
+
+
+def print_markdown(heads: list[str], rows: list[list[object]]) -> None:
+    print("|", " | ".join(heads), "|")
+    print("|", " | ".join("---" for _ in heads), "|")
+    for row in rows:
+        print("|", " | ".join("" if value is None else str(value) for value in row), "|")
+
+
+def _one_of(option: str, name: str, known: Mapping[str, str]) -> str:
+    if name not in known:
+        raise UnknownNameError(f"value of --{option}", name, known)
+    return known[name]
 
 
 CONVERGENCE_TITLES = {

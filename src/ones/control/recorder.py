@@ -20,11 +20,19 @@ from ones.core.plan import Plan
 from ones.core.policy import Policy
 from ones.core.state import State
 from ones.errors import UserError, WorldError
-from ones.runlog import VERSION, Header, decode, encode, tail_limit
+from ones.runlog import VERSION, Header, decode, encode
 from ones.runlog.encoding import decode_outcome, decode_snapshot, encode_saved
 from ones.wire.codec import CodecError, parse
 
 HEADER = "header"
+#: taking in an event again costs a policy that searches about a millisecond, a snapshot 20 to 30
+#: (80 jobs): a restart is to take seconds
+LEAST_TAIL, TAIL_PER_JOB = 2000, 4
+
+
+def tail_of_service(live_jobs: int) -> int:
+    """A longer tail of the log than this is worth a snapshot."""
+    return max(LEAST_TAIL, TAIL_PER_JOB * live_jobs)
 
 
 class Recorder:
@@ -39,7 +47,7 @@ class Recorder:
         number: int,
         snapshot_number: int = 0,
         ended_written: int = 0,
-        limit: Callable[[int], int] = tail_limit,
+        limit: Callable[[int], int] = tail_of_service,
     ) -> None:
         self._store, self._brain, self._limit = store, brain, limit
         self.number = number  # of the last entry
@@ -137,7 +145,7 @@ def _header(store: Store) -> Header | None:
 
 
 def recover(
-    store: Store, header: Header, policy: Policy, limit: Callable[[int], int] = tail_limit
+    store: Store, header: Header, policy: Policy, limit: Callable[[int], int] = tail_of_service
 ) -> tuple[Brain, Recorder]:
     """The brain as it was, and the recorder that goes on where the log ends."""
     number, ended, state = 0, 0, None

@@ -28,6 +28,8 @@ from ones.workload.trace import Incident, Trace
 
 #: steps after which a job reports its speed in a new configuration
 MEASURED_STEPS = 20
+#: seconds until a worker is looked for again that is to be killed
+KILL_RETRY = 0.2
 #: a policy that asks to be woken so often in a row, with nothing else happening, is idling
 IDLE_WAKES = 10_000
 _ACCURACY, _SPEED, _NOISE, _STEP = 1, 2, 3, 4  # what a random number is for
@@ -60,7 +62,7 @@ class SimEngine:
         seed: int = 0,
         kills: Sequence[tuple[float, JobId]] = (),
     ) -> None:
-        """`kills`: when a job loses one worker, the last of its allocation."""
+        """`kills`: from when on a job loses its last worker, as soon as it trains with two."""
         self._elastic = mechanism == "elastic"
         self._physics = physics
         self._seed = seed
@@ -434,13 +436,15 @@ class SimEngine:
 
     def _kill(self, name: JobId) -> None:
         job = self._jobs.get(name)
-        if job is None or job.held is None or job.finishing:
+        if job is None or job.finishing:
             return
-        gpu = job.held.gpus[-1]
+        if job.allocation is None or job.pending is not None or job.allocation.n_gpus < 2:
+            self._at(self.now + KILL_RETRY, job, _ALWAYS, lambda job: self._kill(job.job.id))
+            return
+        gpu = job.allocation.gpus[-1]
         del self._on[gpu]
         job.present.discard(gpu)
-        newest = job.pending.generation if job.pending else job.generation
-        self._say(ev.WorkerLost(self.now, name, newest, gpu, "killed"))
+        self._say(ev.WorkerLost(self.now, name, job.generation, gpu, "killed"))
         self._lose(job, [gpu])
 
     def _lose(self, job: Trainee, gpus: list[Gpu]) -> None:

@@ -1,0 +1,45 @@
+"""The paced job of `ones bench fidelity`: real workers, real all-reduce, and sleep for arithmetic.
+
+A step sleeps as long as its samples would take on a device of their own, then goes the whole
+way of a real one. So eight workers are eight devices even where there are two cores. Gradients
+are zero, so that nobody learns a gradient noise; the loss falls from epoch to epoch as told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import ones
+from ones.lab.bench_fidelity_trace import loss_in
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--samples", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--max-local-batch", type=int, required=True)
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--fixed", type=float, required=True, help="seconds of a micro-batch")
+    parser.add_argument("--per-sample", type=float, required=True, help="and of each sample")
+    args = parser.parse_args()
+    model = nn.Linear(16, 16, bias=False)
+    job = ones.join(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        TensorDataset(torch.zeros(args.samples, 1)),
+        batch_size=args.batch,
+        max_local_batch=args.max_local_batch,
+    )
+    for epoch in job.epochs(args.epochs):
+        for (x,) in job.batches():
+            time.sleep(args.fixed + args.per_sample * len(x))
+            job.step(0.0 * model.weight.sum() + loss_in(epoch))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""A job that is through while an order for it is on its way: its end waits for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ones.control.clock import Clock
+from ones.control.live.departures import done
+from ones.control.live.engine import LiveEngine, Surroundings
+from ones.control.live.jobs import Kind, LiveJob, LiveWorker, Pending
+from ones.control.live.orders import begin
+from ones.control.recorder import recover
+from ones.control.store import Store
+from ones.control.submission import Submission
+from ones.control.tokens import JobTokens
+from ones.core import events as ev
+from ones.core.cluster import Gpu, NodeId
+from ones.core.job import JobId
+from ones.core.plan import Rescale
+from ones.core.schedule import Allocation
+from ones.launchers.devices import cpu_slots
+from ones.launchers.local import LocalLauncher
+from ones.policies import create
+from tests.control.test_hearing import HEADER
+
+A = JobId("a-1")
+GPUS = [Gpu(NodeId("n0"), index) for index in range(3)]
+OLD, NEW = 4, 7  # plans
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[LiveEngine]:
+    store = Store(f"sqlite:///{tmp_path}/ones.db")
+    brain, recorder = recover(store, HEADER, create("fifo"))
+    launcher = LocalLauncher(tmp_path / "runs", cpu_slots("n0", 3))
+    launcher.open(lambda event: None)
+    yield LiveEngine(
+        brain.state,
+        Surroundings(
+            store=store, recorder=recorder, launcher=launcher, clock=Clock(),
+            tokens=JobTokens(b"key"), url="http://127.0.0.1:1", checkpoints=tmp_path,
+        ),
+    )  # fmt: skip
+    launcher.close(kill=True)
+    store.close()
+
+
+def job_with(*plans: int) -> LiveJob:
+    """One worker for each, launched by that plan."""
+    job = LiveJob(A, Submission(name="a", argv=("-",), cwd="/"))
+    for plan, gpu in zip(plans, GPUS, strict=False):
+        job.workers[f"{A}~{plan}~{gpu}"] = LiveWorker(f"{A}~{plan}~{gpu}", (gpu,), plan)
+    return job
+
+
+def test_newcomers_that_were_on_their_way_are_not_waited_for(engine: LiveEngine) -> None:
+    job = engine.jobs[A] = job_with(OLD, OLD, NEW)
+    job.pending = Pending(Kind.RESCALE, NEW, Allocation.even(GPUS, 6))
+    first, second, _ = job.workers.values()
+    assert not done(engine, job, first)
+    assert done(engine, job, second)
+    assert job.ended
+
+
+def test_who_trains_with_the_others_is_waited_for(engine: LiveEngine) -> None:
+    job = engine.jobs[A] = job_with(OLD, NEW)  # the switch to the second one is over
+    first, second = job.workers.values()
+    assert not done(engine, job, first)
+    assert done(engine, job, second)
+
+
+def test_slots_of_an_order_that_came_too_late_are_given_back(engine: LiveEngine) -> None:
+    job = engine.jobs[A] = job_with(OLD)
+    job.ended = True
+    begin(engine, Rescale(A, Allocation.even(GPUS, 6)), NEW)
+    left = [out.event for out in engine.out]
+    assert [event.gpu for event in left if isinstance(event, ev.WorkerLeft)] == GPUS[1:]
+    assert not any(plan == NEW for plan in (w.plan for w in job.workers.values()))
