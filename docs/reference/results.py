@@ -104,6 +104,10 @@ RESCALE_ROW_KEYS = {
     "background_connect_ms": ("ms", "connecting the next group while training went on"),
     "background_feed_ms": ("ms", "sending state to newcomers while training went on"),
     "optimizer_held_ms": ("ms", "by which the steps meanwhile became longer, in all"),
+    "slowed_ms": (
+        "ms",
+        "by which all steps before took longer: newcomers start on the same CPUs and are fed",
+    ),
     "until_stepped_ms": ("ms", "until the first step with the new workers is complete"),
     "rival": ("", "`checkpoint`, `zygote` or `torchrun`"),
     "rival_n": ("", "changes of the rival"),

@@ -32,6 +32,14 @@ def test_the_longest_pause_of_those_who_stay_counts() -> None:
     assert pause.until_stepped == pytest.approx(2.5 - 1.1)
 
 
+def test_steps_that_took_longer_while_a_change_was_prepared_are_added_up() -> None:
+    ends = [1.0, 2.0, 3.0, 4.0, 5.5, 7.0, 8.25]  # usually a second each
+    steps = [(1, n, end - 0.9, end) for n, end in enumerate(ends, 1)]
+    alone = trace(0, (4, 0, 0.0, 0.1), *steps, (2, 8, 8.3, 9.0))
+    change = next(p for p in pauses_in_place([alone]) if p.after == 2)
+    assert change.slowed == pytest.approx(0.5 + 0.5 + 0.25)
+
+
 def test_a_change_that_not_all_have_written_does_not_count_yet() -> None:
     stays = trace(0, (2, 1, 0.0, 1.0), (4, 2, 1.5, 2.0))
     assert pauses_in_place([stays, trace(1, (2, 1, 0.0, 1.1))]) == []

@@ -21,8 +21,8 @@ def pause(size: float, change: str, rival: str, ours: float, theirs: float) -> d
     return {
         "case": f"{size:g} MB {change}", "parameter_mb": size, "change": change, "n": 2,
         "pause_ms": ours, "pause_ms_low": ours / 2, "pause_ms_high": 2 * ours,
-        **{f"{part}_ms": 1.0 for part in parts}, "rival": rival, "rival_pause_ms": theirs,
-        "ratio": theirs / ours, "load_average": 0.5,
+        **{f"{part}_ms": 1.0 for part in parts}, "slowed_ms": 3.0,
+        "rival": rival, "rival_pause_ms": theirs, "ratio": theirs / ours, "load_average": 0.5,
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Pause:
     at: float  # when the last old step ended
     main: float  # `seconds` of the first worker alone
     lost: int = 0  # steps that were made and have to be made again
+    slowed: float = 0.0  # by which the steps before took longer, as the change was prepared
 
 
 def read_traces(directory: Path) -> list[Trace]:
@@ -80,9 +82,25 @@ def pauses_in_place(traces: list[Trace]) -> list[Pause]:
                 until_stepped=max(first.end for first in firsts) - at,
                 at=at,
                 main=main[1].begin - main[0].end,
+                slowed=_slowed(next(t for t in traces if main[0] in t.steps), main[0]),
             )
         )
     return found
+
+
+def _slowed(trace: Trace, last: Step) -> float:
+    """Over all steps with the same workers up to the last: beyond the usual length, which is the
+    median of the first half of them. Next to nothing is noise, and may be negative."""
+    place = trace.steps.index(last)
+    first = place
+    while first > 0 and trace.steps[first - 1].workers == last.workers:
+        first -= 1
+    lengths = [b.end - a.end for a, b in pairwise(trace.steps[first : place + 1])]
+    half = len(lengths) // 2
+    if half == 0:
+        return 0.0
+    usual = median(lengths[:half])
+    return sum(length - usual for length in lengths[half:])
 
 
 def pause_of_restart(old: list[Trace], new: list[Trace]) -> Pause:

@@ -166,13 +166,14 @@ def in_place(
 
 def _parts(pause: Pause, outcome: Outcome, number: int) -> dict[str, float]:
     """Of the first worker's pause; what happened in the background is told beside it."""
-    switched = outcome.switches[number][1]
-    told = switched.parts
+    told = outcome.switches[number][1].parts
+    left = max(0.0, pause.main - told["state"])
+    agree = min(told["wait"] + told["agree"], left)  # it begins before the script has its step back
     return {
-        "agree": told["wait"] + told["agree"],
+        "agree": agree,
         "connect": 0.0,  # the next group is there before all agree
         "state": told["state"],
-        "resume": max(0.0, pause.main - switched.pause_seconds),
+        "resume": left - agree,
         "background_connect": told["connect_in_background"],
         "background_feed": told.get("fed_in_background", 0.0),  # newcomers, in steps of training
         "optimizer_held": told.get("optimizer_held", 0.0),  # by it: makes those steps longer
@@ -196,6 +197,7 @@ def _rows(megabytes: float, model: Model, table: Table, load: float) -> list[dic
                 "pause_ms_low": round(min(seconds), 2),
                 "pause_ms_high": round(max(seconds), 2),
                 **ours.parts_ms(""),
+                "slowed_ms": round(ours.ms(lambda pause: pause.slowed), 1),
                 "until_stepped_ms": round(ours.ms(lambda pause: pause.until_stepped), 1),
                 "rival": way,
                 "rival_n": len(rival.pauses),

@@ -29,7 +29,7 @@ def _rescale(rows: Sequence[Row]) -> Iterable[str]:
     lines = []
     for size, change in dict.fromkeys((row["parameter_mb"], row["change"]) for row in rows):
         same = [r for r in rows if (r["parameter_mb"], r["change"]) == (size, change)]
-        by = {row["rival"]: row for row in same}
+        by = {row["rival"]: row for row in reversed(same)}  # of several results the first counts
         ours = same[0]
         lines.append(
             [
@@ -37,14 +37,15 @@ def _rescale(rows: Sequence[Row]) -> Iterable[str]:
                 f"{_ms(ours['pause_ms'])} ({_ms(ours['pause_ms_low'])} to"
                 f" {_ms(ours['pause_ms_high'])})",
                 _ms(ours["agree_ms"]), _ms(ours["state_ms"]), _ms(ours["resume_ms"]),
-                _ms(ours.get("background_feed_ms", 0.0)),
+                _ms(ours["background_feed_ms"]), _ms(ours["slowed_ms"]),
                 *(_beside(by.get(name)) for name in rivals),
                 ours.get("load_average", ""),
             ]
         )  # fmt: skip
     yield _table(
         ["parameters", "workers", "n", "pause ms (lowest to highest)", "agree", "state", "resume",
-         "fed before, in the background", *(f"{name} ms (ratio)" for name in rivals), "load"],
+         "fed before, in the background", "steps before longer by",
+         *(f"{name} ms (ratio)" for name in rivals), "load"],
         lines,
     )  # fmt: skip
 
