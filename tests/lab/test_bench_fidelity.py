@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ones.cli.client import Client
 from ones.core.cluster import Cluster
+from ones.core.events import NodeUp
 from ones.core.job import JobId, SwitchCost
-from ones.lab.bench_fidelity import RUNS, _order, bench_fidelity
+from ones.lab.bench_fidelity import RUNS, _folded, _order, bench_fidelity
 from ones.lab.bench_fidelity_measure import Calibration, Watch
 from ones.lab.bench_fidelity_sim import PacedPhysics, simulate
 from ones.lab.bench_fidelity_trace import calibration_trace, measured_trace, submission
 from ones.policies import create
-from ones.runlog import VERSION, Header, LogWriter, RunLog
+from ones.runlog import VERSION, Header, LogWriter, RunLog, decode, encode
 from ones.sim import Simulator
 from ones.sim.physics import SwitchTimes
+from ones.sim.recorded import RecordedPhysics
+from ones.workload.recorded import read_recording
+from ones.workload.trace import RecordedTraining
 
 TIMES = SwitchTimes(
     first_start=4.0, newcomer=1.2, regroup=0.03, rescale=0.08, restart=3.1, notice=0.15, leave=0.25,
@@ -26,7 +31,7 @@ TRUTH = Calibration(TIMES, ((1, 0.004), (8, 0.018)), {})
 SLOTS = 8
 
 
-def recorded(path: Path, *, in_place: bool) -> RunLog:
+def recorded(path: Path, *, in_place: bool, kill: bool = True) -> RunLog:
     """The calibration trace, as if it had been run where the truth is."""
     trace, cluster = calibration_trace(), Cluster.of(SLOTS, SLOTS)
     header = Header(
@@ -36,7 +41,7 @@ def recorded(path: Path, *, in_place: bool) -> RunLog:
     simulator = Simulator(
         trace.simulated(), cluster, create("equi", seed=0), mechanism="elastic", in_place=in_place,
         physics=lambda training: PacedPhysics(training, TRUTH),
-        kills=[(kill.at, JobId(kill.job)) for kill in trace.kills],
+        kills=[(k.at, JobId(k.job)) for k in trace.kills if kill],
     )  # fmt: skip
     with LogWriter(path, header) as log:
         simulator.run(log)
@@ -104,6 +109,34 @@ def test_the_order_is_told_by_pairs() -> None:
     assert told["live_order"] == ["a", "c", "b"]
     assert told["simulated_order"] == ["a", "b", "c"]
     assert (told["pairs_in_order"], told["n"]) == (2, 3)
+
+
+def test_a_recorded_run_takes_as_long_when_it_is_simulated_again(tmp_path: Path) -> None:
+    """From nothing but its log: with what processes took to notice, to leave and to end."""
+    log = recorded(tmp_path / "run.jsonl", in_place=True, kill=False)
+    trace, left_out = read_recording(log)
+    assert left_out == 0
+    policy = create("equi", seed=0)
+    simulator = Simulator(trace, Cluster.of(SLOTS, SLOTS), policy, mechanism="elastic")
+    again = simulator.run().state.ended
+    state, _ = _folded(log)
+    lived = sum(o.completion_seconds for o in state.ended.values())
+    assert sum(o.completion_seconds for o in again.values()) == pytest.approx(lived, rel=0.05)
+
+
+def test_who_was_never_restarted_is_no_slower_to_come_again(tmp_path: Path) -> None:
+    """A service's log has no restart: the paper's 20 s are not what its processes take."""
+    path = tmp_path / "run.jsonl"
+    recorded(path, in_place=True, kill=False)
+    lines = path.read_text().splitlines(keepends=True)
+    header, cluster = decode(lines[0]), Cluster.of(SLOTS, SLOTS)
+    assert isinstance(header, Header)
+    up = [encode(NodeUp(0.0, node.id, node.gpus)) + "\n" for node in cluster.nodes.values()]
+    path.write_text("".join([encode(replace(header, nodes=())) + "\n", *up, *lines[1:]]))
+    trace, _ = read_recording(RunLog(path))
+    for entry in trace.jobs:
+        assert isinstance(entry.training, RecordedTraining)
+        assert RecordedPhysics(entry.training).switch.restart == pytest.approx(4.0, abs=0.1)
 
 
 @pytest.mark.slow

@@ -29,13 +29,19 @@ class RecordedPhysics:
         self.parameter_bytes = training.parameter_bytes
         self.max_local_batch = training.max_local_batch
         costs = paper_numbers().costs
-        pause = training.rescale_seconds
+        pause, habits = training.rescale_seconds, training.habits
         self.switch = SwitchTimes(
             first_start=_known(training.start_seconds, costs.cold_start_seconds),
             newcomer=_known(training.join_seconds, costs.worker_start_seconds),
             regroup=costs.regroup_seconds if pause is None else min(pause, costs.regroup_seconds),
             rescale=1.0 if pause is None else pause,
             restart=training.restart_seconds or RESTART_SECONDS,
+            notice=habits.notice,
+            leave=habits.leave,
+            stop=habits.stop,
+            finish=habits.finish,
+            clear=habits.clear,
+            warms_early=habits.warms_early,
         )
         self.report_noise = Noise(0.0, 0.0)  # the noise is in the recording
         self.death = Death(training.end, training.end_message, progress=training.total)

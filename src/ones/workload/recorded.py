@@ -11,15 +11,9 @@ length and are left out, and counted.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ones.core.events import (
-    EpochFinished,
-    JobEnded,
-    JobSubmitted,
-    Rescaled,
-    RescaleFailed,
-    WorkerReady,
-)
+from ones.core.events import EpochFinished, JobEnded, JobSubmitted
 from ones.core.job import Configuration, Job, JobId
 from ones.core.plan import Plan
 from ones.core.record import JobRecord
@@ -28,7 +22,7 @@ from ones.errors import UserError
 from ones.models.goodput import efficiency
 from ones.runlog.files import RunLog
 from ones.stopping import StopRule
-from ones.workload.delays import Delays
+from ones.workload.delays import Delays, habits_of, mean
 from ones.workload.trace import Milestone, RecordedTraining, Trace, TraceJob
 
 
@@ -58,10 +52,13 @@ def read_recording(log: RunLog) -> tuple[Trace, int]:
         if isinstance(entry, JobSubmitted):
             at = max(0.0, entry.job.submitted_at - begin)
             gathered[entry.job.id] = _Gathered(replace(entry.job, submitted_at=at))
-        elif isinstance(entry, EpochFinished):
+            continue
+        name = getattr(entry, "job", None)
+        if isinstance(name, str) and name in gathered:
+            job = gathered[JobId(name)]
+            job.delays.heard(entry, state.records.get(job.job.id))
+        if isinstance(entry, EpochFinished):
             _take_epoch(gathered[entry.job], state.records[entry.job], entry)
-        elif isinstance(entry, WorkerReady | Rescaled | RescaleFailed):
-            gathered[entry.job].delays.heard(entry)
         elif isinstance(entry, JobEnded) and record is not None:
             training = _training(gathered[entry.job], record, state, log.header.mechanism)
             if training is not None:
@@ -70,7 +67,29 @@ def read_recording(log: RunLog) -> tuple[Trace, int]:
         raise UserError(f"{log.path}: no job of this log has ended: there is nothing to run again")
     # by submission, and not as they ended: that would tell a policy who is short
     jobs = [done[job] for job in gathered if job in done]
+    jobs = _filled(jobs, [job.delays for job in gathered.values()], live=not log.header.nodes)
     return Trace.of(log.path.name, jobs), len(gathered) - len(done)
+
+
+def _filled(jobs: list[TraceJob], delays: list[Delays], *, live: bool) -> list[TraceJob]:
+    """What a job did not show is taken from those that did: they ran on the same machines."""
+    habits = habits_of(delays)
+    trainings = [e.training for e in jobs if isinstance(e.training, RecordedTraining)]
+    usual = {
+        name: mean(s for t in trainings if (s := getattr(t, name)) is not None)
+        for name in ("rescale_seconds", "restart_seconds", "start_seconds", "join_seconds")
+    }
+    if usual["restart_seconds"] is None and live:
+        # nobody was restarted; a process that comes again takes no longer than the first time
+        usual["restart_seconds"] = usual["start_seconds"]
+    filled = []
+    for entry in jobs:
+        assert isinstance(entry.training, RecordedTraining)
+        missing: dict[str, Any] = {
+            n: s for n, s in usual.items() if getattr(entry.training, n) is None
+        }
+        filled.append(replace(entry, training=replace(entry.training, habits=habits, **missing)))
+    return filled
 
 
 def _begin(log: RunLog) -> float:
@@ -109,7 +128,7 @@ def _training(
         return None
     outcome = state.ended[record.id]
     delays = job.delays
-    pause = _mean(delays.pauses)
+    pause = mean(delays.pauses)
     by_checkpoint = mechanism == "checkpoint"
     return RecordedTraining(
         dataset_size=description.dataset_size,
@@ -123,14 +142,10 @@ def _training(
         end=outcome.reason,
         end_message=outcome.message,
         rescale_seconds=None if by_checkpoint else pause,
-        restart_seconds=pause if by_checkpoint else _mean(delays.starts[1:]),
-        start_seconds=_mean(delays.starts[:1]),
-        join_seconds=_mean(delays.joins),
+        restart_seconds=pause if by_checkpoint else mean(delays.starts[1:]),
+        start_seconds=mean(delays.starts[:1]),
+        join_seconds=mean(delays.joins),
     )
-
-
-def _mean(seconds: list[float]) -> float | None:
-    return sum(seconds) / len(seconds) if seconds else None
 
 
 def _asked(job: Job) -> Job:

@@ -59,6 +59,18 @@ class Milestone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """Seconds that processes and service took in a recorded run, in the mean over its jobs."""
+
+    notice: float = 0.0  # until all know of an order and are connected, where nobody joins
+    leave: float = 0.0  # from a switch until a leaver is gone
+    stop: float = 0.0  # from the last step of a job that is stopped until all are gone
+    finish: float = 0.0  # from the last epoch until the end is told
+    clear: float = 0.0  # and from there until its processes are gone
+    warms_early: bool = True  # newcomers of a second stroke begin with the first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTraining:
     """How a job trained when it was recorded."""
 
@@ -76,6 +88,7 @@ class RecordedTraining:
     restart_seconds: float | None  # likewise, through a checkpoint
     start_seconds: float | None = None  # until its first worker trained
     join_seconds: float | None = None  # until a newcomer was ready, in the background
+    habits: Habits = Habits()
 
     @property
     def total(self) -> float:
