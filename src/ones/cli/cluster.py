@@ -47,6 +47,8 @@ def show(
         for slot in found["slots"]
     ]
     print_table(None, ["GPU", "what", "state", "job", "owner", "batch", "why not used"], rows)
+    for node, why in sorted(found["unfit"].items()):
+        print(f"{node} cannot be used: {why}")
     print(f"{found['running']} jobs run, {found['waiting']} wait; policy {found['policy']}")
 
 

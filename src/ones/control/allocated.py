@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ones.control.statedir import StateDir
 from ones.errors import UserError
 from ones.launchers.slurm.allocation import Allocation, current
-from ones.launchers.slurm.shared import Timing
+from ones.launchers.slurm.shared import Shared, Timing
 
 TURN_SECONDS = 0.2
 AGAIN_SECONDS = 2.0  # between two starts of the controller
+#: whose controller died starts it again where it was, and workers find it; then it is others' turn
+TAKE_OVER_SECONDS = 15.0
 END_SECONDS = 20.0  # the controller may take so long to stop
 
 
@@ -44,10 +47,11 @@ def serve_allocation(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     controller = _Controller(directory, slots, host)
+    shared = Shared(directory.runs)
     try:
         while serving and allocation.turn():
             if with_controller and not allocation.file.ending:
-                controller.see_to()
+                controller.see_to(are_others_here=lambda: bool(shared.others(id)))
             time.sleep(TURN_SECONDS)
     finally:
         allocation.close()
@@ -61,15 +65,28 @@ class _Controller:
         self._directory, self._slots, self._host = directory, slots, host
         self._process: subprocess.Popen[bytes] | None = None
         self._start_at = 0.0
+        self._was_ours = False
+        self._absent_since: float | None = None
 
-    def see_to(self) -> None:
+    def see_to(self, are_others_here: Callable[[], bool]) -> None:
+        now = time.monotonic()
         if self._process is not None:
             if self._process.poll() is None:
                 return
             self._process = None
-            self._start_at = time.monotonic() + AGAIN_SECONDS
-        if time.monotonic() >= self._start_at and not self._directory.is_locked():
-            self._start_at = time.monotonic() + AGAIN_SECONDS
+            self._start_at = now + AGAIN_SECONDS
+        if now < self._start_at:
+            return
+        if self._directory.is_locked():
+            self._was_ours, self._absent_since = False, None
+            self._start_at = now + AGAIN_SECONDS / 4  # a lock on a shared disk is not free
+            return
+        if self._absent_since is None:
+            self._absent_since = now
+        late = now - self._absent_since >= TAKE_OVER_SECONDS
+        if self._was_ours or late or not are_others_here():
+            self._was_ours, self._absent_since = True, None
+            self._start_at = now + AGAIN_SECONDS
             self._process = subprocess.Popen(
                 [
                     str(Path(sys.executable).with_name("ones")), "up", "--foreground",

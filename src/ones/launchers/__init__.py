@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ones.launchers.api import (
     Exited,
+    Judging,
     Launch,
     Launcher,
     LauncherEvent,
@@ -21,6 +22,7 @@ from ones.launchers.api import (
 
 __all__ = [
     "Exited",
+    "Judging",
     "Launch",
     "Launcher",
     "LauncherEvent",

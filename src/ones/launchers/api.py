@@ -149,6 +149,13 @@ class Launcher(Protocol):
 
 
 @runtime_checkable
+class Judging(Protocol):
+    """Knows nodes that have slots and cannot be used, and why."""
+
+    unfit: dict[str, str]
+
+
+@runtime_checkable
 class Preparing(Protocol):
     """What a launcher may be able to do besides."""
 

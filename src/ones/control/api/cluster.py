@@ -33,6 +33,7 @@ from ones.control.readmodels.story import decisions
 from ones.control.service import Service
 from ones.control.version import SOFTWARE
 from ones.core.cluster import Gpu
+from ones.launchers import Judging
 
 router = APIRouter(tags=["service"], responses=PROBLEMS)
 #: news that a slow reader has not taken; then it is let go, and comes again
@@ -71,6 +72,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
         now=service.clock.now(),
         nodes=[NodeShown(name=n.name, gpus=n.gpus, state=n.state) for n in board.nodes],
         slots=slots,
+        unfit=dict(launcher.unfit) if isinstance(launcher := service.launcher, Judging) else {},
         waiting=sum(card.state == "waiting" for card in live),
         running=sum(bool(card.workers) for card in live),
     )

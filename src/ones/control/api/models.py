@@ -200,6 +200,7 @@ class ClusterShown(BaseModel):
     now: float
     nodes: list[NodeShown]
     slots: list[SlotShown]
+    unfit: dict[str, str] = Field(description="nodes that cannot be used, and why")
     waiting: int
     running: int
 

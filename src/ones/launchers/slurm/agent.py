@@ -55,7 +55,7 @@ class Agent:
         self._is_registered = False
         self._dial_at = 0.0
         self._heard = time.monotonic()
-        self._checked = 0.0
+        self._checked = self._looked = 0.0
         self._forgetting: set[str] = set()
         self._stop_by: float | None = None  # workers must be gone by then
         self._is_ending = False
@@ -105,10 +105,16 @@ class Agent:
             self._wake_end.recv(4096)
         if self._line is not None:
             self._line.flush()
-            for message in self._line.receive():
-                self._hear(message)
+            try:
+                for message in self._line.receive():
+                    self._hear(message)
+            except (ValueError, KeyError, TypeError) as problem:
+                print(f"the controller said what nobody understands: {problem!r}", file=sys.stderr)
+                self.hang_up()
         self._look_at_forgotten()
-        self._look_at_allocation()
+        if time.monotonic() - self._looked >= self._timing.ping:
+            self._looked = time.monotonic()
+            self._look_at_allocation()
         self._settle()
 
     def _settle(self) -> None:

@@ -44,6 +44,7 @@ class Allocation:
         self._steps: dict[str, subprocess.Popen[bytes]] = {}
         self._began: dict[str, float] = {}
         self._wait: dict[str, float] = {}
+        self._read_at: dict[str, float] = {}
         self._given_up: dict[str, float] = {}  # node -> since when its agent does not answer
         self._looked = 0.0
         self._was_told = False
@@ -96,7 +97,10 @@ class Allocation:
             before = self._wait.get(node, 0.0) if lasted < 2 * MOST_SECONDS else 0.0
             self._wait[node] = min(MOST_SECONDS, max(AGAIN_SECONDS, 2 * before))
             self._began[node] = now
+        elif now < self._read_at.get(node, 0.0):
+            return  # a shared file is not read more often than that
         elif self._shared.word(node) != LOST:
+            self._read_at[node] = now + self._timing.ping
             self._given_up.pop(node, None)
         elif now - self._given_up.setdefault(node, now) > self._timing.condemn:
             # srun waits for a step that is no more: a node that died and is back says nothing

@@ -18,8 +18,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,10 @@ class SlurmLauncher:
         self._processes: dict[str, Process] = {}
         self._nodes: dict[str, _Node] = {}
         self._node_of: dict[str, str] = {}  # launch -> node
-        self._unsent: dict[str, Launch] = {}  # no agent has said yet that it knows of these
+        # what no agent has said yet that it knows of; told again when one calls
+        self._unsent: dict[str, Launch] = {}
+        self._stops: dict[str, float] = {}  # launch -> grace
+        self._forgets: dict[str, set[str]] = {}  # node -> jobs
         self.unfit: dict[str, str] = {}  # nodes that cannot be used, and why
         self._callers: list[_Caller] = []
         self._listener: Listener = lambda event: None
@@ -180,9 +183,12 @@ class SlurmLauncher:
         while not self._is_done():
             self._wait()
             for caller in list(self._callers):
-                self._attend(caller)
+                with self._guarded(caller.line):
+                    self._attend(caller)
             for node in list(self._nodes.values()):
-                self._serve(node)
+                if node.line is not None:
+                    with self._guarded(node.line):
+                        self._serve(node)
             while self._todo:
                 self._todo.popleft()()
             self._look_at_clock(time.monotonic())
@@ -193,6 +199,15 @@ class SlurmLauncher:
         self._door.close()
         self._wake.close()
         self._wake_end.close()
+
+    @contextmanager
+    def _guarded(self, line: Connection) -> Iterator[None]:
+        """Whoever talks nonsense is not talked to any more."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError) as problem:
+            print(f"an agent said what nobody understands: {problem!r}", file=sys.stderr)
+            line.closed = True
 
     def _lines(self) -> list[Connection]:
         lines = [node.line for node in self._nodes.values() if node.line is not None]
@@ -329,6 +344,11 @@ class SlurmLauncher:
                 self._exited(plain["id"], Exit(**plain["exit"]))
             elif plain["pid"] is not None:
                 self._started(plain["id"], plain["pid"])
+            if plain["exit"] is None and plain["id"] in self._stops:
+                grace = self._stops[plain["id"]]
+                self._tell(node, {"do": "stop", "id": plain["id"], "grace": grace})
+        for job in self._forgets.get(node.name, ()):
+            self._tell(node, {"do": "forget", "job": job})
         for id in [id for id, where in self._node_of.items() if where == node.name]:
             if id in there or not self._processes[id].alive:
                 continue
@@ -399,6 +419,7 @@ class SlurmLauncher:
             self._processes[id] = Process(
                 id=id, job=known.job, slots=known.slots, pid=known.pid, exit=exit
             )
+        self._stops.pop(id, None)
         self._listener(Exited(id, exit))
 
     # requests
@@ -424,12 +445,13 @@ class SlurmLauncher:
 
     def _stop(self, id: str, grace: float) -> None:
         node = self._nodes.get(self._node_of.get(id, ""))
-        if node is not None:
+        process = self._processes.get(id)
+        if node is not None and process is not None and process.alive:
+            self._stops[id] = grace
             self._tell(node, {"do": "stop", "id": id, "grace": grace})
 
     def _tell(self, node: _Node, message: dict[str, Any]) -> None:
-        """If nobody is on the line: launches are compared when it calls, and who waits for the
-        others asks again."""
+        """If nobody is on the line, it is told when somebody calls."""
         if node.line is not None:
             node.line.send(message)
 
@@ -437,13 +459,15 @@ class SlurmLauncher:
         where = {self._node_of.get(p.id, "") for p in self.running().values() if p.job == job}
         for name in where:
             node = self._nodes.get(name)
-            if node is not None and node.line is not None:
-                self._tell(node, {"do": "forget", "job": job})
-            elif node is None:
+            if node is None:
                 self._forgotten(job, name)
+                continue
+            self._forgets.setdefault(name, set()).add(job)
+            self._tell(node, {"do": "forget", "job": job})
 
     def _forgotten(self, job: str, name: str) -> None:
         """Nothing of it is left on that node; if the node could not, we put its files away."""
+        self._forgets.get(name, set()).discard(job)
         with self._lock:
             for id in [p.id for p in self._processes.values() if p.job == job]:
                 if self._node_of.get(id, "") == name:
@@ -504,6 +528,8 @@ class SlurmLauncher:
                 self._unsent.pop(id, None)
                 self._write_exit(process, node.name, record)
                 self._exited(id, record)
+        for job in self._forgets.pop(node.name, set()):
+            self._forgotten(job, node.name)
         if node.line is not None:
             node.line.close()
             node.line = None

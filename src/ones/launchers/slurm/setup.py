@@ -9,7 +9,7 @@ from pathlib import Path
 from ones.launchers.probe import place
 from ones.launchers.slurm.allocation import attend_in_background, current
 from ones.launchers.slurm.launcher import SlurmLauncher, SlurmOptions
-from ones.launchers.slurm.shared import Timing
+from ones.launchers.slurm.shared import Shared, Timing
 
 #: seconds that a start waits for the nodes of its own allocation
 PATIENCE = 30.0
@@ -41,7 +41,8 @@ def stop_workers(runs: Path) -> None:
     """Of a service that is down: they save their work, and wait for the next. Nodes that can be
     reached have a moment to call."""
     timing = Timing.from_text(os.environ.get("ONES_SLURM_TIMING", ""))
-    launcher = SlurmLauncher(runs, SlurmOptions(host=own_host(), timing=timing, patience=5.0))
+    patience = timing.suspect if Shared(runs).others("") else 0.0
+    launcher = SlurmLauncher(runs, SlurmOptions(host=own_host(), timing=timing, patience=patience))
     launcher.open(lambda event: None)
     launcher.close(kill=True)
 

@@ -1,0 +1,222 @@
+"""Controller and agents of the Slurm launcher, with real processes and without Slurm: an agent
+needs nothing of it but its arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ones.exec import Exit
+from ones.launchers import (
+    Exited,
+    Launch,
+    LauncherEvent,
+    SlotEnding,
+    SlotLost,
+    SlotSuspect,
+    SlotUp,
+    Started,
+)
+from ones.launchers.slurm.fence import clear_node, remains
+from ones.launchers.slurm.launcher import SlurmLauncher, SlurmOptions
+from ones.launchers.slurm.shared import AllocationFile, Shared
+from tests.processes import is_alive, wait_for
+from tests.slurm import QUICK
+
+ENV = {"PATH": os.environ["PATH"]}
+
+
+class Site:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.shared = Shared(root)
+        self.events: list[LauncherEvent] = []
+        self.agents: list[subprocess.Popen[bytes]] = []
+        self.launcher = self.new_launcher()
+
+    def new_launcher(self) -> SlurmLauncher:
+        launcher = SlurmLauncher(self.root, SlurmOptions(timing=QUICK))
+        launcher.open(self.events.append)
+        return launcher
+
+    def agent(self, node: str, allocation: str = "7") -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "ones.launchers.slurm.agent"]
+        given = [str(self.root), allocation, node, "0,1", "0", QUICK.to_text()]
+        process = subprocess.Popen([*command, *given])
+        self.agents.append(process)
+        return process
+
+    def run(self, id: str, slot: str, command: str = "sleep 1000") -> None:
+        self.launcher.launch(
+            Launch(
+                id=id, job="job", slots=(slot,), argv=("sh", "-c", command), cwd="/", env=ENV,
+                grace_seconds=2.0,
+            )
+        )  # fmt: skip
+
+    def saw(self, kind: type[LauncherEvent], what: str) -> bool:
+        return any(
+            isinstance(e, kind) and what == (e.slot.id if isinstance(e, SlotUp) else _of(e))
+            for e in self.events
+        )
+
+    def wait(self, kind: type[LauncherEvent], what: str) -> None:
+        wait_for(lambda: self.saw(kind, what), f"no {kind.__name__} {what}: {self.events}")
+
+    def exit(self, id: str) -> Exit:
+        self.wait(Exited, id)
+        return next(e.exit for e in self.events if isinstance(e, Exited) and e.id == id)
+
+
+def _of(event: LauncherEvent) -> object:
+    return getattr(event, "id", None) or getattr(event, "slot", None)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path / "runs")
+    yield site
+    site.launcher.close(kill=False)
+    for agent in site.agents:
+        agent.send_signal(signal.SIGCONT)
+        agent.kill()
+        agent.wait()
+    for node in ("n1", "n2"):
+        clear_node(site.root, node)
+
+
+def test_gpus_are_offered_and_each_worker_sees_its_own(site: Site) -> None:
+    site.agent("n1")
+    site.wait(SlotUp, "n1/1")
+    site.run("1-a", "n1/1", "echo gpu=$CUDA_VISIBLE_DEVICES host=$ONES_HOST")
+    assert site.exit("1-a").code == 0
+    assert site.launcher.logs("job", "1-a", 0, 99).data == b"gpu=1 host=127.0.0.1\n"
+
+
+def test_who_cannot_prove_itself_gets_nothing_and_harms_nobody(site: Site) -> None:
+    address = site.shared.address()
+    assert address is not None
+    for words in (
+        b"nonsense\n",
+        b'{"node": "n9", "nonce": "x"}\n{"proof": "guessed", "slots": []}\n',
+        b'{"node": 3}\n[]\n7\n{"proof": null}\n',
+    ):
+        with socket.create_connection((address.hosts[0], address.port), timeout=20) as line:
+            line.sendall(words)
+            said = line.makefile("rb").read()  # until it is closed
+        assert b"slots" not in said
+        for answer in said.splitlines():
+            assert json.loads(answer)["do"] == "welcome"
+    site.agent("n1")
+    site.wait(SlotUp, "n1/0")
+    assert [slot.id for slot in site.launcher.slots()] == ["n1/0", "n1/1"]
+
+
+def test_an_agent_believes_nobody_without_the_key(site: Site) -> None:
+    """Somebody else listens where the controller is said to be."""
+    site.launcher.close(kill=False)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        real = site.shared.address()
+        assert real is not None
+        path = site.root / "agents.json"
+        path.write_text(json.dumps({"port": door.getsockname()[1], "hosts": ["127.0.0.1"]}))
+        site.agent("n1")
+        door.settimeout(30)
+        line, _ = door.accept()
+        with line:
+            line.settimeout(30)
+            words = line.makefile("rb")
+            assert json.loads(words.readline())["node"] == "n1"
+            forged = {"do": "welcome", "nonce": "1", "proof": "0" * 64, "probes": []}
+            order = {"do": "launch", "launch": {}}
+            line.sendall(f"{json.dumps(forged)}\n{json.dumps(order)}\n".encode())
+            assert words.read() == b"", "it hangs up without a word"
+    site.launcher = site.new_launcher()
+    site.wait(SlotUp, "n1/0")
+
+
+def test_a_frozen_node_is_given_up_and_clears_up_before_it_serves_again(site: Site) -> None:
+    site.agent("n1")
+    other = site.agent("n2")
+    site.wait(SlotUp, "n1/0")
+    site.wait(SlotUp, "n2/0")
+    site.run("1-a", "n1/0", "setsid sleep 1000 & sleep 1001")
+    site.run("1-b", "n2/0")
+    site.wait(Started, "1-a")
+    site.wait(Started, "1-b")
+    wait_for(lambda: len(remains(site.root, "n1")) >= 3)
+    frozen = [site.agents[0].pid, *(p.pid for p in remains(site.root, "n1"))]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    site.wait(SlotSuspect, "n1/0")
+    assert not site.saw(SlotLost, "n1/0"), "in doubt is not lost"
+    site.wait(SlotLost, "n1/0")
+    assert site.exit("1-a").cause == "fenced"
+    assert [slot.id for slot in site.launcher.slots()] == ["n2/0", "n2/1"]
+    site.events.clear()
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    site.wait(SlotUp, "n1/0")
+    assert not any(is_alive(pid) for pid in frozen[1:]), "gone before the node offers itself"
+    assert site.launcher.running()["1-b"].alive
+    assert is_alive(other.pid)
+    site.run("2-a", "n1/0", "exit 0")
+    assert site.exit("2-a").code == 0
+
+
+def test_what_was_asked_while_nobody_was_on_the_line_is_done_later(site: Site) -> None:
+    agent = site.agent("n1")
+    site.wait(SlotUp, "n1/0")
+    site.run("1-a", "n1/0")
+    site.wait(Started, "1-a")
+    agent.kill()
+    agent.wait()
+    site.launcher.stop("1-a", 2.0)
+    site.run("1-b", "n1/1", "exit 5")
+    site.agent("n1")
+    assert site.exit("1-a").cause == "stopped"
+    assert site.exit("1-b").code == 5
+    site.launcher.forget("job")
+    wait_for(lambda: not site.launcher.running())
+    assert {p.id for p in site.launcher.history("job")} == {"1-a", "1-b"}
+
+
+def test_an_allocation_that_ends_lets_workers_save_and_then_loses_its_slots(site: Site) -> None:
+    agent = site.agent("n1")
+    site.wait(SlotUp, "n1/0")
+    site.run("1-a", "n1/0", "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done")
+    site.wait(Started, "1-a")
+    site.shared.write_allocation(AllocationFile(id="7", nodes={"n1": [0, 1]}, ending=True))
+    site.wait(SlotEnding, "n1/0")
+    assert site.exit("1-a").cause == "stopped"
+    site.wait(SlotLost, "n1/1")
+    assert agent.wait(30) == 0
+    assert site.launcher.logs("job", "1-a", 0, 99).data == b"saved\n"
+    assert not remains(site.root, "n1"), "and no ones-exec"
+    site.run("2-a", "n1/0")
+    assert site.exit("2-a").told() == "slot n1/0 is not here"
+
+
+def test_a_controller_that_comes_back_gives_up_nodes_that_do_not(site: Site) -> None:
+    agent = site.agent("n1")
+    site.wait(SlotUp, "n1/0")
+    site.run("1-a", "n1/0")
+    site.wait(Started, "1-a")
+    site.launcher.close(kill=False)
+    agent.kill()
+    agent.wait()
+    site.events.clear()
+    site.launcher = site.new_launcher()
+    assert [slot.id for slot in site.launcher.slots()] == ["n1/0", "n1/1"], "it may still be there"
+    assert site.launcher.running()["1-a"].alive
+    site.wait(SlotLost, "n1/0")
+    assert site.exit("1-a").cause == "fenced"
+    wait_for(lambda: not remains(site.root, "n1"), "the lease has run out")
