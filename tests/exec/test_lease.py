@@ -60,8 +60,7 @@ def test_it_runs_out_and_all_that_a_worker_started_is_gone(node: Node) -> None:
         ended = node.wait(Exited, id)
         assert isinstance(ended, Exited)
         assert ended.exit.cause in ("fenced", "not-started")
-    manager = int((node.root / "live/j/n0/lock").read_text())
-    assert [p for p in alive_below(node.root) if p != manager] == []
+    wait_for(lambda: alive_below(node.root) == [], "and ones-exec goes, too")
 
 
 def test_a_renewed_one_lets_workers_run_on(node: Node) -> None:

@@ -293,6 +293,36 @@ def control(
         print_table("the live service", heads, table)
 
 
+@bench.command()
+def scale(
+    workers: Annotated[
+        str | None, typer.Option(help="How many, as 1024,10240; multiples of --per-job.")
+    ] = None,
+    per_job: Annotated[int, typer.Option(help="Workers of each job.")] = 64,
+    seconds: Annotated[float, typer.Option(help="Of reporting, for each size.")] = 10.0,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """One controller against very many workers that do not train: reports, orders, memory.
+
+    Example: ones bench scale --workers 128 --seconds 3
+    """
+    from ones.cli.client import Client
+    from ones.lab.bench import framed
+    from ones.lab.bench_scale import SIZES, bench_scale
+
+    sizes = _numbers("workers", workers) or list(SIZES)
+    if per_job < 1 or any(size < per_job or size % per_job for size in sizes):
+        raise InvalidSettingError(f"--workers: {workers} are not multiples of {per_job}")
+    rows = bench_scale(Client, sizes, per_job=per_job, seconds=seconds, progress=say)
+    if json:
+        print_json(framed("scale", rows))
+        return
+    heads = ["workers", "jobs", "reports/s", "orders to a job, ms", "slowest, ms", "peak MB"]
+    keys = ("workers", "jobs", "reports_per_second", "plan_fanout_ms", "plan_fanout_max_ms")
+    table = [[row[key] for key in (*keys, "peak_mb")] for row in rows]
+    print_table("one controller", heads, table)
+
+
 def print_markdown(heads: list[str], rows: list[list[object]]) -> None:
     print("|", " | ".join(heads), "|")
     print("|", " | ".join("---" for _ in heads), "|")

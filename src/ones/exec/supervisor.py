@@ -101,6 +101,7 @@ class Supervisor:
         for worker in [w for w in self._workers.values() if not w.fenced]:
             complain(f"the lease of this node has run out: {worker.spec.id} is killed")
             worker.fenced = True
+            self._closing = True  # and nothing that stays warm for others, either
             self._stop(worker, 0.0)
 
     @property
