@@ -18,7 +18,10 @@ import httpx
 import pytest
 
 from ones.control.statedir import StateDir
+from ones.launchers import LauncherEvent, SlotEnding, SlotLost
+from ones.launchers.slurm.allocation import attend_in_background
 from ones.launchers.slurm.fence import remains
+from ones.launchers.slurm.launcher import SlurmLauncher, SlurmOptions
 from tests.control.world import ENV, PACED
 from tests.processes import alive_below, is_alive, wait_for
 from tests.slurm import QUICK, SlurmCluster, end_managers, slurm_cluster, tool
@@ -208,3 +211,27 @@ def test_every_job_ends_once_with_all_its_epochs(site: Site) -> None:
         assert card["epochs"] == (40 if job == trained else 24)
         assert card["epochs"] >= before[job] >= 0
     assert site.job(trained)["samples"] == 40 * 128, "every sample of every epoch, once"
+
+
+def test_the_clock_ends_an_allocation_that_gets_no_signal(
+    slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that somebody holds by salloc: nobody asked Slurm to send a signal."""
+    id = slurm_cluster.allocate("--nodes=1", "--ntasks=1", "--time=1")  # minute: Slurm's least
+    monkeypatch.setenv("SLURM_JOB_ID", id)
+    root = tmp_path / "runs"
+    root.mkdir()
+    events: list[LauncherEvent] = []
+    attend_in_background(root, root / "allocation.log", cpus=1, lead=55.0, timing=QUICK)
+    launcher = SlurmLauncher(root, SlurmOptions(timing=QUICK, patience=30.0))
+    launcher.open(events.append)
+    try:
+        assert len(launcher.slots()) == 1
+        wait_for(lambda: any(isinstance(e, SlotEnding) for e in events), seconds=SECONDS)
+        wait_for(lambda: any(isinstance(e, SlotLost) for e in events), seconds=SECONDS)
+        assert launcher.slots() == []
+        assert slurm_cluster.state(id) == "RUNNING", "there was time left"
+    finally:
+        launcher.close(kill=True)
+        end_managers(root)
+        slurm_cluster.cancel(id)
