@@ -23,7 +23,7 @@ from tests.control.world import World
 
 #: one ends the service, the other never ends
 LEFT_OUT = ("/api/shutdown", "/api/events")
-EXAMPLES = 25
+EXAMPLES = 20
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

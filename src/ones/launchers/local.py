@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -135,8 +136,11 @@ class LocalLauncher:
             for id, known in list(self._slots.items()):
                 now = found.get(known.device, (GONE,))
                 if now != known.used_by:
-                    self._slots[id] = replace(known, used_by=now)
-                    self._listener(SlotUsed(self._slots[id]))
+                    self._slots[id] = slot = replace(known, used_by=now)
+                    self._later(partial(self._tell_of, slot))
+
+    def _tell_of(self, slot: Slot) -> None:
+        self._listener(SlotUsed(slot))
 
     def launch(self, launch: Launch) -> None:
         with self._lock:
