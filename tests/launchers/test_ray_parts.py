@@ -1,0 +1,173 @@
+"""Parts of the Ray launcher that need no Ray: the manager of a node, the mirror of its output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ones.exec import Exit
+from ones.launchers import Launch
+from ones.launchers.devices import cpu_slots
+from ones.launchers.ray.manager import NodeManager, slots_of
+from ones.launchers.ray.mirror import SEGMENT_BYTES, SEGMENTS, Mirror
+from ones.launchers.ray.options import RayOptions
+from tests.processes import wait_for
+
+ENV = {"PATH": os.environ["PATH"]}
+
+
+class Node:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.licensed = True
+        self.manager = self.make()
+
+    def make(self, devices: tuple[str, ...] = ("", "")) -> NodeManager:
+        slots = cpu_slots("n0", len(devices))
+        return NodeManager(self.root, slots, 2.0, lambda timeout: self.licensed)
+
+    def run(self, command: str, id: str = "1-a") -> None:
+        argv = ["sh", "-c", command]
+        given: dict[str, Any] = {"id": id, "job": "j", "slots": ["n0/0"], "argv": argv}
+        self.manager.launch({**given, "cwd": str(self.root), "env": ENV})
+
+    def news(self, id: str = "1-a") -> tuple[str, int | None, dict[str, Any] | None]:
+        found = self.manager.poll(0, {}, 0.0)["launches"].get(id, ("", None, None))
+        return tuple(found)
+
+    def wait_exit(self, id: str = "1-a") -> dict[str, Any]:
+        exit = wait_for(lambda: self.news(id)[2], f"{id} does not end")
+        return dict(exit)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path / "node")
+    yield node
+    node.manager.close()
+
+
+def test_it_tells_what_happened_since_it_was_asked_last(node: Node) -> None:
+    node.run("echo hello; exit 3")
+    assert node.wait_exit()["code"] == 3
+    answer = node.manager.poll(0, {"1-a": 2}, 0.0)
+    assert answer["output"] == {"1-a": (2, b"llo\n")}
+    assert answer["alive"] == 0
+    later = node.manager.poll(answer["version"], {"1-a": 6}, 0.0)
+    assert (later["launches"], later["output"]) == ({}, {})
+
+
+def test_a_waiting_poll_ends_with_the_news(node: Node) -> None:
+    version = node.manager.poll(0, {}, 0.0)["version"]
+    node.run("exit 0")
+    while True:
+        answer = node.manager.poll(version, {}, 30.0)
+        version = answer["version"]
+        if answer["launches"]["1-a"][2] is not None:
+            break
+
+
+def test_without_its_licence_nothing_runs_and_the_lease_is_not_renewed(node: Node) -> None:
+    node.run("trap '' TERM; sleep 1000")
+    wait_for(lambda: node.news()[1])
+    node.licensed = False
+    before = (node.root / "lease").read_text()
+    node.manager.renew()
+    assert node.wait_exit()["cause"] in ("stopped", "fenced")
+    answer = node.manager.poll(0, {}, 0.0)
+    assert (answer["licensed"], answer["alive"]) == (False, 0)
+    assert (node.root / "lease").read_text() == before
+
+
+def test_a_head_that_does_not_answer_lets_the_lease_run_out(node: Node) -> None:
+    node.run("sleep 1000")
+    wait_for(lambda: node.news()[1])
+
+    def silent(timeout: float) -> bool:
+        raise TimeoutError
+
+    node.manager._licensed = silent
+    assert node.wait_exit()["cause"] == "fenced"
+
+
+def test_a_new_manager_finds_the_workers_unless_it_has_other_devices(node: Node) -> None:
+    node.run("sleep 1000")
+    pid = wait_for(lambda: node.news()[1])
+    node.manager._launcher.close(kill=False)
+    node.manager = node.make()
+    assert wait_for(lambda: node.news()[1]) == pid
+    assert node.news()[2] is None
+    node.manager._launcher.close(kill=False)
+    node.manager = node.make(("",))
+    assert node.wait_exit()["cause"] == "stopped", "its GPUs may be somebody else's now"
+
+
+def test_pretended_gpus_are_named_as_ray_numbers_them() -> None:
+    found = slots_of("n0", "10.0.0.7", 0, ["2", "3"])
+    assert [(s.id, s.kind, s.device, s.host) for s in found] == [
+        ("n0/0", "gpu", "2", "10.0.0.7"),
+        ("n0/1", "gpu", "3", "10.0.0.7"),
+    ]
+
+
+def test_security_is_said_in_full_whatever_ray_has_as_default() -> None:
+    open_one = RayOptions(address="a:1", instance="i").environment()
+    assert open_one == {"RAY_AUTH_MODE": "disabled", "RAY_USE_TLS": "0"}
+    closed = RayOptions(
+        address="a:1",
+        instance="i",
+        token_file="/t",
+        tls_certificate="/c",
+        tls_key="/k",
+        tls_ca="/a",
+    ).environment()
+    assert (closed["RAY_AUTH_MODE"], closed["RAY_AUTH_TOKEN_PATH"]) == ("token", "/t")
+    assert (closed["RAY_USE_TLS"], closed["RAY_TLS_CA_CERT"]) == ("1", "/a")
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Mirror:
+    mirror = Mirror(tmp_path)
+    mirror.make()
+    launch = Launch(
+        id="1-a", job="j", slots=("n0/0",), argv=("true",), cwd="/", env={"SECRET": "hidden"}
+    )
+    mirror.add(launch, "n0")
+    return mirror
+
+
+def test_the_mirror_keeps_no_environment(mirror: Mirror, tmp_path: Path) -> None:
+    assert "hidden" not in (tmp_path / "live/j/n0/1-a/spec.json").read_text()
+
+
+def test_output_with_a_gap_keeps_its_offsets(mirror: Mirror) -> None:
+    mirror.take("j", "n0", "1-a", 0, b"0123")
+    mirror.take("j", "n0", "1-a", 4, b"45")
+    mirror.take("j", "n0", "1-a", 100, b"later")
+    assert mirror.end("j", "n0", "1-a") == 105
+    assert mirror.read("j", "1-a", 0, 6).data == b"012345"
+    assert mirror.read("j", "1-a", -5, 10).data == b"later"
+
+
+def test_the_newest_output_is_kept(mirror: Mirror, tmp_path: Path) -> None:
+    piece, offset = b"x" * (SEGMENT_BYTES // 2), 0
+    for _ in range(2 * SEGMENTS + 6):
+        mirror.take("j", "n0", "1-a", offset, piece)
+        offset += len(piece)
+    kept = sum(p.stat().st_size for p in tmp_path.glob("live/*/*/1-a/out.*"))
+    assert kept <= SEGMENTS * SEGMENT_BYTES
+    assert mirror.end("j", "n0", "1-a") == offset
+
+
+def test_an_ended_job_moves_and_stays_readable(mirror: Mirror) -> None:
+    mirror.take("j", "n0", "1-a", 0, b"kept")
+    mirror.exited("j", "n0", "1-a", Exit(code=0, at=1.0, cause="exited"))
+    mirror.end_job("j")
+    assert list(mirror.all()) == []
+    assert mirror.read("j", "1-a", 0, 10).data == b"kept"
+    (process,) = mirror.history("j")
+    assert process.exit is not None
