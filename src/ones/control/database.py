@@ -28,7 +28,11 @@ KEEP_ALIVE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keep
 def connect(url: str) -> sa.Engine:
     """An engine with the settings we rely on, its tables up to date."""
     engine = open_engine(url)
-    upgrade(engine)
+    try:
+        upgrade(engine)
+    except BaseException:
+        engine.dispose()
+        raise
     return engine
 
 

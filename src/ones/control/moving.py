@@ -25,8 +25,10 @@ def move(source: str, target: str, progress: Progress = lambda *_: None) -> dict
 
     No controller may run on the source; afterwards none can, and is told where to go.
     """
-    old, new = connect(source), open_engine(target)
+    new = open_engine(target)
+    old = connect(source)
     if old.url == new.url:
+        old.dispose()
         raise UserError(f"database {old.url!r} cannot be moved to itself")
     claims: list[Claim] = []
     try:

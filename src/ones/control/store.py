@@ -99,13 +99,15 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self._engine = open_engine(url)
-        self._claim = Claim(self._engine)
+        claim: Claim | None = None
         try:
+            claim = self._claim = Claim(self._engine)
             upgrade(self._engine)
             self._refuse_what_was_moved()
             self._turn = _Turn(self._engine) if self._claim.needed else None
         except BaseException:
-            self._claim.release()
+            if claim is not None:
+                claim.release()
             self._engine.dispose()
             raise
         self._queue: queue.SimpleQueue[_Write | _Stop] = queue.SimpleQueue()
