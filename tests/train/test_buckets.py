@@ -116,6 +116,44 @@ def test_notices_add_up_and_are_not_scaled(dtype: torch.dtype) -> None:
         assert sums[Notice.SQUARE] > 0.0
 
 
+@pytest.mark.parametrize("counts", [(6, 2), (8, 0)])
+def test_squares_of_own_gradients_and_of_their_mean(counts: Sequence[int]) -> None:
+    """What the gradient noise scale is made of; those without samples say nothing."""
+    parts = [data(8)[: counts[0]], data(8)[counts[0] :]]
+    squares = []
+    for part in [*(part for part in parts if len(part)), data(8)]:
+        net = network()
+        backward(net(part).square().mean())
+        squares.append(
+            sum(float(p.grad.square().sum()) for p in net.parameters() if p.grad is not None)
+        )
+    *own, mean = squares
+
+    def work(group: Group, rank: int) -> tuple[float, float]:
+        net = network()
+        buckets = Buckets(list(net.parameters()))
+        buckets.arm(group, counts[rank] / 8, {}, measure=True)
+        if counts[rank]:
+            backward(net(parts[rank]).square().mean())
+        sums = buckets.finish()
+        return sums[Notice.SQUARE], buckets.square_of_gradients()
+
+    for told, reduced in together(2, work):
+        assert told == pytest.approx(sum(own), rel=1e-6)
+        assert reduced == pytest.approx(mean, rel=1e-6)
+
+
+def test_only_large_parameters_and_those_of_early_buckets_have_hooks() -> None:
+    """Each call from a hook costs microseconds."""
+    small = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
+    assert Buckets(list(small.parameters()))._handles == []
+    net = network()  # in float64: 50 kB, 6 kB | 2.8 MB, 4 kB | 4 kB, 8 bytes
+    buckets = Buckets(list(net.parameters()))
+    first, last = buckets._buckets
+    assert len(buckets._handles) == len(first.parameters) + last.large
+    assert last.large == 0
+
+
 def test_what_nobody_used_has_no_gradient_and_what_one_used_has_it_everywhere() -> None:
     """Else weight decay and Adam would move parameters that took no part."""
 
