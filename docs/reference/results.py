@@ -85,7 +85,10 @@ CONVERGENCE_ROW_KEYS = {
     "rival_epochs_to_target": ("epochs", "of the rival, in `workers`"),
     "rival_peak_loss": ("", "of the rival, in `jump`"),
     "ratio": ("", "epochs to target, or peak loss, over the rival's"),
-    "losses": ("", "`jump` only: mean training loss of each epoch; null where a run diverged"),
+    "losses": (
+        "",
+        "`jump` only: training loss of each epoch, median over the seeds; null if not finite",
+    ),
 }
 RESCALE_ROW_KEYS = {
     "case": ("", "the row in words"),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from ones.errors import WorldError
@@ -200,13 +200,14 @@ def _jump_row(case: Case, curves: list[Curve], rival: list[Curve]) -> dict[str, 
         "rival": STEADY.name,
         "rival_peak_loss": round(beside, 4),
         "ratio": round(fmean(peaks) / beside, 2) if math.isfinite(fmean(peaks)) else None,
-        "losses": [_mean_or_none([curve[e]["loss"] for curve in curves]) for e in range(EPOCHS)],
+        "losses": [_middle([curve[e]["loss"] for curve in curves]) for e in range(EPOCHS)],
     }
 
 
-def _mean_or_none(values: Sequence[float]) -> float | None:
-    mean = fmean(values)
-    return round(mean, 4) if math.isfinite(mean) else None
+def _middle(values: Sequence[float]) -> float | None:
+    """The median: a single run that never recovers would be all that a mean shows."""
+    middle = median(value if math.isfinite(value) else math.inf for value in values)
+    return round(middle, 4) if math.isfinite(middle) else None
 
 
 def peak_loss(curve: Curve) -> float:

@@ -69,6 +69,10 @@ def growth(found: Measurement, home: Path) -> list[Panel]:
     at_once = [r for r in grown if r["case"].startswith("x16")]
     stepwise = [r for r in grown if r not in at_once]
     jump = at_once[0]
+    never = jump["epochs_to_recover_high"] >= EPOCHS - CHANGE
+    back = f"on average after {jump['epochs_to_recover']:.1f} epochs" + (
+        ", in the worst run not at all" if never else ""
+    )
     spikes = jump["ratio"] is None or jump["ratio"] >= SPIKE
     highest = max((r["ratio"] for r in stepwise), default=0.0)
     calm = highest < SPIKE
@@ -80,7 +84,7 @@ def growth(found: Measurement, home: Path) -> list[Panel]:
             paper="From 256 to 4096 at epoch 30: a sudden increase in the training loss; many"
             " epochs to return. No number in the text.",
             ours=f"{NETWORK}, {LOCAL_BATCH} to {16 * LOCAL_BATCH} after {CHANGE} epochs: the loss"
-            f" goes up to {_peak(jump)}, and is back after {jump['epochs_to_recover']:.1f} epochs.",
+            f" goes up to {_peak(jump)}, and is back {back}.",
             n=f"{count(int(jump['n']), 'seed')} for each curve",
             spread=f"highest loss of a seed from {_number(jump['peak_loss_low'])} to"
             f" {_number(jump['peak_loss_high'])}",
@@ -196,7 +200,7 @@ def _losses(home: Path, name: str, rows: Sequence[Row]) -> str:
     drawn = draw(
         home,
         name,
-        [curves(f"mean over seeds, {EPOCHS} epochs", Axis("epoch"),
+        [curves(f"median over seeds, {EPOCHS} epochs", Axis("epoch"),
                 Axis("training loss", log=True), lines)],
         size=(6.4, 3.8),
     )  # fmt: skip
