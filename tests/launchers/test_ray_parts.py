@@ -40,8 +40,7 @@ class Node:
         return tuple(found)
 
     def wait_exit(self, id: str = "1-a") -> dict[str, Any]:
-        exit = wait_for(lambda: self.news(id)[2], f"{id} does not end")
-        return dict(exit)
+        return wait_for(lambda: self.news(id)[2], f"{id} does not end") or {}
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def _ray(settings: ServiceSettings, directory: StateDir, url: Callable[[], str])
         tls_certificate=settings.ray_tls_certificate,
         tls_key=settings.ray_tls_key,
         tls_ca=settings.ray_tls_ca,
-        shared=str(directory.checkpoints),
+        shared=settings.checkpoints or str(directory.checkpoints),
     )
     (directory.runs / _RAY).write_text(json.dumps(asdict(options)))
     return RayLauncher(directory.runs, options, url)

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -36,6 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from ones.exec.lines import Connection
+from ones.launchers import probe
+from ones.launchers.probe import Probe
 from ones.launchers.ray import actors
 from ones.launchers.ray.link import Link
 from ones.launchers.ray.mirror import Mirror
@@ -59,12 +60,13 @@ class Bridge:
         self._before: dict[str, str] = dict(hello["nodes"])
         self._unfit: dict[str, float] = {}
         self.loop = asyncio.get_running_loop()
-        self.word = secrets.token_hex(16)
+        self.probe: Probe | None = None
         self._closing = False
         self._beat = time.monotonic()
 
     async def run(self) -> None:
-        await self._write_word()
+        if self.options.shared:
+            self.probe = await self.apart(lambda: probe.place(self.options.shared))
         self.loop.add_reader(self._line.fileno(), self._receive)
         began = time.monotonic()
         settled = False
@@ -85,15 +87,6 @@ class Bridge:
             time.sleep(1.0)
         complain("stuck in Ray")
         os._exit(5)
-
-    async def _write_word(self) -> None:
-        if self.options.shared:
-            path = self.shared_word
-            await self.apart(lambda: path.write_text(self.word))
-
-    @property
-    def shared_word(self) -> Path:
-        return Path(self.options.shared) / ".ones-shared"
 
     async def apart(self, what: Callable[[], Any], seconds: float = HEAD_SECONDS) -> Any:  # noqa: ANN401
         """Something that blocks. It may never return: so in a thread that nobody waits for."""

@@ -91,9 +91,8 @@ class Link:
                 return
             actor = await bridge.apart(lambda: managers.make(node, count))
         slots = await asyncio.wait_for(actor.describe.remote(), CREATE_SECONDS)
-        shared = str(bridge.shared_word) if bridge.options.shared else ""
         trouble = await asyncio.wait_for(
-            actor.trouble.remote(bridge.options.controller, shared, bridge.word), CREATE_SECONDS
+            actor.trouble.remote(bridge.options.controller, bridge.probe), CREATE_SECONDS
         )
         if trouble:
             await self._kill(actor)

@@ -20,9 +20,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ones.exec import Exit, lease
+from ones.launchers import probe
 from ones.launchers.api import Exited, Launch, LauncherEvent, Slot, Started
 from ones.launchers.devices import gpu_slots
 from ones.launchers.local import LocalLauncher
+from ones.launchers.probe import Probe
 
 CHUNK_BYTES = 1 << 20
 ANSWER_BYTES = 8 << 20
@@ -104,15 +106,10 @@ class NodeManager:
     def describe(self) -> list[dict[str, Any]]:
         return [asdict(slot) for slot in self._slots]
 
-    def trouble(self, controller: str, shared: str, word: str) -> str:
+    def trouble(self, controller: str, shared: Probe | None) -> str:
         """Why no worker could do its work here; empty: it can."""
-        if shared:
-            try:
-                seen = Path(shared).read_text()
-            except OSError as problem:
-                return f"{shared}: {(problem.strerror or str(problem)).lower()}"
-            if seen != word:
-                return f"{shared}: another directory than the controller's"
+        if shared is not None and (cause := probe.trouble(shared)):
+            return cause
         if controller:
             where = urlsplit(controller)
             port = where.port or (443 if where.scheme == "https" else 80)

@@ -18,7 +18,7 @@ class RayOptions:
     tls_key: str = ""
     tls_ca: str = ""
     controller: str = ""  # URL that workers will call: each node tries it
-    shared: str = ""  # a directory that each node must see
+    shared: str = ""  # a directory, by path or URL, that each node must see
 
     def environment(self) -> dict[str, str]:
         """What Ray reads at its start. In full: its defaults differ from version to version."""
