@@ -123,6 +123,23 @@ def test_a_table_has_a_line_for_each_change_with_its_rivals_beside() -> None:
     assert "| 8,000 (200x) | 300 (7.5x) | 0.5 |" in lines[2]
     assert "| 26,000 (65x) |  | 0.5 |" in lines[3]
     assert "2026-01-02 03:04 UTC at commit abc1234 on 2 cores" in lines[-1]
+    assert lines[-3] == "Reached in every row."
+
+
+def test_what_was_missed_is_named() -> None:
+    slow = [pause(50.0, "1->2", "checkpoint", 100.0, 2900.0), pause(400.0, "1->2", "zygote", 9, 20)]
+    told = markdown([result("rescale", [*PAUSES, *slow])])
+    assert "Missed: 50 MB 1->2 against checkpoint (29x), 400 MB 1->2 against zygote (2.2" in told
+    step = {
+        "model": "cnn", "workers": 2, "n": 60, "step_ms": 6.2, "rival_step_ms": 6.1,
+        "elastic_us_per_step": 80.0,
+        **{f"{what}overhead_percent{end}": 2.0 for what in ("", "wall_") for end in ("", "_low")},
+        "overhead_percent_high": 2.9, "wall_overhead_percent_high": 9.0,
+    }  # fmt: skip
+    four = {**step, "workers": 4, "overhead_percent_high": 8.0}
+    assert "Reached by every model at 2 workers." in markdown([result("overhead", [step, four])])
+    over = {**step, "overhead_percent_high": 3.1}
+    assert "Missed at 2 workers: cnn (+3.1 %)." in markdown([result("overhead", [over])])
 
 
 def test_tables_of_the_docs_are_between_their_marks() -> None:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 Row = Mapping[str, Any]
+LARGE_MB = 200.0
+WANTED_PERCENT = 3.0  # at most, at the upper end of the interval, with 2 workers
+
 Frame = Mapping[str, Any]  # what `ones bench NAME --json` prints
 
 
@@ -48,6 +51,16 @@ def _rescale(rows: Sequence[Row]) -> Iterable[str]:
          *(f"{name} ms (ratio)" for name in rivals), "load"],
         lines,
     )  # fmt: skip
+    missed = [row for row in rows if row["ratio"] < wanted_ratio(row)]
+    named = ", ".join(f"{r['case']} against {r['rival']} ({r['ratio']:g}x)" for r in missed)
+    yield f"Missed: {named}." if missed else "Reached in every row."
+
+
+def wanted_ratio(row: Row) -> float:
+    """30 times shorter than a checkpoint, 15 for large models; 3 times than a zygote's forks."""
+    if row["rival"] == "checkpoint":
+        return 30.0 if row["parameter_mb"] < LARGE_MB else 15.0
+    return 3.0 if row["rival"] == "zygote" else 1.0
 
 
 def _beside(rival: Row | None) -> str:
@@ -75,6 +88,11 @@ def _overhead(rows: Sequence[Row]) -> Iterable[str]:
             for row in rows
         ],
     )  # fmt: skip
+    missed = [
+        row for row in rows if row["workers"] == 2 and row["overhead_percent_high"] > WANTED_PERCENT
+    ]
+    named = ", ".join(f"{row['model']} ({row['overhead_percent_high']:+.1f} %)" for row in missed)
+    yield f"Missed at 2 workers: {named}." if missed else "Reached by every model at 2 workers."
 
 
 def _convergence(rows: Sequence[Row]) -> Iterable[str]:
