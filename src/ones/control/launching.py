@@ -106,12 +106,17 @@ def stop_jobs(directory: StateDir) -> None:
 
         stop_workers(directory.runs)
         return
-    launcher: Launcher = LocalLauncher(directory.runs, [])
-    if (directory.runs / _RAY).exists():
-        from ones.launchers.ray import RayLauncher, RayOptions
-
-        options = RayOptions(**json.loads((directory.runs / _RAY).read_text()))
-        # no word for workers now, so no controller that they must reach
-        launcher = RayLauncher(directory.runs, replace(options, shared=""))
+    launcher = _of_ray(directory.runs) or LocalLauncher(directory.runs, [])
     launcher.open(lambda event: None)
     launcher.close(kill=True)
+
+
+def _of_ray(runs: Path) -> Launcher | None:
+    """The one that placed workers here, if one did."""
+    from ones.launchers.ray import RayLauncher, RayOptions
+
+    if not (runs / _RAY).exists():
+        return None
+    options = RayOptions(**json.loads((runs / _RAY).read_text()))
+    # no work for workers now: what they would need for it is not looked at
+    return RayLauncher(runs, replace(options, shared=""))
