@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -66,6 +66,12 @@ def tool(*arguments: str | Path) -> str:
 
 @pytest.fixture(scope="session")
 def slurm_cluster() -> Iterator[SlurmCluster]:
+    with new_cluster() as cluster:
+        yield cluster
+
+
+@contextmanager
+def new_cluster() -> Iterator[SlurmCluster]:
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if missing:
@@ -77,6 +83,7 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
         directory = Path(name, "cluster")
         variable, _, value = tool("start", directory, "4", "1").partition("=")
         m.setenv(variable, value)
+        m.delenv("SLURM_JOB_ID", raising=False)
         try:
             yield SlurmCluster(directory)
         finally:

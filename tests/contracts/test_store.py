@@ -415,7 +415,6 @@ def test_the_service_runs_on_postgresql_and_moves_there(tmp_path: Path, postgres
     up = ("up", "--slots", "1", "--port", "0", "--policy", "fifo")
     run(*up)
     run("submit", "--", "true")
-    wait_for(lambda: "finished" in run("ps", "--all"), seconds=60)
     run("down")
     assert "moved" in run("store", "move", url)
     run(*up, "--database", url)

@@ -24,9 +24,7 @@ from ones.launchers.slurm.fence import remains
 from ones.launchers.slurm.launcher import SlurmLauncher, SlurmOptions
 from tests.control.world import ENV, PACED
 from tests.processes import alive_below, is_alive, wait_for
-from tests.slurm import QUICK, SlurmCluster, end_managers, slurm_cluster, tool
-
-__all__ = ["slurm_cluster"]
+from tests.slurm import QUICK, SlurmCluster, end_managers, new_cluster, tool
 
 pytestmark = pytest.mark.slow
 ONES = str(Path(sys.executable).with_name("ones"))
@@ -57,13 +55,16 @@ class Site:
     def __init__(self, root: Path, cluster: SlurmCluster) -> None:
         self.root, self.cluster = root, cluster
         self.dir = StateDir(root / "state")
+        self.allocations: list[str] = []
 
     def submit_allocation(self, nodes: int) -> str:
         script = self.cluster.run(
             ONES, "slurm", "script", "--nodes", str(nodes), "--gpus-per-node", "1",
             "--time", "30:00", "--lead", "20", "--state", str(self.dir.path),
         )  # fmt: skip
-        return self.cluster.submit(script + "\n")
+        id = self.cluster.submit(script + "\n")
+        self.allocations.append(id)
+        return id
 
     # the service
 
@@ -139,6 +140,13 @@ class Site:
                 os.kill(pid, number)
 
 
+@pytest.fixture(scope="module")
+def slurm_cluster() -> Iterator[SlurmCluster]:
+    """One of its own: its nodes are killed."""
+    with new_cluster() as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def site(
     slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -150,8 +158,8 @@ def site(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     site = Site(tmp_path, slurm_cluster)
     yield site
-    slurm_cluster.run("scancel", "--full", "--user", str(os.getuid()))
-    wait_for(lambda: not slurm_cluster.run("squeue", "-h"), seconds=30)
+    for id in site.allocations:  # others of this cluster are none of ours
+        slurm_cluster.cancel(id)
     end_managers(site.dir.runs)
     wait_for(lambda: not alive_below(tmp_path), f"left: {alive_below(tmp_path)}", 20.0)
 
