@@ -40,7 +40,8 @@ def _rescale(rows: Sequence[Row]) -> Iterable[str]:
                 f"{_ms(ours['pause_ms'])} ({_ms(ours['pause_ms_low'])} to"
                 f" {_ms(ours['pause_ms_high'])})",
                 _ms(ours["agree_ms"]), _ms(ours["state_ms"]), _ms(ours["resume_ms"]),
-                _ms(ours["background_feed_ms"]), _ms(ours["slowed_ms"]),
+                _ms(ours["background_feed_ms"]),
+                _ms(ours["slowed_ms"]) if "slowed_ms" in ours else "",
                 *(_beside(by.get(name)) for name in rivals),
                 ours.get("load_average", ""),
             ]
