@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from ones.exec import Exit, Status
 from ones.exec.records import boot_id
-from ones.launchers.ray.actors import RayNode, room_on
-
-if TYPE_CHECKING:
-    from ones.launchers.ray.bridge import Bridge
+from ones.launchers.probe import Probe
+from ones.launchers.ray.actors import Managers, RayNode, room_on
+from ones.launchers.ray.mirror import Mirror
+from ones.launchers.ray.options import RayOptions
 
 POLL_SECONDS = 5.0
 ANSWER_SECONDS = 5.0  # beyond what a poll waits
@@ -21,6 +22,22 @@ RETRY_SECONDS = 0.3
 AGAIN_SECONDS = 10.0  # until a node that was not fit is looked at again
 #: clocks of two machines, and what a renewal takes
 MARGIN_SECONDS = 3.0
+
+
+class Bridge(Protocol):
+    """What a link needs of the bridge it is part of."""
+
+    options: RayOptions
+    managers: Managers
+    mirror: Mirror
+    probe: Probe | None
+    loop: asyncio.AbstractEventLoop
+
+    def say(self, message: dict[str, Any]) -> None: ...
+
+    def look_at(self, task: asyncio.Task[None]) -> None: ...
+
+    async def apart(self, what: Callable[[], Any], seconds: float = ...) -> Any: ...  # noqa: ANN401
 
 
 class _Launch:
