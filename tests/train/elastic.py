@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import torch
 
 from ones.lab.elastic_run import ElasticRun, Outcome, parse_schedule
+from ones.train.roll_call import StoreAddress
 from tests.train.forks import ForkLauncher
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -26,6 +30,8 @@ class Elastic:
     run: ElasticRun
     out: Path
     launcher: ForkLauncher
+    stores: set[StoreAddress] = field(default_factory=set)
+    shared_before: frozenset[str] = field(default_factory=lambda: frozenset(os.listdir("/dev/shm")))
 
     @property
     def traces(self) -> list[dict[str, Any]]:
@@ -46,25 +52,44 @@ class Elastic:
         """To the end; a job that hangs fails with what its workers said."""
         alarm = threading.Timer(patience, self.run.interrupt)
         alarm.start()
+        over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(over,), daemon=True)
+        watch.start()
         outcome = self.run.run()
         alarm.cancel()
+        over.set()
+        watch.join()
         assert outcome.done, f"{outcome}\n{self.output()}"
         return outcome
 
+    def _watch(self, over: threading.Event) -> None:
+        """Where the job's store listens: it may be replaced on the way."""
+        while not over.wait(0.05):
+            address = StoreAddress.read(str(self.launcher.job_dir))
+            if address is not None:
+                self.stores.add(address)
+
     def nothing_is_left(self) -> None:
-        """No process of this job, nor its store, nor shared memory."""
-        mark = str(self.launcher.job_dir)
+        """No process of this job, nor its store, nor a port, nor shared memory."""
         until = time.monotonic() + 60
-        while time.monotonic() < until:
-            left = [
-                p
-                for p in psutil.process_iter(["pid", "cmdline", "status"])
-                if p.info["status"] != psutil.STATUS_ZOMBIE and self._is_ours(p, mark)
-            ]
-            if not left:
-                return
+        while left := self._processes() or self._shared_memory():
+            assert time.monotonic() < until, f"still there: {left}"
             time.sleep(0.1)
-        raise AssertionError(f"still there: {left}")
+        for store in self.stores:
+            for port in (store.port, store.calls):
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection((store.host, port), timeout=5.0)
+
+    def _processes(self) -> list[psutil.Process]:
+        """Workers, stores and loaders: by what they have open, or by their parent."""
+        mark = str(self.launcher.job_dir)
+        family = set(self.launcher.family())
+        return [
+            p
+            for p in psutil.process_iter(["pid", "cmdline", "status"])
+            if p.info["status"] != psutil.STATUS_ZOMBIE
+            and (p.pid in family or self._is_ours(p, mark))
+        ]
 
     def _is_ours(self, process: psutil.Process, mark: str) -> bool:
         if process.pid == os.getpid():
@@ -75,6 +100,12 @@ class Elastic:
             return any(mark in f.path for f in process.open_files())
         except (psutil.Error, OSError):
             return False
+
+    def _shared_memory(self) -> list[str]:
+        """What torch left new in /dev/shm, named after a process that is gone."""
+        new = set(os.listdir("/dev/shm")) - self.shared_before
+        named = [match for name in new if (match := re.match(r"torch_(\d+)_", name))]
+        return [match.string for match in named if not psutil.pid_exists(int(match[1]))]
 
 
 def elastic(

@@ -13,6 +13,8 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
+
 from ones.exec import Chunk, Exit
 from ones.launchers import Exited, Launch, Process, Slot, Started
 from ones.launchers.api import Listener
@@ -27,6 +29,13 @@ def start_zygote(path: str) -> subprocess.Popen[bytes]:
     return process
 
 
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 class ForkLauncher:
     """As `ones.launchers.local`, without an ones-exec: torch is imported once for all tests."""
 
@@ -38,6 +47,15 @@ class ForkLauncher:
         self._listener: Listener = lambda event: None
         self._processes: dict[str, Process] = {}
         self._threads: list[threading.Thread] = []
+
+    def family(self) -> list[int]:
+        """All that descends from the zygote: workers, stores, and their children."""
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            if self._zygote in (process.info["cmdline"] or ()):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found += [child.pid for child in process.children(recursive=True)]
+        return [pid for pid in found if _is_alive(pid)]
 
     def open(self, listener: Listener) -> None:
         self._listener = listener
@@ -90,9 +108,16 @@ class ForkLauncher:
     def stop(self, id: str, grace_seconds: float) -> None:
         process = self._processes[id]
         if process.alive and process.pid is not None:
-            number = signal.SIGTERM if grace_seconds else signal.SIGKILL
+            pid = process.pid
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
+                os.killpg(pid, signal.SIGTERM if grace_seconds else signal.SIGKILL)
+            if grace_seconds:  # one that is stopped does not hear the first
+                threading.Timer(min(grace_seconds, 3.0), self._kill, args=(id, pid)).start()
+
+    def _kill(self, id: str, pid: int) -> None:
+        if self._processes[id].alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
     def running(self) -> dict[str, Process]:
         return dict(self._processes)

@@ -22,26 +22,31 @@ SAMPLES, EPOCHS, BASE = 203, 5, 16
 
 
 def reference(
-    optimizer: str, weighted: bool = False, dtype: torch.dtype = torch.float64
+    optimizer: str,
+    weighted: bool = False,
+    dtype: torch.dtype = torch.float64,
+    norm: bool = False,
+    schedule: str = SCHEDULE,
+    samples: int = SAMPLES,
+    base: int = BASE,
 ) -> tuple[nn.Module, list[int]]:
     """One process, and nothing of the library but two rules that are tested elsewhere."""
-    net, data = build(dtype=dtype), Samples(SAMPLES, dtype)
+    net, data = build(norm, dtype), Samples(samples, dtype)
     opt = optimizer_of(net, optimizer)
-    phases = parse_schedule(SCHEDULE, 4)
-    rate = LearningRate(rule_for(opt, None), BASE, 5)
+    phases = parse_schedule(schedule, 4)
+    rate = LearningRate(rule_for(opt, None), base, 5)
     step, batches = 0, []
     for epoch in range(EPOCHS):
-        order, offset = permutation(SAMPLES, seed=0, epoch=epoch), 0
-        while offset < SAMPLES:
+        order, offset = permutation(samples, seed=0, epoch=epoch), 0
+        while offset < samples:
             batch = [p.batch for p in phases if p.step <= step][-1]
             assert batch is not None
             rate.batch_is(batch, step)
-            count = take(SAMPLES - offset, batch)
+            count = take(samples - offset, batch)
             picked = torch.as_tensor(order[offset : offset + count])
-            if weighted:
-                picked = picked[picked % 3 != 0]
+            valid = picked % 3 != 0 if weighted else picked >= 0
             opt.zero_grad()
-            loss = nn.functional.mse_loss(net(data.x[picked]), data.y[picked])
+            loss = nn.functional.mse_loss(net(data.x[picked])[valid], data.y[picked][valid])
             torch.autograd.backward(loss)
             with rate.applied(opt, step):
                 opt.step()
@@ -136,4 +141,22 @@ def test_in_float32_it_differs_by_rounding_only(
     final = job.final()["net"]
     apart = [float((value - net.state_dict()[name]).abs().max()) for name, value in final.items()]
     assert max(apart) < (1e-5 if optimizer == "sgd" else 1e-4)
+    assert replicas_are_equal(job) == 5
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_synchronised_batch_norm_is_that_of_one_process(
+    zygote: str, tmp_path: Path, weighted: bool
+) -> None:
+    """Statistics, running ones too, and gradients are those of the global batch."""
+    schedule, samples = "0:1x20,7:2x20,15:4x20,28:3x20,40:1x20", 200
+    job = elastic(
+        zygote, tmp_path, schedule, NORM="together", EPOCHS=EPOCHS, SAMPLES=samples, BATCH=20,
+        WEIGHTED=1 if weighted else "",
+    )  # fmt: skip
+    job.play()
+    net, _ = reference("sgd", weighted, norm=True, schedule=schedule, samples=samples, base=20)
+    final = job.final()["net"]
+    apart = {n: float((value - net.state_dict()[n]).abs().max()) for n, value in final.items()}
+    assert max(apart.values()) < 1e-10, apart
     assert replicas_are_equal(job) == 5

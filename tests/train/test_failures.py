@@ -53,19 +53,26 @@ def test_a_worker_dies_in_a_step(zygote: str, tmp_path: Path, victim: str, momen
     all_is_well(job)
 
 
+@pytest.mark.parametrize("moment", ["forward", "step"])
+def test_a_worker_dies_beside_layers_that_are_synchronised(
+    zygote: str, tmp_path: Path, moment: str
+) -> None:
+    """The script's forward and backward do not notice; the step does not count."""
+    crash = f"local-1:{moment}:SIGKILL:20"
+    job = elastic(zygote, tmp_path, "0:3", CRASH=crash, NORM="together", EPOCHS=EPOCHS)
+    job.play()
+    assert generations(job) == [(1, 0, 3), (1, 1, 2)]
+    all_is_well(job)
+
+
 @pytest.mark.parametrize(
     ("victim", "moment"),
     [
         ("local-2", "connect"),  # a newcomer that does not come
-        ("local-2", "eat"),  # ... that dies of its first meal
-        ("local-2", "repeat"),
-        ("local-2", "switch"),
+        ("local-2", "repeat"),  # ... that has its state in part
         ("local-2", "proof"),
         ("local-0", "feed"),  # the one that was feeding it
-        ("local-1", "feed"),
-        ("local-1", "repeat"),
-        ("local-0", "switch"),
-        ("local-1", "proof"),
+        ("local-1", "switch"),
     ],
 )
 def test_a_worker_dies_in_a_switch(zygote: str, tmp_path: Path, victim: str, moment: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ones.train.noise import GradientNoise
+from ones.train.noise import GradientNoise, unit_of
 
 SIZE, SPREAD = 400, 3.0  # numbers in a gradient; variance of one sample in each of them
 TRUE = torch.full((SIZE,), 0.2, dtype=torch.float64)
@@ -37,9 +37,41 @@ def test_one_worker_compares_two_steps() -> None:
     assert noise.scale == pytest.approx(SCALE, rel=0.15)
 
 
+def test_gradients_that_are_changed_in_place_are_copied_from_then_on() -> None:
+    """Clipping does so, after they were kept."""
+    noise = GradientNoise(memory=0.5)
+    for seen in (False, True):
+        kept, new = torch.ones(3), torch.full((3,), 0.5)
+        noise.keep([kept])
+        kept.mul_(0.1)
+        noise.compare([new], 4)
+        assert (noise.scale is not None) is seen
+    # |old|² = 3, |new|² = 0.75, their product 1.5: S = (1.875 - 1.5) * 4
+    assert noise.scale == pytest.approx(1.5 / 1.5)
+
+
 def test_nothing_is_said_before_anything_is_known() -> None:
     noise = GradientNoise()
     assert noise.scale is None
     noise.workers(4.0, (8, 0), 4.0)  # one worker had all samples: nothing to compare
     noise.compare([TRUE], 8)
     assert noise.scale is None
+
+
+def test_for_adam_the_noise_is_that_of_its_updates() -> None:
+    """Gradients of very different sizes: Adam moves all parameters alike, and so they count."""
+    sizes = torch.logspace(-3, 3, SIZE, dtype=torch.float64)
+    generator, noise = torch.Generator().manual_seed(3), GradientNoise(memory=0.99)
+    p = torch.nn.Parameter(torch.zeros(SIZE, dtype=torch.float64))
+    adam = torch.optim.AdamW([p], lr=1e-9)
+    unit = unit_of(adam)
+    assert unit is not None
+    for _ in range(400):
+        for step in range(2):
+            p.grad = sizes * mean_gradient(16, generator)
+            if adam.state:
+                measured = [p.grad / unit(p)]
+                noise.compare(measured, 16) if step else noise.keep(measured)
+            adam.step()
+    assert noise.scale == pytest.approx(SCALE, rel=0.15)
+    assert unit_of(torch.optim.SGD([p], lr=0.1)) is None

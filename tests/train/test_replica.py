@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed
 from torch import nn
 
 from ones.train.checkpoint import Checkpoints, copied
-from ones.train.group import Group
+from ones.train.group import Group, wait_all
 from ones.train.learning_rate import LearningRate
 from ones.train.progress import Progress
 from ones.train.replica import Replica, share_buffers
-from tests.train.test_buckets import SEEDED, backward, together
+from tests.train.test_buckets import CPU, SEEDED, backward, together
 from tests.train.test_equivalence import equal
 
 
@@ -139,3 +142,29 @@ def test_nothing_is_executed_when_a_checkpoint_is_loaded(tmp_path: Path) -> None
     checkpoints.save({"evil": Evil()}, (1, 0), 1)
     assert checkpoints.load() is None
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_message_may_take_longer_than_connecting() -> None:
+    """A newcomer waits for as long as a step takes."""
+    c10d: Any = torch.distributed
+    store, arrived = c10d.HashStore(), []
+
+    def run(rank: int) -> None:
+        group = Group.connect(
+            store, "late", rank=rank, size=2, host="127.0.0.1", device=CPU, timeout=1.0
+        )
+        if rank == 0:
+            time.sleep(2.5)
+            wait_all([group.send(torch.ones(1), 1)])
+        else:
+            word = torch.zeros(1)
+            wait_all([group.receive(word, 0)])
+            arrived.append(float(word))
+        group.of_all(rank)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert arrived == [1.0]

@@ -31,6 +31,9 @@ _SMALL = 64 << 10  # bytes: parameters up to here are copied together
 _BLOCK = 1 << 16  # numbers: a norm over more loses digits, as float32 adds them up
 
 
+Unit = Callable[[Parameter], Tensor]
+
+
 class Notice(IntEnum):
     """What every worker says in every step, added up over all of them."""
 
@@ -81,10 +84,13 @@ class _Bucket:
         self.done = [False] * len(self.done)
         self.tail.copy_(self.fresh)
 
-    def square(self) -> Tensor:
+    def square(self, unit: Unit | None) -> Tensor:
         """Squared norm of what is in it."""
         wide = torch.promote_types(self.flat.dtype, torch.float32)
-        norms = torch._foreach_norm(self.blocks, 2, wide)
+        blocks = self.blocks
+        if unit is not None:
+            blocks = [v / unit(p) for p, v in zip(self.parameters, self.views, strict=True)]
+        norms = torch._foreach_norm(blocks, 2, wide)
         square: Tensor = torch.stack(norms).double().square().sum()
         return square
 
@@ -132,6 +138,7 @@ class Buckets:
         fresh = self._buckets[-1].fresh[-len(Notice) :] if exact else torch.zeros(len(Notice))
         self._fresh_notices: NDArray[np.floating[Any]] = fresh.numpy()
         self._own_notices = None if exact else torch.zeros(len(Notice), device=trained[-1].device)
+        self.unit: Unit | None = None  # in which gradients are measured
         self._handles: list[Any] = []
         for bucket in self._buckets:
             for index, p in enumerate(bucket.parameters[: bucket.hooked]):
@@ -240,7 +247,7 @@ class Buckets:
 
     def square_of_gradients(self) -> float:
         """Squared norm of the reduced gradient, after `finish` and before anybody changes it."""
-        return sum(float(bucket.square()) for bucket in self._buckets)
+        return sum(float(bucket.square(self.unit)) for bucket in self._buckets)
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -315,7 +322,7 @@ class Buckets:
     def _note_square(self, bucket: _Bucket) -> None:
         """Of this worker's own mean gradient, before it is added to those of the others."""
         if self._weighs > 0:
-            self.notices[Notice.SQUARE] += bucket.square() / self._weighs**2
+            self.notices[Notice.SQUARE] += bucket.square(self.unit) / self._weighs**2
 
     def _start(self, tensor: Tensor, group: Group | None = None) -> None:
         group = group or self._group

@@ -84,10 +84,13 @@ class Group:
 
     def send(self, tensor: Tensor, to: int, tag: int = 0) -> Any:
         """Messages of one tag arrive in order; those of different tags pass one another."""
-        return _started(self._open().send, [tensor], to, tag)
+        return self._message(_started(self._open().send, [tensor], to, tag))
 
     def receive(self, tensor: Tensor, source: int, tag: int = 0) -> Any:
-        return _started(self._open().recv, [tensor], source, tag)
+        return self._message(_started(self._open().recv, [tensor], source, tag))
+
+    def _message(self, work: Any) -> Any:
+        return _Message(work) if self.device == "cpu" else work
 
     def of_all(self, number: int) -> list[int]:
         """What each member says, by rank."""
@@ -110,13 +113,10 @@ class Group:
         would be lost. Those who leave wait until all have said that they are through."""
         word = torch.zeros(1, dtype=torch.uint8, device=self.device)
         others = [rank for rank in range(self.size) if rank != self.rank]
-        sent = [_started(self._open().send, [word], rank, 1) for rank in others if rank in leavers]
+        sent = [self.send(word, rank, 1) for rank in others if rank in leavers]
         if self.rank in leavers:
             heard = [torch.empty_like(word) for _ in others]
-            got = [
-                _started(self._open().recv, [place], rank, 1)
-                for place, rank in zip(heard, others, strict=True)
-            ]
+            got = [self.receive(place, rank, 1) for place, rank in zip(heard, others, strict=True)]
             wait_all([*got, *sent])
         else:
             self.keep(sent, word)
@@ -136,6 +136,16 @@ class Group:
     @property
     def device(self) -> str:
         return "cpu" if isinstance(self._backend, dist.ProcessGroupGloo) else "cuda"
+
+
+class _Message:
+    """gloo would give up a message after the time that was meant for connecting."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def wait(self, timeout: timedelta = _COLLECTIVE_TIMEOUT) -> None:
+        self._work.wait(timeout)
 
 
 class Alone(Group):

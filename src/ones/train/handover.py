@@ -101,11 +101,12 @@ class Handover:
         feeder, self._feeder, self._next = self._feeder, None, None
         if feeder is not None:
             feeder.finish()
-            self._fed = feeder
-            self._proof = Proof(self._replica, group, to=feeder.receivers)
+        # before the proof: newcomers take things in this order
         share_buffers(group, self._replica.model, nxt.trained.index(True))
         if feeder is None:
             return {}
+        self._fed = feeder
+        self._proof = Proof(self._replica, group, to=feeder.receivers)
         return {"fed_in_background": feeder.seconds, "optimizer_held": feeder.held_seconds}
 
     def be_fed(self, nxt: Next, group: Group) -> None:

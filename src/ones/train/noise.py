@@ -4,15 +4,17 @@ McCandlish et al., arXiv 1812.06162, appendix A: with S the trace of the covaria
 sample's gradient and G the true gradient, a mean over n samples has E|g|² = |G|² + S/n. Two
 sizes give two equations. Here: the workers' own gradients and their mean, or, with one
 worker, the gradients of two steps that follow one another (their product estimates |G|²;
-biased a little, as the parameters have moved).
+biased a little, as the parameters have moved). What counts is the noise of the updates: for
+Adam, gradients are divided by the root of their second moment, as in Pollux (OSDI 2021).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.optim import Adam, AdamW, Optimizer
 
 _BLOCK = 1 << 16  # numbers: more of them, added up in float32, lose digits
 
@@ -20,6 +22,24 @@ _BLOCK = 1 << 16  # numbers: more of them, added up in float32, lose digits
 def looks_every(parameters: int) -> int:
     """Steps between two looks: each reads all gradients twice or more."""
     return 10 if parameters < 1_000_000 else 40
+
+
+def unit_of(optimizer: Optimizer) -> Callable[[Tensor], Tensor] | None:
+    """In what a parameter's gradient is measured; None: as it is."""
+    if not isinstance(optimizer, Adam | AdamW):
+        return None
+    groups = {p: group for group in optimizer.param_groups for p in group["params"]}
+
+    def unit(p: Tensor) -> Tensor:
+        state = optimizer.state.get(p)
+        if not state:  # has not been used yet, or is not the optimizer's
+            return torch.ones((), dtype=p.dtype, device=p.device)
+        group = groups[p]
+        bias = 1.0 - group["betas"][1] ** float(state["step"])
+        root: Tensor = (state["exp_avg_sq"] / bias).sqrt_().add_(group["eps"])
+        return root
+
+    return unit
 
 
 class GradientNoise:

@@ -124,3 +124,11 @@ class Division:
     def counts(self, portion: Portion) -> tuple[int, ...]:
         """Of all workers, in that step."""
         return split(portion.total, self.shares, self.minimum)
+
+    def is_even(self, portion: Portion) -> bool:
+        """Have all workers the same number of micro-batches in that step?"""
+        parts = {
+            len(micro_sizes(count, micro, self.limit, self.minimum))
+            for count, micro in zip(self.counts(portion), self.micro_steps, strict=True)
+        }
+        return len(parts) == 1

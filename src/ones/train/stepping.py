@@ -16,7 +16,8 @@ from ones.errors import UserError
 from ones.train.buckets import Notice
 from ones.train.crew import Crew
 from ones.train.group import GroupLostError
-from ones.train.noise import GradientNoise, looks_every
+from ones.train.noise import GradientNoise, looks_every, unit_of
+from ones.train.norm import synchronise
 from ones.train.replica import Replica
 from ones.train.sampler import Division, Portion
 
@@ -48,9 +49,13 @@ class Stepper:
         self._optimizer, self._progress = replica.optimizer, replica.progress
         self._on_stepped = on_stepped
         self.noise = GradientNoise()
+        self._norms = None if crew is None else synchronise(replica.model)
         self._step: _Step | None = None
         self._trained = [p for g in self._optimizer.param_groups for p in g["params"]]
         self._look_every = looks_every(sum(p.numel() for p in self._trained))
+        self._unit = unit_of(self._optimizer)
+        if crew is not None:
+            crew.buckets.unit = self._unit
         self._state = [b for b in replica.model.buffers() if crew is not None]
         self._before: list[Tensor] = []
         self._proven = 0  # the largest micro-batch that went through
@@ -68,8 +73,13 @@ class Stepper:
 
     def hand_out(self) -> None:
         """The script gets the next micro-batch."""
-        assert self._step is not None
-        self._step.index += 1
+        step = self._step
+        assert step is not None
+        step.index += 1
+        if self._norms is not None and self._crew is not None:
+            self._norms.weight = step.portion.count / step.portion.total
+            is_even = step.division.is_even(step.portion)
+            self._norms.group = self._crew.group if is_even else None
 
     def end(self) -> None:
         """All were handed out. Nothing was for us, or the script left out `job.step`?"""
@@ -87,6 +97,10 @@ class Stepper:
         if weight is not None:
             self._progress.weighted = True
         due = float(step.portion.micro[step.index] if weight is None else weight)
+        if self._norms is not None:
+            if due == 0.0 and self._norms.group is not None:
+                raise UserError("job.step with weight 0 does not go with SyncBatchNorm layers")
+            self._norms.group = None  # until the next batch: evaluation is each worker's own
         if due > 0.0:
             step.weight += due
             # on the CPU a number costs less than a tensor; on a GPU it would wait for the device
@@ -127,7 +141,7 @@ class Stepper:
             return
         notices = crew.notices()
         notices[Notice.LOSS] = step.loss / step.portion.total
-        measure = self._progress.step % self._look_every == 0
+        measure = self._progress.step % self._look_every == 0 and self._is_measurable
         weight = step.portion.count / step.portion.total
         crew.buckets.arm(group, weight, notices, measure=measure)
         if self._progress.weighted:
@@ -161,12 +175,21 @@ class Stepper:
 
     def _look_at_noise(self, step: _Step) -> None:
         at = self._progress.step % (2 * self._look_every)
-        if at in (0, 1):
-            gradients = [p.grad for p in self._trained if p.grad is not None]
+        if at in (0, 1) and self._is_measurable:
+            gradients = [self._measured(p) for p in self._trained if p.grad is not None]
             if at == 0:
                 self.noise.keep(gradients)
             else:
                 self.noise.compare(gradients, step.portion.count)
+
+    @property
+    def _is_measurable(self) -> bool:
+        """Adam's unit is known after its first step."""
+        return self._unit is None or bool(self._optimizer.state)
+
+    def _measured(self, p: Tensor) -> Tensor:
+        assert p.grad is not None
+        return p.grad if self._unit is None else p.grad / self._unit(p)
 
     # the update
 

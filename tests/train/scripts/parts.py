@@ -31,6 +31,11 @@ def build(norm: bool = False, dtype: torch.dtype = torch.float64) -> nn.Module:
     return net.to(dtype)
 
 
+def synchronised(net: nn.Module) -> nn.Module:
+    made: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(net)  # type: ignore[no-untyped-call]
+    return made
+
+
 def optimizer_of(net: nn.Module, name: str) -> torch.optim.Optimizer:
     if name == "adamw":
         return torch.optim.AdamW(net.parameters(), lr=0.003)

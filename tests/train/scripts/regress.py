@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parts import Samples, build, optimizer_of  # type: ignore[import-not-found]
+from parts import Samples, build, optimizer_of, synchronised  # type: ignore[import-not-found]
 from torch import nn
 
 import ones
@@ -79,6 +79,8 @@ def main() -> None:
         prepare_to_crash()
     dtype = getattr(torch, env.get("DTYPE", "float64"))
     net = build(norm=bool(env.get("NORM")), dtype=dtype)
+    if env.get("NORM") == "together":
+        net = synchronised(net)
     scaler = torch.amp.GradScaler("cpu", 1024.0, growth_interval=20) if env.get("AMP") else None
     opt = optimizer_of(net, env.get("OPTIMIZER", "sgd"))
     limit = int(env["LIMIT"]) if env.get("LIMIT") else None

@@ -1,0 +1,54 @@
+"""A worker is killed or stopped at any moment of a switch, a step or a checkpoint.
+
+Each time the job ends with its epochs complete, and leaves no process, port or shared memory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.train.elastic import elastic
+from tests.train.test_failures import BATCH, EPOCHS, all_is_well
+
+OLD, NEW = "local-1", "local-2"
+MOMENTS = [
+    (NEW, "connect"),  # a newcomer that does not come
+    (NEW, "eat"),  # ... that does not take its state
+    (NEW, "repeat"),  # ... that has it in part
+    (NEW, "switch"),  # ... that was already counted on
+    (NEW, "proof"),
+    (OLD, "connect"),
+    (OLD, "feed"),  # the one that feeds it
+    (OLD, "repeat"),
+    (OLD, "switch"),
+    (OLD, "proof"),
+    ("local-0", "save"),
+    ("local-0", "switch"),
+]
+QUICK = [(NEW, "eat"), (OLD, "feed")]
+
+
+def play(zygote: str, tmp_path: Path, victim: str, moment: str, signal: str) -> None:
+    job = elastic(
+        zygote, tmp_path, "0:2,12:4", exact=False, NAP=0.02, CRASH=f"{victim}:{moment}:{signal}",
+        EPOCHS=EPOCHS, LOADERS=1, ONES_HANG_SECONDS=4, ONES_CHECKPOINT_SECONDS=0.3,
+    )  # fmt: skip
+    job.play()
+    assert (job.out / f"crashed-{victim}").exists()
+    all_is_well(job, repeated=3 * BATCH)
+
+
+@pytest.mark.parametrize(("victim", "moment"), QUICK)
+def test_stopped_while_state_is_on_its_way(
+    zygote: str, tmp_path: Path, victim: str, moment: str
+) -> None:
+    play(zygote, tmp_path, victim, moment, "SIGSTOP")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize(("victim", "moment"), MOMENTS)
+def test_at_any_moment(zygote: str, tmp_path: Path, victim: str, moment: str, signal: str) -> None:
+    play(zygote, tmp_path, victim, moment, signal)
