@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ones.errors import OnesError, UserError
+from ones.errors import OnesError, UserError, WorldError
 from ones.launchers.slurm import commands
 from ones.launchers.slurm.shared import LOST, AllocationFile, Shared, Timing
 
@@ -30,6 +30,7 @@ LOOK_SECONDS = 30.0  # between two looks at Slurm
 #: of the time that is left after the notice, jobs may move for so much; then they must save
 MOVING_SHARE = 0.5
 #: what Slurm says of an allocation that is over
+UNKNOWN = "Invalid job id"
 OVER = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "COMPLETING")
 
 
@@ -122,8 +123,14 @@ class Allocation:
             os.close(self._lock)
 
     def _look(self, now: float) -> None:
-        found = commands.look(self.id)
         self._looked = now
+        try:
+            found = commands.look(self.id)
+        except WorldError as problem:
+            if UNKNOWN not in str(problem):
+                raise  # Slurm does not answer: that passes
+            self._was_told = True  # it is so long over that Slurm has forgotten it
+            return
         names = self._names(list(found.nodes))
         changed = replace(
             self.file,
@@ -208,7 +215,9 @@ def attend(root: Path, *, cpus: int, lead: float, timing: Timing) -> None:
 
 
 def attend_in_background(root: Path, log: Path, *, cpus: int, lead: float, timing: Timing) -> None:
-    """The same, as a process of its own that stays when we are gone."""
+    """The same, in a process that stays when we are gone; unless there is one already."""
+    if Shared(root).is_seen_to(current()):
+        return
     command = [
         sys.executable, "-m", "ones.launchers.slurm.allocation", str(root), str(cpus), str(lead),
         timing.to_text(),
