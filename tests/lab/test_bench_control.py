@@ -72,4 +72,4 @@ def test_all_that_is_promised_is_measured() -> None:
     assert crowd["workers"] == QUICK.slots
     assert crowd["reports_per_second"] > 0
     freed = next(row for row in rows if "freed_to_worker_ms" in row)
-    assert freed["n"] == 5 * QUICK.repeats - 1
+    assert freed["n"] >= 5 * QUICK.repeats - 1

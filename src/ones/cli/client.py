@@ -48,6 +48,9 @@ class Client:
         answer = self._call("GET", path, params=_given(query))
         return answer.content, answer.headers
 
+    def close(self) -> None:
+        self._http.close()
+
     def _call(self, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401
         import httpx
 

@@ -42,11 +42,13 @@ def start(settings: ServiceSettings, policies: Mapping[str, Mapping[str, Any]]) 
             json.dumps({"service": asdict(settings), "policy": dict(policies)}).encode()
         )
         process.stdin.close()
-        return _await_address(directory, process)
+        address = _await_address(directory, process)
     except BaseException:  # an impatient Ctrl-C, too: what nobody waits for must not stay
         process.kill()
         process.wait()
         raise
+    process.returncode = 0  # it stays when this object goes: no reason to complain
+    return address
 
 
 def _await_address(directory: StateDir, process: subprocess.Popen[bytes]) -> Address:

@@ -19,7 +19,7 @@ POLICY = "ones"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    submits: int = 2000
+    submits: tuple[int, ...] = (400, 2000)  # a policy that searches looks at all who wait
     clients: int = 8
     repeats: int = 4
     idle_seconds: float = 20.0
@@ -32,7 +32,7 @@ class Effort:
 
 FULL = Effort()
 QUICK = Effort(
-    submits=80, clients=4, repeats=1, idle_seconds=1.0, slots=8, jobs=4, busy_seconds=4.0,
+    submits=(80,), clients=4, repeats=1, idle_seconds=1.0, slots=8, jobs=4, busy_seconds=4.0,
     events=3000, known_jobs=12,
 )  # fmt: skip
 
@@ -58,12 +58,12 @@ def _rows(
         connect, home / "life", repeats=effort.repeats, idle_seconds=effort.idle_seconds,
         policy=policy,
     )  # fmt: skip
-    progress(f"{effort.submits} submissions")
-    rows.append(
-        bench_submit(
-            connect, home / "submit", submits=effort.submits, clients=effort.clients, policy=policy
+    for submits in effort.submits:
+        progress(f"{submits} submissions")
+        directory = home / f"submit-{submits}"
+        rows.append(
+            bench_submit(connect, directory, submits=submits, clients=effort.clients, policy=policy)
         )
-    )
     progress(f"{effort.slots} emulated workers")
     rows.append(
         bench_emulated(

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,14 @@ class Crowd:
         for worker in self.workers.values():
             worker.agent.stop()
 
+    def wait(self) -> None:
+        """Until the lines of all are closed, which they are soon when nobody answers."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and any(
+            thread.name.startswith("ones-") for thread in threading.enumerate()
+        ):
+            time.sleep(0.05)
+
     def report(self, seconds: float) -> None:
         """First workers say how far they are, as often as real ones."""
         until, number = time.monotonic() + seconds, 0
@@ -311,6 +319,9 @@ def emulated(home: Path, slots: int, policy: str) -> Iterator[tuple[Crowd, list[
         process.terminate()
         process.wait(60)
         listener.join(10)
+        to_service.close()
+        from_service.close()
+        crowd.wait()
 
 
 def bench_emulated(
@@ -324,13 +335,13 @@ def bench_emulated(
         wait_for(lambda: (a := directory.address()) is not None and a.pid == pid, "the service")
         address = directory.address()
         assert address is not None
-        client = connect(address.url, directory.read_token() or "")
-        for number in range(jobs):
-            client.post(
-                "/api/jobs",
-                {"command": ["emulated"], "cwd": "/", "name": f"job{number}", "elastic": True,
-                 "kind": f"kind{number % 4}", "requested_gpus": 1 + number % 4, "epochs": 1000},
-            )  # fmt: skip
+        with closing(connect(address.url, directory.read_token() or "")) as client:
+            for number in range(jobs):
+                client.post(
+                    "/api/jobs",
+                    {"command": ["emulated"], "cwd": "/", "name": f"job{number}", "elastic": True,
+                     "kind": f"kind{number % 4}", "requested_gpus": 1 + number % 4, "epochs": 1000},
+                )  # fmt: skip
         crowd.report(seconds / 2)  # until all slots are taken
         before, began = crowd.said, time.monotonic()
         busy: list[float] = []

@@ -77,6 +77,9 @@ class Line:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
+    def close(self) -> None:
+        self._connection.close()
+
     def send(self, method: str, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401
         self._connection.request(method, path, json.dumps(body).encode(), self._headers)
         answer = self._connection.getresponse()
@@ -119,11 +122,14 @@ def bench_submit(
         for thread in threads:
             thread.join()
         wall = time.perf_counter() - began
+        for line in lines:
+            line.close()
     each = [s for some in seconds for s in some]
     if len(each) < submits // clients * clients:
         raise WorldError(f"{len(each)} of {submits} submissions were answered")
     return {
-        "case": f"submit, {clients} clients", "policy": policy, "n": len(each),
+        "case": f"submit, {clients} clients, up to {len(each)} waiting", "policy": policy,
+        "n": len(each),
         "submits_per_second": round(len(each) / wall, 1),
         "submit_p50_ms": percentile_ms(each, 50), "submit_p99_ms": percentile_ms(each, 99),
     }  # fmt: skip
@@ -214,6 +220,7 @@ def _news(url: str, path: str, token: str) -> Iterator[Iterator[tuple[str, float
     try:
         yield lines()
     finally:
+        answer.close()
         connection.close()
 
 
@@ -233,6 +240,7 @@ def _page_updates(client: Client, state: Any, *, updates: int) -> dict[str, Any]
                 line.send("PATCH", f"/api/jobs/{job}", {"priority": priority})
                 sign = f'"priority": {float(priority)}'
                 seconds.append(next(at for text, at in news if sign in text) - began)
+    line.close()
     client.post(f"/api/jobs/{job}/cancel")
     wait_for(lambda: not client.get("/api/jobs"), "the end of the watched job")
     return {

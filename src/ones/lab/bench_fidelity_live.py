@@ -7,10 +7,10 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ones.config import ServiceSettings
 from ones.errors import WorldError
@@ -19,10 +19,16 @@ from ones.lab.runs import LOG_NAME
 from ones.lab.scene import Client
 from ones.lab.scripts import check_installed
 
-Connect = Callable[[str, str], Client]  # address, token
+
+class OpenClient(Client, Protocol):
+    def close(self) -> None: ...
+
+
+Connect = Callable[[str, str], OpenClient]  # address, token
 
 PATIENCE_SECONDS = 1200.0
 POLL_SECONDS = 0.2
+LAST_WORDS_SECONDS = 2.0  # the last workers leave after their job has ended
 NEEDS = ("torch", "fastapi", "sqlalchemy", "uvicorn")
 
 
@@ -42,7 +48,8 @@ def service(connect: Connect, directory: Path, **settings: Any) -> Iterator[tupl
     chosen = ServiceSettings(state=str(directory), port=0, grace_seconds=2.0, **settings)
     try:
         address = background.start(chosen, {chosen.policy: dict(SETTINGS.get(chosen.policy, {}))})
-        yield connect(address.url, StateDir(directory).read_token() or ""), address.pid
+        with closing(connect(address.url, StateDir(directory).read_token() or "")) as client:
+            yield client, address.pid
     finally:
         background.kill(StateDir(directory))
 
@@ -58,6 +65,7 @@ def run_live(
     state = directory / "state"
     with service(connect, state, policy=policy, slots=slots, mechanism=mechanism) as (client, _):
         ids = _play(client, trace, directory)
+        time.sleep(LAST_WORDS_SECONDS)
         log = directory / LOG_NAME
         write_run_log(StateDir(state).database, log)
     return LiveRun(log, ids)

@@ -189,17 +189,19 @@ class Watch:
     def calibration(self) -> Calibration:
         """The means. What a run did not show is as in the change most like it."""
         seconds = {name: [max(0.0, s) for s in all_] for name, all_ in self.seconds.items()}
-        missing = [n for n in ("first_start", "newcomer", "finish", "clear") if not seconds[n]]
-        if missing or not self.overheads:
-            raise WorldError(f"the calibration run showed no {(missing or ['whole epoch'])[0]}")
+        for name in ("first_start", "finish", "clear"):
+            if not seconds[name]:
+                raise WorldError(f"the calibration run showed no {name}")
         mean = {name: fmean(all_) for name, all_ in seconds.items() if all_}
-        early = mean.get("prepared_newcomer", mean["newcomer"]) < 0.5 * mean["newcomer"]
-        if not early:
-            mean["newcomer"] = fmean([*seconds["newcomer"], *seconds["prepared_newcomer"]])
+        joined = [*seconds["newcomer"], *seconds["prepared_newcomer"]]
+        cold = mean.get("newcomer", mean.get("restart", mean["first_start"]))
+        early = mean.get("prepared_newcomer", cold) < 0.5 * cold
+        if joined and not early:
+            cold = fmean(joined)
         pause = mean.get("rescale", 0.0)
         times = SwitchTimes(
             first_start=mean["first_start"],
-            newcomer=mean["newcomer"],
+            newcomer=cold,
             regroup=mean.get("regroup", pause),
             rescale=pause,
             restart=mean.get("restart", mean["first_start"]),
@@ -212,5 +214,5 @@ class Watch:
             recover=mean.get("recover"),
             warms_early=early,
         )
-        overhead = tuple(sorted((n, fmean(all_)) for n, all_ in self.overheads.items()))
-        return Calibration(times, overhead, self.seconds)
+        overhead = sorted((n, fmean(all_)) for n, all_ in self.overheads.items())
+        return Calibration(times, tuple(overhead or [(1, 0.0)]), self.seconds)
