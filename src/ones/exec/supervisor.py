@@ -34,6 +34,10 @@ TICK_SECONDS = 0.02  # while somebody is on the way out
 RETRY_SECONDS = 1.0  # of what a full disk refused
 
 
+class FencedError(ValueError):
+    """Nobody may run here, through no fault of the job."""
+
+
 class Supervisor:
     """Owns the workers of one job on one node, from the first launch until nobody is left."""
 
@@ -148,6 +152,7 @@ class Supervisor:
                 answer |= {"ok": True, **self._answer(connection, request)}
             except (OSError, ValueError, KeyError, TypeError) as problem:
                 answer["error"] = str(problem)
+                answer["fenced"] = isinstance(problem, FencedError)
             connection.send(answer)
 
     def _answer(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
@@ -186,7 +191,7 @@ class Supervisor:
         if self._closing:
             raise ValueError(f"launch {spec.id}: this job is being closed")
         if not self._may_run:
-            raise ValueError(f"launch {spec.id}: its node is cut off from the cluster")
+            raise FencedError(f"launch {spec.id}: its node is cut off from the cluster")
         directory.mkdir(mode=0o700, exist_ok=True)
         worker = Worker(self._run_dir, spec)
         try:

@@ -213,8 +213,8 @@ class Keeper:
             if request["do"] == "launch":
                 self._not_started(request["spec"]["id"], why)
 
-    def _not_started(self, id: str, why: str) -> None:
-        record = Exit(code=None, at=time.time(), cause="not-started", message=why)
+    def _not_started(self, id: str, why: str, cause: str = "not-started") -> None:
+        record = Exit(code=None, at=time.time(), cause=cause, message=why)
         self._exited(id, record)
 
     # what it says
@@ -227,7 +227,8 @@ class Keeper:
         for launch in message.get("launches", ()):
             self._hear(launch)
         if "error" in message and request is not None and request["do"] == "launch":
-            self._not_started(request["spec"]["id"], message["error"])
+            cause = "fenced" if message.get("fenced") else "not-started"
+            self._not_started(request["spec"]["id"], message["error"], cause)
 
     def _hear(self, news: dict[str, Any]) -> None:
         id = news["id"]

@@ -46,10 +46,13 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
     if worker.condemned:
         lost(floor, job, worker, worker.condemned)
         return
+    if exit.cause == "fenced" and job.pending is not None and job.pending.kind is Kind.START:
+        return  # its node is as good as lost: the start is given up with it, at no cost
     told = worker.leaving or (job.pending is not None and job.pending.kind is Kind.STOP)
     # stopped by somebody beside us, or with the machine: that costs no try either
     if (told and exit.clean) or exit.cause in ("stopped", "reboot", "fenced"):
         _left(floor, job, worker)
+        _give_up_what_needs_it(floor, job, worker, exit.told())
     elif exit.clean or worker.done:
         _left_quietly(floor, job, worker)
     else:
@@ -70,11 +73,15 @@ def lost(
 ) -> None:
     """`our_doing`: nothing there can be blamed on its GPU."""
     generation = _newest(job, worker)
-    order = job.pending
     for gpu in worker.gpus:
         floor.say(ev.WorkerLost(NOW, job.id, generation, gpu, reason))
         if not our_doing:
             died_on(floor, gpu, job.id)
+    _give_up_what_needs_it(floor, job, worker, reason)
+
+
+def _give_up_what_needs_it(floor: Floor, job: LiveJob, worker: LiveWorker, reason: str) -> None:
+    order = job.pending
     if order is None or order.kind is not Kind.RESCALE or order.published:
         return
     if worker.plan == order.plan:  # a newcomer, and nobody has been told of it yet

@@ -258,7 +258,8 @@ class RayLauncher:
             case None:
                 request = self._requests.pop(message["n"], None)
                 if request is not None and "error" in message and request["do"] == "launch":
-                    self._exited(request["launch"]["id"], _not_started(message["error"]))
+                    record = replace(_not_started(message["error"]), cause="fenced")
+                    self._exited(request["launch"]["id"], record)
             case "node":
                 self._node(message)
             case "settled":
