@@ -180,7 +180,7 @@ def _first_step(client: Client, home: Path) -> float:
     mark = home / "first-step"
     mark.unlink(missing_ok=True)
     body = {
-        "command": [sys.executable, "-m", "ones.lab.bench_control_job", str(mark)],
+        "command": [sys.executable, "-m", "ones.train.bench.first_step", str(mark)],
         "cwd": str(home), "env": environment(home), "name": "first", "elastic": True,
     }  # fmt: skip
     began = time.monotonic()  # the same clock in all processes of a machine

@@ -11,7 +11,7 @@ from ones.core.job import Job, JobId
 from ones.core.schedule import Allocation
 from ones.workload import Trace, TraceJob, Training
 
-SCRIPT = "ones.lab.bench_fidelity_job"
+SCRIPT = "ones.train.bench.paced"
 
 
 def loss_in(epoch: int) -> float:
@@ -91,6 +91,7 @@ def submission(name: str, job: PacedJob, env: Mapping[str, str], cwd: str) -> di
     words = {
         "samples": kind.samples, "batch": kind.batch, "max-local-batch": kind.max_local_batch,
         "epochs": job.epochs, "fixed": kind.fixed, "per-sample": kind.per_sample,
+        "losses": ",".join(str(loss_in(epoch)) for epoch in range(job.epochs)),
     }  # fmt: skip
     command = [sys.executable, "-m", SCRIPT]
     for word, value in words.items():

@@ -1,4 +1,4 @@
-"""An elastic script that notes when its first step was made: `bench_control_job.py FILE`."""
+"""An elastic script that notes when its first step was made: `first_step FILE`."""
 
 from __future__ import annotations
 
