@@ -94,6 +94,20 @@ def finished() -> int:
     return int(KEPT.read_text()) if KEPT.exists() else 0
 
 
+def keep(epoch: int) -> None:
+    """As a checkpoint of real training: a full disk is waited for."""
+    beside = KEPT.with_suffix(f".{os.getpid()}")
+    while True:
+        try:
+            KEPT.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_text(str(epoch))
+            beside.replace(KEPT)
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+
+
 class Trainer:
     def __init__(self) -> None:
         self.caller = Caller()
@@ -139,10 +153,7 @@ class Trainer:
         report = {"type": "Epoch", "epoch": epoch, "steps": DATASET // BATCH, "samples": DATASET}
         report |= {"loss": 1.0 / epoch, "accuracy": 1.0 - 0.5**epoch, "step_seconds": SECONDS / 10}
         self.caller.say(report)
-        KEPT.parent.mkdir(parents=True, exist_ok=True)
-        beside = KEPT.with_suffix(f".{os.getpid()}")
-        beside.write_text(str(epoch))
-        beside.replace(KEPT)
+        keep(epoch)
         print("epoch", epoch, flush=True)
 
 
