@@ -41,7 +41,7 @@ def engine(tmp_path: Path) -> Iterator[LiveEngine]:
         brain.state,
         Surroundings(
             store=store, recorder=recorder, launcher=launcher, clock=Clock(),
-            tokens=JobTokens(b"key"), url="http://127.0.0.1:1", checkpoints=tmp_path,
+            tokens=JobTokens(b"key"), url="http://127.0.0.1:1", checkpoints=str(tmp_path),
         ),
     )  # fmt: skip
     launcher.close(kill=True)
