@@ -31,7 +31,7 @@ def script(
 ) -> None:
     """Print a script for sbatch: it serves its nodes to the service, and starts one if none runs.
 
-    Example: ones slurm script --nodes 4 --gpus-per-node 4 --time 12:00:00 > ones.sbatch
+    Example: ones slurm script --nodes 4 --gpus-per-node 4 --time 12:00:00
     """
     import shutil
     import sys

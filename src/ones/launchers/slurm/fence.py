@@ -35,7 +35,8 @@ def remains(root: Path, node: str) -> list[Process]:
             directory = _argument(command) or _variable(process.pid)
             if directory.startswith(live) and directory.endswith(end):
                 found.append(process)
-    return [*found, *descendants([process.pid for process in found])]
+    below = descendants([process.pid for process in found])
+    return list({process.pid: process for process in (*found, *below)}.values())
 
 
 def _argument(command: list[bytes]) -> bytes:
