@@ -15,6 +15,7 @@ import torch.distributed
 
 from ones.train.formation import Formation, node_of
 from ones.train.group import Group, GroupLostError
+from ones.train.not_inherited import ours
 from ones.train.roll_call import RollCall, StoreAddress, answers, start_store
 from ones.wire.environment import WorkerEnvironment
 
@@ -169,15 +170,16 @@ class Meeting:
                 )
                 rank = formation.workers.index(worker)
                 size = len(formation.members)
-                group = Group.connect(
-                    store,
-                    formation.name,
-                    rank=rank,
-                    size=size,
-                    host=host,
-                    device=device,
-                    timeout=seconds,
-                )
+                with ours():
+                    group = Group.connect(
+                        store,
+                        formation.name,
+                        rank=rank,
+                        size=size,
+                        host=host,
+                        device=device,
+                        timeout=seconds,
+                    )
                 if offer is not None:
                     group.offers = group.of_all(offer)
                 results.put(group)
@@ -185,6 +187,7 @@ class Meeting:
                 results.put(problem)
 
         threading.Thread(target=work, name="ones-connect", daemon=True).start()
+        until = time.monotonic() + seconds  # gloo itself may take several times as long
         while True:
             try:
                 result = results.get(timeout=0.02)
@@ -194,6 +197,9 @@ class Meeting:
                     raise GroupLostError(f"{', '.join(sorted(gone))} is gone") from None
                 if given_up():
                     raise GroupLostError("withdrawn") from None
+                if time.monotonic() > until:
+                    late = f"group {formation.name} did not come together in {seconds:.0f} s"
+                    raise GroupLostError(late) from None
                 continue
             if isinstance(result, Group):
                 return result

@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from ones.train.not_inherited import ours
+
 ADDRESS_FILE = "store.json"
 ZYGOTE_SOCKET = "zygote.sock"  # where `ones.exec.zygote` has it
 
@@ -168,7 +170,8 @@ class RollCall:
         self._on_gone = on_gone  # (worker, does it hang?)
         self._answers: queue.Queue[Reform | None] = queue.Queue()
         self._lock = threading.Lock()
-        self._socket = socket.create_connection((address.host, address.calls), timeout=20.0)
+        with ours():
+            self._socket = socket.create_connection((address.host, address.calls), timeout=20.0)
         self._socket.settimeout(None)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.broken = threading.Event()
