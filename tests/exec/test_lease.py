@@ -80,3 +80,31 @@ def test_without_one_nobody_is_started(node: Node) -> None:
     ended = node.wait(Exited, "1-a")
     assert isinstance(ended, Exited)
     assert ended.exit.cause == "fenced", "which is not the job's fault"
+    wait_for(lambda: alive_below(node.root) == [], "ones-exec waits for nobody")
+
+
+@pytest.mark.parametrize("cause", ["fenced", "stopped"])
+def test_who_waits_for_torch_when_it_runs_out_has_not_failed(node: Node, cause: str) -> None:
+    never_ready = node.root / "python"
+    never_ready.write_text("#!/bin/sh\nexec sleep 1003\n")
+    never_ready.chmod(0o755)
+    lease.renew(node.lease, lease.now() + LONG)
+    node.launcher.launch(
+        Launch(
+            id="1-a",
+            job="j",
+            slots=("n0/0",),
+            argv=(str(never_ready), "train.py"),
+            cwd=str(node.root),
+            env=ENV,
+            zygote=True,
+        )
+    )
+    wait_for(lambda: list(node.root.glob("live/*/*/1-a/spec.json")))
+    if cause == "fenced":
+        lease.renew(node.lease, lease.now() - 1.0)
+    else:
+        node.launcher.stop("1-a", 5.0)
+    ended = node.wait(Exited, "1-a")
+    assert isinstance(ended, Exited)
+    assert (ended.exit.cause, ended.exit.told()) == (cause, "stopped before it was started")

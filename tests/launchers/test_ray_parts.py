@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path / "node")
     yield node
     node.manager.close()
+    assert not keepers(), "a thread is left behind"
+
+
+def keepers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "ones-lease"]
 
 
 def test_it_tells_what_happened_since_it_was_asked_last(node: Node) -> None:
@@ -93,14 +99,35 @@ def test_a_head_that_does_not_answer_lets_the_lease_run_out(node: Node) -> None:
     assert node.wait_exit()["cause"] == "fenced"
 
 
+def test_a_full_disk_lets_the_lease_run_on_and_the_next_renewal_counts(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, until: float) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ones.exec.lease.renew", full)
+        node.manager.renew()
+        before = float((node.root / "lease").read_text())
+    node.manager.renew()
+    assert float((node.root / "lease").read_text()) > before
+
+
+def test_when_its_directory_is_gone_there_is_no_lease_to_keep(node: Node) -> None:
+    assert keepers()
+    node.root.rename(gone := node.root.with_name("gone"))
+    wait_for(lambda: not keepers(), "it goes on without its directory")
+    gone.rename(node.root)
+
+
 def test_a_new_manager_finds_the_workers_unless_it_has_other_devices(node: Node) -> None:
     node.run("sleep 1000")
     pid = wait_for(lambda: node.news()[1])
-    node.manager._launcher.close(kill=False)
+    node.manager.close(kill=False)
     node.manager = node.make()
     assert wait_for(lambda: node.news()[1]) == pid
     assert node.news()[2] is None
-    node.manager._launcher.close(kill=False)
+    node.manager.close(kill=False)
     node.manager = node.make(("",))
     assert node.wait_exit()["cause"] == "stopped", "its GPUs may be somebody else's now"
 

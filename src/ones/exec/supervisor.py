@@ -188,10 +188,11 @@ class Supervisor:
         directory = self._run_dir / spec.id
         if spec.id in self._workers or (directory / "spec.json").exists():
             return True
+        if not self._may_run:
+            self._closing = True
+            raise FencedError(f"launch {spec.id}: its node is cut off from the cluster")
         if self._closing:
             raise ValueError(f"launch {spec.id}: this job is being closed")
-        if not self._may_run:
-            raise FencedError(f"launch {spec.id}: its node is cut off from the cluster")
         directory.mkdir(mode=0o700, exist_ok=True)
         worker = Worker(self._run_dir, spec)
         try:
@@ -305,7 +306,8 @@ class Supervisor:
     def _stop(self, worker: Worker, grace: float) -> None:
         if self._zygote is not None and worker in self._zygote.waiting:
             self._zygote.waiting.remove(worker)
-            worker.not_started("stopped before it was started")
+            cause = "fenced" if worker.fenced else "stopped"  # not the job's fault
+            worker.not_started("stopped before it was started", cause)
             self._conclude(worker)
         else:
             worker.stop(grace)

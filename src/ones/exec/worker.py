@@ -74,9 +74,9 @@ class Worker:
             boot_id=boot_id(),
         )
 
-    def not_started(self, why: str) -> None:
+    def not_started(self, why: str, cause: str = "not-started") -> None:
         self.close_output_end()
-        self.record = Exit(code=None, at=time.time(), cause="not-started", message=why)
+        self.record = Exit(code=None, at=time.time(), cause=cause, message=why)
 
     def close_output_end(self) -> None:
         if self._output_end >= 0:

@@ -30,6 +30,7 @@ CHUNK_BYTES = 1 << 20
 ANSWER_BYTES = 8 << 20
 LOOK_SECONDS = 0.2  # how often output is looked for while somebody waits
 RENEWALS = 5  # in the time of a lease
+JOIN_SECONDS = 2.0  # a head that is silent just then is not waited for longer
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class NodeManager:
         self._known: dict[str, _Known] = {}
         self._version = 0
         self._changed = threading.Condition()
+        self._closed = threading.Event()
         self._launcher = LocalLauncher(root, slots, lease=self._lease)
         moved = self._slots_moved()
         self._launcher.open(self._hear)
@@ -72,7 +74,8 @@ class NodeManager:
         if moved:
             self._stop_all(0.0)
         self.renew()
-        threading.Thread(target=self._keep_lease, name="ones-lease", daemon=True).start()
+        self._keeper = threading.Thread(target=self._keep_lease, name="ones-lease", daemon=True)
+        self._keeper.start()
 
     def _slots_moved(self) -> bool:
         file = self._root / "slots.json"
@@ -84,9 +87,10 @@ class NodeManager:
     # the lease
 
     def _keep_lease(self) -> None:
-        while True:
-            time.sleep(self._lease_seconds / RENEWALS)
+        while not self._closed.wait(self._lease_seconds / RENEWALS):
             self.renew()
+            if not self._root.exists():  # and with it all that the lease was for
+                return
             for job in (self._root / "ended").glob("*"):  # the controller has their output
                 shutil.rmtree(job, ignore_errors=True)
 
@@ -96,8 +100,11 @@ class NodeManager:
             self._has_licence = self._licensed(self._lease_seconds / RENEWALS)
         except Exception:  # whatever Ray raises: the head was not heard, so the lease runs on
             return
+        if self._closed.is_set():
+            return
         if self._has_licence:
-            lease.renew(self._lease, began + self._lease_seconds)
+            with suppress(OSError):  # a full disk: the lease runs on, and the next one may do
+                lease.renew(self._lease, began + self._lease_seconds)
         else:
             self._stop_all(0.0)
 
@@ -139,9 +146,11 @@ class NodeManager:
             if process.alive:
                 self._launcher.stop(process.id, grace)
 
-    def close(self) -> None:
-        """The last call: nothing is left behind."""
-        self._launcher.close(kill=True)
+    def close(self, kill: bool = True) -> None:
+        """The last call: nothing is left behind but, if `kill` is not set, the workers."""
+        self._closed.set()
+        self._keeper.join(JOIN_SECONDS)
+        self._launcher.close(kill=kill)
 
     def forget(self, job: str) -> None:
         self._launcher.forget(job)
