@@ -148,12 +148,17 @@ def ray_of_contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     cluster.stop()
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=[pytest.mark.slow] if maker.is_slow else [])
-        for name, maker in MAKERS.items()
-    ]
+PARAMETERS = [
+    pytest.param(name, marks=[pytest.mark.slow] if maker.is_slow else [])
+    for name, maker in MAKERS.items()
+]
+#: what is done by the LocalLauncher on the node, or by the mirror, which has tests of its own
+of_the_node = pytest.mark.parametrize(
+    "world", [p for p in PARAMETERS if p.values != ("ray",)], indirect=True
 )
+
+
+@pytest.fixture(params=PARAMETERS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     if MAKERS[request.param].needs:
         request.getfixturevalue(MAKERS[request.param].needs)
@@ -180,6 +185,7 @@ def test_an_exit_code_arrives_once_and_with_the_output(world: World) -> None:
     assert [type(e).__name__ for e in heard] == ["Started", "Exited"]
 
 
+@of_the_node
 def test_a_death_by_signal_is_told_as_such(world: World) -> None:
     world.run("kill -SEGV $$")
     exit = world.wait_exit()
@@ -221,6 +227,7 @@ def test_the_same_launch_twice_is_one_process(world: World) -> None:
     assert not world.exits()
 
 
+@of_the_node
 def test_workers_of_one_job_go_their_own_ways(world: World) -> None:
     world.run("sleep 100", "1-a")
     world.run("exit 3", "1-b", slot=1)
@@ -266,6 +273,7 @@ def test_stop_kills_those_who_do_not_listen_with_all_their_offspring(world: Worl
     assert not [pid for pid in family if is_alive(pid) and pid not in manager]
 
 
+@of_the_node
 def test_children_that_a_worker_leaves_behind_go_before_its_slot_is_free(world: World) -> None:
     world.run("setsid sleep 1000 & sleep 1001 & (trap '' TERM; sleep 1002) & exit 4")
     assert world.wait_exit().code == 4
@@ -273,6 +281,7 @@ def test_children_that_a_worker_leaves_behind_go_before_its_slot_is_free(world: 
     assert not left
 
 
+@of_the_node
 def test_a_process_of_the_job_stays_until_its_last_worker_has_left(world: World) -> None:
     """As the job's rendezvous store, which the first worker starts and all need."""
     world.run("ONES_OF_JOB=1 setsid sleep 1003 & echo up; trap '' TERM; sleep 1004", "1-a")
@@ -380,6 +389,7 @@ def test_a_loss_while_no_controller_was_there_is_found_by_the_next(world: World)
     wait_for(lambda: not alive_below(world.root))
 
 
+@of_the_node
 def test_after_a_reboot_it_says_what_died(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     if world.name != "local":
         pytest.skip("the environment of its node managers is not ours to change")
@@ -395,6 +405,7 @@ def test_after_a_reboot_it_says_what_died(world: World, monkeypatch: pytest.Monk
     assert (exit.cause, exit.told()) == ("reboot", "the machine was restarted")
 
 
+@of_the_node
 def test_output_is_read_by_offset(world: World) -> None:
     world.run("printf 0123456789; sleep 0.1; printf abcde")
     world.wait_exit()

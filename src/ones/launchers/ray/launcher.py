@@ -120,6 +120,8 @@ class RayLauncher:
         self._later(lambda: self._close(kill))
         if self._thread.is_alive():
             self._thread.join()
+        self._wake.close()  # for one that was never opened; else the thread has done it
+        self._wake_end.close()
 
     # the thread
 
