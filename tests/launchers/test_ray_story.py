@@ -33,8 +33,8 @@ for epoch in job.epochs(int(sys.argv[1])):
     print("epoch", epoch, flush=True)
 """
 LONG = 150.0  # torch is imported many times on a machine that may be busy
-LEASE = 6.0
-TRAINED, PACED = 150, 40  # epochs
+LEASE = 4.0
+TRAINED, PACED = 20, 34  # epochs
 
 
 @pytest.fixture
@@ -135,9 +135,8 @@ def test_all_jobs_end_whatever_dies(world: World, cluster: RayCluster) -> None:
 
     cluster.do("kill", "head")
     wait_for(lambda: not is_there(cluster, "n3"), "raylets end without their head", LONG)
-    cluster.start()
-    cluster.do("add", "n4", "--slots", "2")
-    wait_until(world, "up", "n4")
+    cluster.start("--slots", "6")
+    wait_until(world, "up", "head")
     wait_until(world, "down", "n3")
 
     for job, epochs in [*((j, TRAINED) for j in trained), *((j, PACED) for j in paced)]:
@@ -147,7 +146,9 @@ def test_all_jobs_end_whatever_dies(world: World, cluster: RayCluster) -> None:
         assert sum(line.startswith("ended") for line in world.story(job)) == 1
     for job in trained:
         assert world.job(job)["samples"] == TRAINED * 256, "every sample of every epoch, once"
-        assert f"epoch {TRAINED - 1}" in world.output(job), "kept, whatever became of its nodes"
+        # it has finished when it says so; its last line and its exit come after that
+        last = f"epoch {TRAINED - 1}"
+        wait_for(lambda: last in world.output(job), f"{job}: its last line is lost")  # noqa: B023
 
 
 def is_there(cluster: RayCluster, node: str) -> bool:
