@@ -64,7 +64,12 @@ def fit_speed(profile: Mapping[Configuration, StepTime]) -> SpeedModel | None:
     ]
     if len({part for _, part, _, _, _ in points}) == 1:
         return _fit_one_part(points)
-    rows = np.array([[s, s * part, c > 1 and n == 1, n > 1] for s, part, c, n, _ in points], float)
+    # without a step on one GPU nobody knows what synchronising takes: none of it, with the fewest
+    alone = min(c for _, _, c, _, _ in points)
+    rows = np.array(
+        [[s, s * part, c > alone and n == 1, c > alone and n > 1] for s, part, c, n, _ in points],
+        float,
+    )
     seconds = np.array([t for *_, t in points])
     fixed, per_sample, node, network = nnls(rows / seconds[:, None], np.ones(len(points)))[0]
     return SpeedModel(float(fixed), float(per_sample), float(node), float(network))

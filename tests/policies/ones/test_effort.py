@@ -65,8 +65,8 @@ def test_a_job_that_has_not_joined_is_thought_to_be_as_the_last_of_its_kind() ->
     waiting = replace(joined, description=None)
     assert effort.shape(waiting) is None
     effort.joined(joined)
-    assert effort.shape(waiting) == Shape(5_000, 64)
-    assert effort.shape(a_job(size=7_000)) == Shape(7_000, 64)  # its own is its own
+    assert effort.shape(waiting) == Shape(5_000, 64, 256)
+    assert effort.shape(a_job(size=7_000)) == Shape(7_000, 64, 256)  # its own is its own
 
 
 def test_what_was_counted_is_forgotten_with_the_job_and_the_kind_stays_known() -> None:
@@ -89,5 +89,5 @@ def test_a_saved_count_goes_on() -> None:
     for effort in (one, other):
         effort.learn(told(job, samples=1640))
         assert effort.done(job) == pytest.approx(1640 / 4)
-        assert effort.shape(replace(job, description=None)) == Shape(10_000, 64)
+        assert effort.shape(replace(job, description=None)) == Shape(10_000, 64, 256)
     assert one.save() == other.save()

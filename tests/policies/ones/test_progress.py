@@ -18,16 +18,17 @@ from ones.core.events import EpochFinished, JobDescribed, JobEnded, JobSubmitted
 from ones.core.plan import PlanAdopted
 from ones.core.view import JobView, View
 from ones.policies.fifo import Fifo
+from ones.policies.ones.calibration import covered, honest_tau
 from ones.policies.ones.history import Floats, History, Lesson
+from ones.policies.ones.kind_lengths import KindLengths
 from ones.policies.ones.progress import (
     Features,
     ProgressModel,
     ProgressSettings,
-    covered,
     features_of,
-    honest_tau,
 )
 from ones.policies.ones.progress_fit import BetaRegression, Data, link_of, loss_and_gradient
+from ones.policies.ones.trust import Trust
 from ones.sim import Simulator
 from ones.workload import generate
 
@@ -215,8 +216,8 @@ def test_it_never_predicts_more_than_all_done(
     alpha, beta = model.predict(jobs)
     assert np.isfinite(alpha).all()
     assert np.isfinite(beta).all()
-    assert (alpha >= model.tau).all()
-    assert (beta >= model.tau).all()
+    assert (alpha > 0).all()
+    assert (beta > 0).all()
     rho = model.draws(alpha, beta, 16, np.random.default_rng(seed))
     assert rho.shape == (16, len(jobs))
     assert (rho >= 0.02).all()
@@ -264,19 +265,55 @@ def test_without_any_finished_job_the_declared_epochs_count_or_30() -> None:
 
 
 def test_finished_jobs_take_over_from_the_cold_start() -> None:
-    """Jobs of 100 epochs: 30 are expected at first, then more and more."""
+    """Jobs of 100 epochs: 30 are expected at first; of their kind at once about what the first
+    one took, of a kind never seen more and more."""
     rng = np.random.default_rng(0)
     model = ProgressModel()
     expected = []
     for i in range(31):
         if i in (0, 1, 5, 30):
-            expected += epochs_left(model, replace(NEW, dataset_size=20_000, kind="cnn"))
+            new = [replace(NEW, dataset_size=20_000, kind=kind) for kind in ("cnn", "other")]
+            expected.append(epochs_left(model, *new))
         teach(model, f"j{i}", epochs_of_job(rng, mean=100.0, scatter=0.1))
-    assert expected[0] == 30.0
-    assert expected == sorted(expected)
-    assert 30 < expected[1] < 60
-    assert expected[2] > 45
-    assert 75 < expected[3] < 150
+    of_its_kind, of_another = zip(*expected, strict=True)
+    assert of_its_kind[0] == of_another[0] == 30.0
+    assert all(75 < epochs < 130 for epochs in of_its_kind[1:])
+    assert 30 < of_another[1] < of_its_kind[1]
+    assert 45 < of_another[-1] < 150
+
+
+def test_a_job_that_outlives_its_kind_is_soon_over_and_one_of_many_has_what_the_longer_had() -> (
+    None
+):
+    lengths = KindLengths()
+    assert lengths.left("cnn", 3.0) is None
+    for epochs in (10.0, 20.0, 40.0):
+        lengths.learn("cnn", epochs)
+    assert lengths.left("cnn", 0.0) == pytest.approx(70 / 3)
+    assert lengths.left("cnn", 15.0) == pytest.approx(15.0)  # of those that got so far
+    assert lengths.left("cnn", 50.0) == pytest.approx(5.0)
+    assert lengths.left("bert", 5.0) is None
+
+
+def test_before_one_of_a_kind_has_completed_the_furthest_tells_for_all() -> None:
+    """Else long jobs of a kind would overtake one another by turns."""
+    model = ProgressModel()
+    for name, epochs in (("a", 40), ("b", 10)):
+        at = replace(NEW, samples=1000.0 * epochs, kind="cnn")
+        model.saw_epoch(JobId(name), at)
+        assert epochs_left(model, at) == pytest.approx([80 - epochs])
+
+
+def test_who_has_erred_is_believed_less() -> None:
+    trust = Trust()
+    opinions = np.array([[30.0], [30.0], [100.0]])
+    before = float(trust.mixed(opinions)[0])
+    assert 60 < before < 100  # a kind is believed from the first
+    for _ in range(10):
+        trust.judge(np.zeros(1), opinions, np.array([30.0]))
+    assert float(trust.mixed(opinions)[0]) < 35.0
+    missing = np.array([[30.0], [50.0], [np.nan]])
+    assert 30.0 < float(trust.mixed(missing)[0]) < 50.0
 
 
 def test_jobs_without_accuracy_or_loss_teach_and_are_predicted() -> None:

@@ -7,6 +7,7 @@ in the order of their occurrence instead (`placement="occurrence"`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from ones.policies.ones.question import Choices, Question
 
 #: a change of nothing but the batch must save so many times what it costs
 BATCH_CHANGE_WORTH = 2.0
+#: and make the job faster by this part at least, a smaller batch by more: no model is better
+LARGER_BATCH_GAIN, SMALLER_BATCH_GAIN = 0.05, 0.25
 
 
 def deploy(
@@ -30,6 +33,7 @@ def deploy(
     *,
     packed: bool,
     choosy: bool,
+    stay: float,
 ) -> tuple[Schedule, dict[JobId, str]]:
     """The schedule with these numbers of GPUs, and a note for each job that it changes.
 
@@ -49,7 +53,7 @@ def deploy(
             continue
         gpus = places[job.id]
         left = float(question.remaining[i])
-        allocation = allocate(job, question.choices[i], left, gpus, choosy=choosy)
+        allocation = allocate(job, question.choices[i], left, gpus, choosy=choosy, stay=stay)
         if allocation != job.wanted:
             edit.put(job.id, allocation)
             notes[job.id] = f"{_what(job, allocation)}: {_why(question, i)}"
@@ -93,19 +97,27 @@ def _pack(
 
 
 def allocate(
-    job: JobView, choices: Choices, remaining: float, gpus: tuple[Gpu, ...], *, choosy: bool
+    job: JobView,
+    choices: Choices,
+    remaining: float,
+    gpus: tuple[Gpu, ...],
+    *,
+    choosy: bool,
+    stay: float,
 ) -> Allocation:
-    """The batch for these GPUs; if it has them already, only if it is worth the change."""
+    """The batch for these GPUs; if it has them already, only if it is worth the change before
+    the next one, `stay` seconds from now."""
     size = len(gpus)
     place = choices.at(size)
     batch = max(int(choices.batches[place]), size)
     if not choices.batches[place]:
         return Allocation.as_scripted(gpus)
     if choosy and job.wanted is not None and job.wanted.gpus == gpus:
-        now, speed = job.wanted.batch, choices.rates[place]
-        slower = speed * min(1.0, now / batch) ** 0.5  # a smaller batch is slower, not by all
-        saved = remaining * (1 / slower - 1 / speed)
-        if batch <= now or saved < BATCH_CHANGE_WORTH * job.switch_cost.rescale_seconds:
+        speed, now = float(choices.rates[place]), choices.present
+        saved = min(remaining / now, stay) * (1 - now / speed) if now else inf
+        worth = BATCH_CHANGE_WORTH * job.switch_cost.rescale_seconds
+        gain = LARGER_BATCH_GAIN if batch > job.wanted.batch else SMALLER_BATCH_GAIN
+        if saved < worth or now > (1 - gain) * speed or batch == job.wanted.batch:
             return job.wanted
     return Allocation.even(gpus, batch, job.local_limit)
 

@@ -8,10 +8,10 @@ have in common (data, batch, noise) is remembered for those that have not joined
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from ones.core.job import JobId
+from ones.core.job import Description, JobId
 from ones.core.view import JobView
 from ones.models.goodput import ASSUMED_NOISE_RATIO, efficiency
 
@@ -22,6 +22,7 @@ class Shape:
 
     dataset_size: int
     base_batch: int
+    local_limit: int | None = None  # samples that fitted one GPU at once
 
 
 class Effort:
@@ -36,9 +37,7 @@ class Effort:
 
     def joined(self, view: JobView) -> None:
         if view.description is not None:
-            self._shapes[view.job.kind] = Shape(
-                view.description.dataset_size, view.description.base_batch
-            )
+            self._shapes[view.job.kind] = _shape_of(view, view.description)
 
     def learn(self, view: JobView) -> None:
         """It has reported samples, and perhaps its noise scale."""
@@ -60,6 +59,10 @@ class Effort:
             return float(view.progress.samples)
         return self._done.get(view.id, 0.0)
 
+    def done_by(self, job: JobId) -> float | None:
+        """At its end, when there is no view of it any more; None: not told."""
+        return self._reported.get(job) if self._raw else self._done.get(job)
+
     def noise(self, view: JobView) -> float:
         """As reported; before that, by its kind; or a usual multiple of its base batch."""
         own = view.progress.gradient_noise
@@ -70,8 +73,16 @@ class Effort:
     def shape(self, view: JobView) -> Shape | None:
         """Its own, or what its kind lets expect."""
         if view.description is not None:
-            return Shape(view.description.dataset_size, view.description.base_batch)
+            return _shape_of(view, view.description)
         return self._shapes.get(view.job.kind)
+
+    def like_its_kind(self, view: JobView) -> JobView:
+        """As if it had joined, where another of its kind has: what is to be expected of it."""
+        shape = self._shapes.get(view.job.kind)
+        if view.description is not None or shape is None:
+            return view
+        description = Description(dataset_size=shape.dataset_size, base_batch=shape.base_batch)
+        return replace(view, description=description, local_limit=shape.local_limit)
 
     def forget(self, job: JobId) -> None:
         self._done.pop(job, None)
@@ -89,4 +100,8 @@ class Effort:
         self._done = {JobId(job): float(n) for job, n in saved["done"].items()}
         self._reported = {JobId(job): int(n) for job, n in saved["reported"].items()}
         self._noise = {kind: float(n) for kind, n in saved["noise"].items()}
-        self._shapes = {kind: Shape(*map(int, row)) for kind, row in saved["shapes"].items()}
+        self._shapes = {kind: Shape(*row) for kind, row in saved["shapes"].items()}
+
+
+def _shape_of(view: JobView, description: Description) -> Shape:
+    return Shape(description.dataset_size, description.base_batch, view.local_limit)

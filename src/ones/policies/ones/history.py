@@ -34,6 +34,7 @@ class Features:
     accuracy: float | None = None  # A
     kind: str = ""
     declared_epochs: int | None = None
+    usual_epochs: float | None = None  # of a job of its weight, when nothing else is known
 
     @property
     def epochs(self) -> float:
@@ -102,13 +103,14 @@ class Lesson:
     alpha: Floats  # epochs done then
     rho: Floats  # part of the whole that was done then, below 1
     declared_epochs: int | None = None
+    usual_epochs: float | None = None
 
     def __len__(self) -> int:
         return len(self.rho)
 
     def only(self, places: NDArray[np.intp]) -> Lesson:
         rows, alpha, rho = self.rows[places], self.alpha[places], self.rho[places]
-        return Lesson(self.kind, rows, alpha, rho, self.declared_epochs)
+        return Lesson(self.kind, rows, alpha, rho, self.declared_epochs, self.usual_epochs)
 
     def save(self) -> dict[str, Any]:
         rows = [[None if isnan(x) else x for x in row] for row in self.rows.tolist()]
@@ -118,13 +120,14 @@ class Lesson:
             "alpha": self.alpha.tolist(),
             "rho": self.rho.tolist(),
             "declared_epochs": self.declared_epochs,
+            "usual_epochs": self.usual_epochs,
         }
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> Lesson:
         rows = np.array(saved["rows"], float).reshape(-1, 5)
         alpha, rho = np.array(saved["alpha"]), np.array(saved["rho"])
-        return cls(saved["kind"], rows, alpha, rho, saved["declared_epochs"])
+        return cls(saved["kind"], rows, alpha, rho, saved["declared_epochs"], saved["usual_epochs"])
 
 
 class _Epochs:
@@ -178,6 +181,14 @@ class History:
         else:
             self._running[job] = _Epochs(features)
 
+    def whole(self, job: JobId, samples: float | None = None) -> tuple[str, float] | None:
+        """Kind and length, in epochs, of a job that ends now; None: it has told of none."""
+        epochs = self._running.get(job)
+        if epochs is None:
+            return None
+        last = epochs.last
+        return last.kind, (last.samples if samples is None else samples) / last.dataset_size
+
     def ended(self, job: JobId, completed: bool, samples: float | None = None) -> Lesson | None:
         """What it teaches, not yet learned. `samples` if it did more than its last epoch told."""
         epochs = self._running.pop(job, None)
@@ -190,7 +201,9 @@ class History:
         if not seen:
             return None  # one epoch only: nothing was left to predict
         rho = np.minimum([f.samples / total for f in seen], MOST_RHO)
-        return Lesson(last.kind, rows_of(seen), epochs_of(seen), rho, last.declared_epochs)
+        return Lesson(
+            last.kind, rows_of(seen), epochs_of(seen), rho, last.declared_epochs, last.usual_epochs
+        )
 
     def learn(self, lesson: Lesson) -> None:
         self.n_completed += 1

@@ -22,6 +22,7 @@ from ones.core.plan import PlanAdopted, Prepare, Rescale, Start
 from ones.core.policy import Decision
 from ones.core.schedule import Schedule
 from ones.core.view import JobView, View
+from ones.policies.ones.cold_start import ColdStart
 from ones.policies.ones.deploy import allocate, deploy
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.limits import ArrivalRate, BatchLimits
@@ -36,6 +37,7 @@ from ones.policies.ones.question import (
     choices_of,
     movable,
 )
+from ones.policies.ones.refusals import Refusals
 from ones.policies.ones.search import PAPER, Search, SearchOptions
 from ones.policies.ones.settings import OnesSettings, PaperSettings
 from ones.policies.ones.speeds import Speeds
@@ -72,8 +74,12 @@ class Ones:
         self._effort = Effort(raw=not chosen.effective)
         self._known = Knowledge(self._limits, self._speeds, self._effort)
         self._arrivals = ArrivalRate()
+        self._refusals = Refusals()
+        self._cold_start = ColdStart(chosen.cold_start_epochs)
+        self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
         self._search: Search | None = None
         self._seen = 0  # events; draws depend on it
+        self._evolved, self._evolved_at = 0, -inf  # the event that the population answers, and when
         self._deployed_at = -inf
         self._new: set[JobId] = set()  # never deployed
         self._trained: set[JobId] = set()  # finished an epoch since the last update
@@ -90,6 +96,20 @@ class Ones:
         self._seen += 1
         self._spoke = None
         self._stirred = []
+        if isinstance(event, PlanAdopted):
+            self._learn_plan(event, view)
+            return
+        self._learn(event, view)
+        if type(event) not in self.decides_on:
+            return
+        if self._settings.ripening:
+            self._ripen(view)
+        woke = isinstance(event, ev.Woke)
+        chosen = self._settings
+        if woke or view.now > self._evolved_at:  # of many reports at one instant, once
+            self._evolve(view, chosen.idle_generations if woke else chosen.generations)
+
+    def _learn(self, event: Event, view: View) -> None:
         match event:
             case ev.JobSubmitted():
                 self._arrivals.saw(event.at)
@@ -106,29 +126,24 @@ class Ones:
             case ev.EpochFinished():
                 self._effort.learn(view.job(event.job))
                 self._learn_epoch(view.job(event.job), view)
+            case ev.RescaleFailed() if event.job in view.jobs:
+                held = view.job(event.job).wanted
+                self._refusals.refused(event.job, held.n_gpus if held else 0, view.now)
+            case ev.Rescaled():
+                self._refusals.granted(event.job)
             case ev.JobEnded():
                 self._forget(event.job, completed=event.reason.completed)
-            case PlanAdopted():
-                self._learn_plan(event, view)
-                return
             case _:
                 pass
-        if type(event) not in self.decides_on:
-            return
-        if self._settings.ripening:
-            self._ripen(view)
-        woke = isinstance(event, ev.Woke)
-        chosen = self._settings
-        self._evolve(view, chosen.idle_generations if woke else chosen.generations)
 
     def _learn_epoch(self, job: JobView, view: View) -> None:
         self._spoke = job.id
         self._stirred.append(job.id)
         self._trained.add(job.id)
-        features = self._features_of(job)
-        if features is None:
+        if job.description is None:
             return  # it reports without having joined
-        self._progress.saw_epoch(job.id, features)
+        self._progress.saw_epoch(job.id, self._features([job])[0])
+        self._epoch_seconds[job.id] = self._speeds.epoch_seconds(job) or 0.0
         if job.held is not None:
             self._last_batch[job.id] = job.held.batch
         rate = self._arrivals.at(view.now)
@@ -155,6 +170,7 @@ class Ones:
                 moved = True
                 self._new.discard(action.job)
                 self._changed_at[action.job] = event.at
+                self._refusals.asked(action.job, action.allocation.n_gpus)
                 if isinstance(action, Start):
                     self._started_at[action.job] = event.at
                 self._last_batch.setdefault(action.job, action.allocation.batch)
@@ -167,10 +183,14 @@ class Ones:
                 self._limits.rejected(job)
 
     def _forget(self, job: JobId, *, completed: bool) -> None:
-        self._progress.finished(job, completed=completed)
+        epoch_seconds = self._epoch_seconds.pop(job, 0.0)
+        whole = self._progress.finished(job, completed, self._effort.done_by(job))
+        if whole is not None and epoch_seconds:
+            self._cold_start.learn(whole * epoch_seconds)
         self._limits.forget(job)
         self._speeds.forget(job)
         self._effort.forget(job)
+        self._refusals.forget(job)
         self._new.discard(job)
         self._trained.discard(job)
         self._changed_at.pop(job, None)
@@ -184,10 +204,14 @@ class Ones:
         if question is None:
             return
         search = self._search_for(view)
+        self._pose(search, question)
+        search.evolve(question.problem, generations)
+        self._evolved, self._evolved_at = self._seen, view.now
+
+    def _pose(self, search: Search, question: Question) -> None:
         search.refresh(question.problem)
         if self._settings.seeds:
             search.add(optimum(question.problem), question.problem)
-        search.evolve(question.problem, generations)
 
     def _search_for(self, view: View) -> Search:
         if self._search is None:
@@ -239,6 +263,7 @@ class Ones:
             may_stop=now - self._started_at.get(job.id, -inf)
             >= self._settings.least_run * job.switch_cost.restart_seconds,
             last_batch=self._last_batch.get(job.id, 0),
+            most=self._refusals.most(job.id, now),
         )
 
     def _work(self, jobs: list[JobView]) -> NDArray[np.float64]:
@@ -258,7 +283,7 @@ class Ones:
     def _features(self, jobs: list[JobView]) -> list[Features]:
         known = [job.description.dataset_size for job in jobs if job.description]
         usual = sum(known) // len(known) if known else UNKNOWN_DATASET
-        found = []
+        found: list[Features] = []
         for job in jobs:
             features = self._features_of(job)
             if features is None:  # it has not joined: its kind may tell
@@ -270,7 +295,11 @@ class Ones:
                     declared_epochs=job.job.epochs,
                 )
             found.append(features)
-        return found
+        if self._settings.score != "flow":
+            return found
+        seconds = [self._speeds.epoch_seconds(self._effort.like_its_kind(job)) for job in jobs]
+        epochs = self._cold_start.usual_epochs(seconds)
+        return [replace(f, usual_epochs=n) for f, n in zip(found, epochs, strict=True)]
 
     # deciding
 
@@ -287,8 +316,9 @@ class Ones:
         may_update, wait_until = self._update_rule(view, question)
         if may_update and self._search is not None:
             search = self._search
-            if not search.fits(question.problem):  # deciding must not change what was learned
+            if self._evolved != self._seen:  # deciding must not change what was learned
                 search = self._twin(search)
+                self._pose(search, question)
             counts = question.rounded(search.best(question.problem))
         else:
             counts = _only_starts(question)
@@ -298,6 +328,7 @@ class Ones:
             counts,
             packed=may_update and self._settings.placement == "occurrence",
             choosy=self._settings.switching_cost,
+            stay=self._settings.stay_seconds,
         )
         return Decision(
             schedule=schedule,
@@ -317,7 +348,8 @@ class Ones:
             standing = self._standing(job, view.now)
             choices = choices_of(view, job, size, size, self._known, standing, self._settings)
             left = float(self._work([job]).mean())
-            chosen = allocate(job, choices, left, job.wanted.gpus, choosy=True)
+            stay = self._settings.stay_seconds
+            chosen = allocate(job, choices, left, job.wanted.gpus, choosy=True, stay=stay)
             if chosen != job.wanted:
                 edit.put(job.id, chosen)
                 limit = self._limits.of(job)
@@ -350,10 +382,10 @@ class Ones:
         if self._spoke is None or self._spoke not in view.jobs:
             return {}
         job = view.job(self._spoke)
-        features = self._features_of(job)
         step = job.progress.step_seconds
-        if features is None or not step or job.held is None or not job.held.batch:
+        if job.description is None or not step or job.held is None or not job.held.batch:
             return {}
+        features = self._features([job])[0]
         alpha, beta = self._progress.predict([features])
         middle, low, high = self._progress.forecast(features, float(alpha[0]), float(beta[0]))
         second = job.held.batch / step * self._effort.worth(job)  # (effective) samples
@@ -368,6 +400,8 @@ class Ones:
     def save(self) -> dict[str, Any]:
         return {
             "seen": self._seen,
+            "evolved": self._evolved,
+            "evolved_at": None if self._evolved_at == -inf else self._evolved_at,
             "spoke": self._spoke,
             "stirred": list(self._stirred),
             "deployed_at": None if self._deployed_at == -inf else self._deployed_at,
@@ -381,11 +415,15 @@ class Ones:
             "speeds": self._speeds.save(),
             "effort": self._effort.save(),
             "arrivals": self._arrivals.save(),
+            "refusals": self._refusals.save(),
+            "cold_start": self._cold_start.save(),
+            "epoch_seconds": dict(self._epoch_seconds),
             "search": None if self._search is None else self._search.save(),
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self._seen = int(saved["seen"])
+        self._seen, self._evolved = int(saved["seen"]), int(saved["evolved"])
+        self._evolved_at = -inf if saved["evolved_at"] is None else float(saved["evolved_at"])
         self._spoke = saved["spoke"]
         self._stirred = list(saved["stirred"])
         self._deployed_at = -inf if saved["deployed_at"] is None else float(saved["deployed_at"])
@@ -399,6 +437,9 @@ class Ones:
         self._speeds.load(saved["speeds"])
         self._effort.load(saved["effort"])
         self._arrivals.load(saved["arrivals"])
+        self._refusals.load(saved["refusals"])
+        self._cold_start.load(saved["cold_start"])
+        self._epoch_seconds = {JobId(job): float(s) for job, s in saved["epoch_seconds"].items()}
         if saved["search"] is not None:
             self._search = Search(2, self._seed, options=self._options())
             self._search.load(saved["search"])

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ones.core.job import JobId
+from ones.policies.ones.calibration import HIGH, LOW, Calibration
 from ones.policies.ones.history import (
     Features,
     Floats,
@@ -23,16 +24,13 @@ from ones.policies.ones.history import (
     features_of,
     rows_of,
 )
+from ones.policies.ones.kind_lengths import AS_MUCH_AGAIN, KindLengths
 from ones.policies.ones.progress_fit import LINKS, BetaRegression
 
 __all__ = ["Features", "ProgressModel", "ProgressSettings", "features_of"]
 
-COVERAGE = 0.9
-_LOW, _HIGH = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2
-TAUS = np.geomspace(2.0, 0.05, 14)  # tried from the sharpest on
-LEAST_HELD = 5  # jobs: with fewer, nothing is known of how good we are
-MOST_HELD = 200  # jobs, and points of each
 HELD_PER_JOB = 5
+LEAST_LEFT = 0.05  # epochs: a job that should be over ends soon
 LEAST_QUANTILE = 1e-4  # of ρ, in a forecast
 
 
@@ -74,14 +72,6 @@ class ProgressSettings:
             )
 
 
-class Held(NamedTuple):
-    """What was predicted of a job before it was learned from, and what came true."""
-
-    alpha: Floats
-    beta: Floats
-    rho: Floats
-
-
 class ProgressModel:
     """The same calls with the same seed give the same predictions."""
 
@@ -89,8 +79,9 @@ class ProgressModel:
         self._settings = settings = settings or ProgressSettings()
         self._history = History(points=settings.points, per_job=settings.per_job, seed=seed)
         self._regression = BetaRegression(link=settings.link, kinds=settings.kinds)
-        self._held: list[Held] = []  # of the last jobs
-        self.tau = 1.0
+        self._lengths = KindLengths()
+        # what is said of the first of a kind is judged apart from what is said of the others
+        self._strangers, self._relatives = Calibration(), Calibration()
 
     @property
     def n_completed(self) -> int:
@@ -104,35 +95,69 @@ class ProgressModel:
 
     def saw_epoch(self, job: JobId, features: Features) -> None:
         self._history.saw(job, features)
+        if self._settings.kinds:
+            self._lengths.saw(job, features.kind, features.epochs)
 
-    def finished(self, job: JobId, completed: bool, samples: float | None = None) -> None:
-        """Learn, if it got to its end. `samples` if it did more than its last epoch told."""
+    def finished(self, job: JobId, completed: bool, samples: float | None = None) -> float | None:
+        """Learn, if it got to its end. `samples` if it did more than its last epoch told.
+
+        Gives its length in epochs, if there is one to tell.
+        """
+        self._lengths.ended(job)
+        whole = self._history.whole(job, samples) if completed else None
         lesson = self._history.ended(job, completed, samples)
-        if lesson is None:
-            return
-        if self._settings.temper:
+        if lesson is not None and self._settings.temper:
             self._hold(lesson)
-        self._history.learn(lesson)
-        self._regression.fit(self._history.lessons)
+        if lesson is not None:
+            self._history.learn(lesson)
+            self._regression.fit(self._history.lessons)
+        if whole is None:
+            return None
+        kind, epochs = whole
+        if self._settings.kinds:
+            self._lengths.learn(kind, epochs)
+        return epochs
 
     def predict(self, features: Sequence[Features]) -> tuple[Floats, Floats]:
         """α and β of each job's progress. Tempered: both, not β alone, tell the epochs left."""
         alpha = epochs_of(features)
-        prior = np.array([self._whole(f.declared_epochs) - f.epochs for f in features])
-        beta = self._beta(rows_of(features), alpha, [f.kind for f in features], prior)
-        return alpha * self.tau, beta * self.tau
+        furthest = self._lengths.furthest()
+        prior = np.array([self._whole(f, furthest.get(f.kind, 0.0)) - f.epochs for f in features])
+        kinds = [f.kind for f in features]
+        beta = self._beta(rows_of(features), alpha, kinds, prior)
+        known = np.array([self._lengths.knows(kind) for kind in kinds], np.bool_)
+        tau = np.where(known, self._relatives.tau, self._strangers.tau)
+        return alpha * tau, beta * tau
 
-    def _whole(self, declared_epochs: int | None) -> float:
-        return declared_epochs or self._settings.cold_start_epochs
+    def _whole(self, features: Features | Lesson, furthest: float = 0.0) -> float:
+        if features.declared_epochs:
+            return features.declared_epochs
+        usual = features.usual_epochs or self._settings.cold_start_epochs
+        return max(usual, AS_MUCH_AGAIN * furthest)
 
     def _beta(self, rows: Floats, alpha: Floats, kinds: Sequence[str], prior: Floats) -> Floats:
-        """Epochs left: the cold start's, and more and more the regression's."""
+        """Epochs left: the cold start's, and more and more the regression's and the kind's."""
         prior = np.maximum(prior, 1.0)
         n = self.n_completed
         if not n:
             return prior
-        weight = n / (n + self._settings.blend)
-        return weight * self._regression.beta(rows, alpha, kinds) + (1 - weight) * prior
+        learned = self._regression.beta(rows, alpha, kinds)
+        ripe = n / (n + self._settings.blend)
+        if not self._settings.kinds:
+            return ripe * learned + (1 - ripe) * prior
+        opinions, ripeness = self._opinions(learned, alpha, kinds, prior), (1.0, ripe, 1.0)
+        return np.where(
+            np.isnan(opinions[-1]),
+            self._strangers.trust.mixed(opinions, ripeness),
+            self._relatives.trust.mixed(opinions, ripeness),
+        )
+
+    def _opinions(
+        self, learned: Floats, alpha: Floats, kinds: Sequence[str], prior: Floats
+    ) -> Floats:
+        left = [self._lengths.left(kind, a) for kind, a in zip(kinds, alpha.tolist(), strict=True)]
+        by_kind = np.array([np.nan if x is None else max(x, LEAST_LEFT) for x in left])
+        return np.array([prior, learned, by_kind])
 
     def draws(self, alpha: Floats, beta: Floats, n: int, rng: np.random.Generator) -> Floats:
         """ρ, (n, jobs): line 2 of Algorithm 1, n times."""
@@ -159,64 +184,40 @@ class ProgressModel:
         """Samples to go of one job: in the middle (β epochs), and the ends of a 90 % interval."""
         from scipy.special import betaincinv
 
-        rho = np.clip(betaincinv(alpha, beta, [_HIGH, _LOW]), LEAST_QUANTILE, 1.0)
+        rho = np.clip(betaincinv(alpha, beta, [HIGH, LOW]), LEAST_QUANTILE, 1.0)
         low, high = self.remaining([features], rho).tolist()
         middle = float(_processed([features])[0]) * beta / alpha
         return middle, min(low, middle), max(high, middle)
 
     def _hold(self, lesson: Lesson) -> None:
-        """Before it is learned: what would we have said? Then the sharpest τ that is honest.
-
-        Only the later half of the jobs counts: what was said early, knowing little, tells
-        nothing of how good we are now.
-        """
+        """Before it is learned: what would we have said?"""
         some = np.unique(np.linspace(0, len(lesson) - 1, HELD_PER_JOB).astype(int))
-        alpha = lesson.alpha[some]
-        prior = self._whole(lesson.declared_epochs) - alpha
-        beta = self._beta(lesson.rows[some], alpha, [lesson.kind] * len(some), prior)
-        self._held = [*self._held[1 - MOST_HELD :], Held(alpha, beta, lesson.rho[some])]
-        recent = self._held[-max(LEAST_HELD, (self.n_completed + 1) // 2) :]
-        if len(recent) >= LEAST_HELD:
-            self.tau = honest_tau(*map(np.concatenate, zip(*recent, strict=True)))
+        alpha, rho = lesson.alpha[some], lesson.rho[some]
+        prior = np.maximum(self._whole(lesson) - alpha, 1.0)
+        kinds = [lesson.kind] * len(some)
+        beta = self._beta(lesson.rows[some], alpha, kinds, prior)
+        judged = self._relatives if self._lengths.knows(lesson.kind) else self._strangers
+        judged.saw(alpha, beta, rho)
+        if self._settings.kinds:
+            learned = self._regression.beta(lesson.rows[some], alpha, kinds)
+            opinions = self._opinions(learned, alpha, kinds, prior)
+            judged.trust.judge(alpha, opinions, alpha * (1 / rho - 1))
 
     def save(self) -> dict[str, Any]:
         return {
             "history": self._history.save(),
             "regression": self._regression.save(),
-            "held": [[column.tolist() for column in held] for held in self._held],
-            "tau": self.tau,
+            "lengths": self._lengths.save(),
+            "strangers": self._strangers.save(),
+            "relatives": self._relatives.save(),
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
         self._history.load(saved["history"])
         self._regression.load(saved["regression"])
-        self._held = [Held(*map(np.array, held)) for held in saved["held"]]
-        self.tau = saved["tau"]
-
-
-def honest_tau(alpha: Floats, beta: Floats, rho: Floats) -> float:
-    """The largest τ with which 90 % intervals of Be(τα, τβ) cover 90 % of ρ; else the best."""
-    best, best_coverage = 1.0, -1.0
-    sharper, sharper_coverage = 0.0, 0.0
-    for tau in map(float, TAUS):
-        coverage = covered(tau * alpha, tau * beta, rho)
-        if coverage >= COVERAGE:
-            if not sharper:
-                return tau
-            part = (COVERAGE - sharper_coverage) / (coverage - sharper_coverage)
-            return float(sharper * (tau / sharper) ** part)
-        if coverage >= best_coverage:
-            best, best_coverage = tau, coverage
-        sharper, sharper_coverage = tau, coverage
-    return best
-
-
-def covered(alpha: Floats, beta: Floats, rho: Floats) -> float:
-    """The part of the points that lies in its 90 % interval."""
-    from scipy.special import betainc
-
-    below = betainc(alpha, beta, rho)
-    return float(np.mean((below >= _LOW) & (below <= _HIGH)))
+        self._lengths.load(saved["lengths"])
+        self._strangers.load(saved["strangers"])
+        self._relatives.load(saved["relatives"])
 
 
 def _shifts(n: int, jobs: int) -> NDArray[np.int64]:

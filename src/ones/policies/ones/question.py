@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ones.core.cluster import Gpu, NodeState
 from ones.core.job import JobId
 from ones.core.view import JobView, View
+from ones.models.goodput import efficiency
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.flow import flow_weights, usual_sizes
 from ones.policies.ones.limits import BatchLimits
@@ -31,6 +32,8 @@ Ints = NDArray[np.int64]
 UNKNOWN_DATASET = 10_000
 #: c GPUs make a job of which nothing was measured c^0.8 times as fast
 USUAL_SPEEDUP = 0.8
+#: where a job of which nothing is known is put among the others, by length
+GUESSED_QUANTILE = 0.25
 #: measurements differ by chance: a size is slower than another one below this part of its speed
 CLEARLY_SLOWER = 0.9
 
@@ -41,6 +44,7 @@ class Choices(NamedTuple):
     sizes: Ints
     batches: Ints  # 0: the script's own
     rates: Floats  # (effective) samples per second; of flow time, rising but for what it holds
+    present: float = 0.0  # the rate with the GPUs and the batch that it has; 0: it has none
 
     def at(self, gpus: int) -> int:
         """The largest size of use within so many GPUs, as its place; 0 if there is none."""
@@ -72,6 +76,7 @@ class Standing:
     may_shrink: bool  # it has stayed long enough
     may_stop: bool  # it has run long enough since its last start to be sent away
     last_batch: int  # that it trained with an epoch ago; 0: it has not
+    most: int | None = None  # GPUs that it may ask for, after a refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,7 @@ def ask(
     choices = []
     for i, job in enumerate(jobs):
         standing = standings[job.id]
-        most[i] = _most_gpus(view, job, known, settings, gpus)
+        most[i] = _most_gpus(view, job, known, standing, settings, gpus)
         if not standing.may_shrink and 0 < held[i] <= most[i]:
             least[i] = held[i]
         choices.append(choices_of(view, job, int(most[i]), int(held[i]), known, standing, settings))
@@ -140,17 +145,28 @@ def _on_nodes_that_are_up(view: View, job: JobView) -> tuple[Gpu, ...]:
 
 
 def _most_gpus(
-    view: View, job: JobView, known: Knowledge, settings: OnesSettings, gpus: int
+    view: View,
+    job: JobView,
+    known: Knowledge,
+    standing: Standing,
+    settings: OnesSettings,
+    gpus: int,
 ) -> int:
     """By what R_j feeds, or what its kind has tried; a job that is not warm starts small."""
     least, owner_room = job.job.min_gpus, view.room(job.job.owner)
     most, tried = least, known.speeds.largest_tried(job)
-    if job.description is not None and settings.sizes == "tried":
-        most = max(least, int(settings.exploration * max(tried, 1)))
+    if settings.sizes == "tried":
+        shape = known.effort.shape(job)
+        if job.description is not None:
+            most = max(least, int(settings.exploration * max(tried, 1)))
+        elif shape is not None:  # its own batch, which it starts with, is shared by its workers
+            most = max(least, min(tried, shape.base_batch))
     elif job.description is not None and known.limits.is_warm(job):
         share = min(job.description.base_batch, job.local_limit or job.description.base_batch)
         most = max(least, known.limits.of(job) // share)
     most = min(most, settings.most_gpus, gpus, job.max_gpus or gpus)
+    if standing.most is not None:
+        most = min(most, max(least, standing.most))
     if owner_room is not None:
         most = min(most, (job.wanted.n_gpus if job.wanted else 0) + owner_room)
     return most if most >= least else 0
@@ -165,24 +181,47 @@ def choices_of(
     standing: Standing,
     settings: OnesSettings,
 ) -> Choices:
+    """A job that has not joined is taken for one of its kind, and starts with its own batch."""
+    joined, limit = job.description is not None, known.limits.of(job)
+    if not joined and settings.score == "flow":
+        job = known.effort.like_its_kind(job)
+        limit = max(limit, known.speeds.largest_batch(job))
     per_node = max(1, view.cluster.width)
     up_to = max(1, most, held)
     sizes = np.arange(1, up_to + 1)
     if settings.score == "flow":
         odd = [n for n in (held, job.job.min_gpus) if n]
         sizes = np.union1d(usual_sizes(up_to, per_node), odd).astype(np.int64)
-    highest = _highest_batches(job, sizes, known.limits.of(job), standing, settings)
+    highest = _highest_batches(job, sizes, limit, standing, settings)
     if settings.batch == "goodput" and job.description is not None:
         noise = known.effort.noise(job)
         batches, rates = known.speeds.best_batches(job, sizes, highest, per_node, noise)
+        if not joined:  # what others of its kind have measured is not to be guessed
+            proven = known.speeds.proven(job, sizes, job.description.base_batch, noise)
+            rates = np.where(np.isnan(proven), rates, proven)
     else:
         batches, rates = highest, known.speeds.samples_per_second(job, sizes, highest, per_node)
     if settings.score == "flow":
         slower = _proven_slower(sizes, rates, known.speeds.tried(job, sizes), job.job.min_gpus)
         rates = np.where(slower, rates, np.maximum.accumulate(rates))
         useful = ~slower | (sizes == held)
-        return Choices(sizes[useful], batches[useful], rates[useful])
-    return Choices(sizes, batches, rates)
+        if not joined:
+            batches = np.zeros_like(batches)
+        sizes, batches, rates = sizes[useful], batches[useful], rates[useful]
+    return Choices(sizes, batches, rates, _present_rate(job, held, known, per_node, settings))
+
+
+def _present_rate(
+    job: JobView, held: int, known: Knowledge, per_node: int, settings: OnesSettings
+) -> float:
+    if not held or job.wanted is None or job.wanted.n_gpus != held or job.description is None:
+        return 0.0
+    size, batch = np.array([held]), np.array([job.wanted.batch])
+    rate = float(known.speeds.samples_per_second(job, size, batch, per_node)[0])
+    if settings.batch != "goodput":
+        return rate
+    base, noise = job.description.base_batch, known.effort.noise(job)
+    return rate * efficiency(job.wanted.batch or base, base, noise)
 
 
 def _proven_slower(
@@ -225,7 +264,7 @@ def _remaining_gpu_time(
     """GPU-seconds per sample with c GPUs (c_j / X_j of Eq. 8), and what a change adds."""
     cost = np.zeros((len(jobs), width))
     extra = np.zeros((len(jobs), width))
-    for i, (job, (sizes, _, rates)) in enumerate(zip(jobs, choices, strict=True)):
+    for i, (job, (sizes, _, rates, _)) in enumerate(zip(jobs, choices, strict=True)):
         cost[i, 1:] = _spread(sizes, sizes / rates, width)
         cost[i, 0] = settings.waiting_charge * cost[i, min(job.job.min_gpus, width - 1)]
         if settings.switching_cost and held[i]:
@@ -255,7 +294,7 @@ def _flow_time(
     usual = usual_sizes(min(gpus, settings.most_gpus), per_node)
     single = np.array([c.rates[0] for c in choices])  # with one GPU, or the least it takes
     speedups = np.array([_speedup(c, usual) for c in choices])
-    seconds = work / single
+    seconds = _with_a_guess(work / single, [known.speeds.is_measured(job) for job in jobs])
     weights = flow_weights(
         seconds,
         speedups,
@@ -268,7 +307,7 @@ def _flow_time(
     weights *= np.exp2(np.clip([job.priority for job in jobs], -20, 20))
     cost = np.zeros((len(jobs), width))
     middle = np.median(seconds, axis=0)
-    for i, (job, (sizes, _, rates)) in enumerate(zip(jobs, choices, strict=True)):
+    for i, (job, (sizes, _, rates, _)) in enumerate(zip(jobs, choices, strict=True)):
         speedup = rates / rates[0]
         value = speedup.copy()
         if settings.switching_cost and held[i]:
@@ -280,6 +319,16 @@ def _flow_time(
             cost[i, 0] = speedup[now] * lost / (settings.stay_seconds + lost)
         cost[i, 1:] = -_spread(sizes, value, width)
     return {"cost": cost, "extra": np.zeros_like(cost), "work": weights}
+
+
+def _with_a_guess(seconds: Floats, measured: list[bool]) -> Floats:
+    """Of a job that nobody has measured, nor one of its kind, nothing is known: it is taken for
+    one of the shorter ones. To find out costs little; never to find out may cost a lot."""
+    known = np.array(measured)
+    if known.all() or not known.any():
+        return seconds
+    guess = np.quantile(seconds[:, known], GUESSED_QUANTILE, axis=1)
+    return np.where(known, seconds, guess[:, None])
 
 
 def _speedup(choices: Choices, usual: Ints) -> Floats:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ones.core.job import Configuration, JobId, StepTime
 from ones.core.view import JobView
-from ones.models.goodput import worth
+from ones.models.goodput import efficiency, worth
 from ones.models.speed import SpeedModel, fit_speed
 
 #: a step of a job of which nothing is known, by its base batch: half fixed, half by sample
@@ -118,10 +118,36 @@ class Speeds:
         known = {c.gpus for profile in (pool, view.profile) for c in profile}
         return np.isin(sizes, list(known))
 
+    def is_measured(self, view: JobView) -> bool:
+        """Has it, or another of its kind, been measured at all?"""
+        return bool(view.profile or self._kinds.get(view.job.kind))
+
+    def epoch_seconds(self, view: JobView) -> float | None:
+        """Of its data with its base batch on one GPU; None: nobody has measured it."""
+        if view.description is None or not self.is_measured(view):
+            return None
+        one, base = np.array([1]), np.array([view.description.base_batch])
+        rate = float(self.samples_per_second(view, one, base, 1)[0])
+        return view.description.dataset_size / rate
+
     def largest_tried(self, view: JobView) -> int:
         """GPUs that the job, or another of its kind, has been measured with."""
         pool = self._kinds.get(view.job.kind, {})
         return max((c.gpus for profile in (pool, view.profile) for c in profile), default=0)
+
+    def largest_batch(self, view: JobView) -> int:
+        """That its kind has been measured with; 0: none."""
+        return max((c.batch for c in self._kinds.get(view.job.kind, {})), default=0)
+
+    def proven(
+        self, view: JobView, sizes: NDArray[np.int64], base: int, noise: float
+    ) -> NDArray[np.float64]:
+        """The best goodput that its kind was measured with at each size; NaN: at none."""
+        best = np.full(len(sizes), np.nan)
+        for c, time in self._kinds.get(view.job.kind, {}).items():
+            rate = c.batch / time.seconds * efficiency(c.batch, base, noise)
+            best[sizes == c.gpus] = np.fmax(best[sizes == c.gpus], rate)
+        return best
 
     def _rate_per_gpu(self, view: JobView) -> float:
         """The paper: the mean of what was measured on each GPU."""

@@ -1,0 +1,195 @@
+"""Somebody else's simulator, scheduled by `ones`: events go in, plans come out.
+
+Six made-up kinds of jobs on 32 GPUs; decisions once a minute; every change loses 30 s.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, replace
+
+from ones.core import Allocation, Brain, Cluster, EndReason, Event, Generation, Job, JobId, Plan
+from ones.core import events as ev
+from ones.core.job import Configuration, SwitchCost
+from ones.core.plan import Finish, Rescale, Start, Stop
+from ones.policies import create
+
+
+@dataclass(frozen=True)
+class Kind:
+    base_batch: int
+    fits: int  # samples on one GPU at once
+    size: int  # samples of an epoch
+    epochs: int  # with the base batch
+    step: float  # seconds of a step, and more for each sample
+    sample: float
+    noise: float  # gradient noise scale, in samples
+
+
+KINDS = {
+    "tiny": Kind(32, 256, 2_000, 5, 0.01, 0.0008, 200.0),
+    "image": Kind(128, 1024, 50_000, 60, 0.02, 0.0005, 2_000.0),
+    "speech": Kind(20, 32, 14_000, 10, 0.10, 0.0550, 150.0),
+    "text": Kind(12, 24, 88_000, 1, 0.05, 0.0400, 80.0),
+    "boxes": Kind(8, 8, 16_500, 5, 0.08, 0.1100, 90.0),
+    "large": Kind(200, 100, 300_000, 12, 0.05, 0.0060, 8_000.0),
+}
+
+
+NEVER = Generation(0)  # of a job that has not run
+
+
+@dataclass
+class Training:
+    """A job as this simulator has it."""
+
+    job: Job
+    kind: Kind
+    generation: Generation = NEVER
+    runs: Allocation | None = None
+    paused_until: float = 0.0
+    work: float = 0.0  # effective samples: the truth, which no policy sees
+    epochs: int = 0
+    samples: float = 0.0  # of the epoch under way
+
+    def step_seconds(self, runs: Allocation) -> float:
+        network = 0.0 if runs.n_gpus == 1 else self.kind.step * (0.3 if runs.n_nodes == 1 else 1.5)
+        share, parts = -(-runs.batch // runs.n_gpus), runs.workers[0].micro_steps
+        return parts * self.kind.step + share * self.kind.sample + network
+
+    def worth(self, runs: Allocation) -> float:
+        """Of a sample in a batch of this size."""
+        kind = self.kind
+        return min(1.0, (kind.noise + kind.base_batch) / (kind.noise + runs.batch))
+
+
+class World:
+    def __init__(self, brain: Brain, jobs: list[Training], tick: float, cost: float) -> None:
+        self.brain, self.tick, self.cost, self.now = brain, tick, cost, 0.0
+        self.coming = sorted(jobs, key=lambda t: t.job.submitted_at)
+        self.here: dict[JobId, Training] = {}
+        self.seconds: dict[JobId, float] = {}  # completion times
+        self.news: deque[Event] = deque()  # what the brain has not been told yet
+
+    def run(self) -> dict[JobId, float]:
+        while self.coming or self.here:
+            for t in list(self.here.values()):
+                self.news += self.train(t)
+            self.now += self.tick
+            while self.coming and self.coming[0].job.submitted_at <= self.now:
+                t = self.coming.pop(0)
+                self.here[t.job.id] = t
+                self.news.append(ev.JobSubmitted(self.now, t.job))
+            self.tell()
+            self.obey(self.brain.handle(ev.Woke(self.now)))  # all is told: decide
+            self.tell()
+        return self.seconds
+
+    def tell(self) -> None:
+        """Nothing new is decided, but a GPU that was left may let an earlier order come true."""
+        while self.news:
+            self.obey(self.brain.handle(self.news.popleft(), decide=False))
+
+    def train(self, t: Training) -> list[Event]:
+        """Until the next tick, and what is reported then."""
+        end, start = self.now + self.tick, max(self.now, t.paused_until)
+        if t.runs is None or start >= end:
+            return []
+        runs, kind, job, who = t.runs, t.kind, t.job.id, t.generation
+        step, worth = t.step_seconds(runs), t.worth(runs)
+        left = (kind.size * kind.epochs - t.work) * step / runs.batch / worth
+        seconds = min(end - start, left)
+        samples = seconds / step * runs.batch
+        t.work, t.samples = t.work + samples * worth, t.samples + samples
+        how = Configuration(runs.n_gpus, runs.n_nodes, runs.batch, runs.workers[0].micro_steps)
+        steps = max(1, round(seconds / step))
+        told: list[Event] = [
+            ev.ThroughputMeasured(
+                at=end, configuration=how, step_seconds=step, steps=steps, job=job, generation=who
+            )
+        ]
+        while t.samples >= kind.size:
+            t.samples, t.epochs = t.samples - kind.size, t.epochs + 1
+            loss = 3.0 * 0.8 ** (t.work / kind.size)
+            told.append(
+                ev.EpochFinished(
+                    at=end, epoch=t.epochs, samples=kind.size, steps=-(-kind.size // runs.batch),
+                    loss=loss, first_loss=3.0, gradient_noise=kind.noise, job=job, generation=who,
+                )
+            )  # fmt: skip
+        done = int(t.samples)
+        told.append(
+            ev.StepsDone(
+                at=end,
+                epoch=t.epochs + 1,
+                steps=done // runs.batch,
+                samples=done,
+                job=job,
+                generation=who,
+            )
+        )
+        if seconds == left:
+            self.seconds[job] = start + seconds - t.job.submitted_at
+            del self.here[job]
+            told.append(ev.JobEnded(end, job, EndReason.FINISHED, generation=who))
+            told += [ev.WorkerLeft(end, job, who, gpu) for gpu in runs.gpus]
+        return told
+
+    def obey(self, plan: Plan) -> None:
+        for order in plan.actions:
+            t = self.here.get(order.job)
+            if t is not None and isinstance(order, Start | Rescale):
+                self.change(t, order.allocation, Generation(plan.number))
+            elif t is not None and isinstance(order, Stop):
+                self.change(t, None, t.generation)
+            elif t is not None and isinstance(order, Finish):  # the core gives it up
+                del self.here[order.job]
+                self.news.append(ev.JobEnded(self.now, order.job, order.reason))
+                self.change(t, None, t.generation)
+
+    def change(self, t: Training, to: Allocation | None, generation: Generation) -> None:
+        """At once; what it costs is a pause. Every worker that leaves or comes is reported."""
+        job, kind, old = t.job.id, t.kind, t.generation
+        before, after = t.runs.gpus if t.runs else (), to.gpus if to else ()
+        if to is not None and not to.batch:  # the script's own, which it has not told yet
+            to = Allocation.even(after, max(kind.base_batch, len(after)), kind.fits)
+        t.runs, t.generation, t.paused_until = to, generation, self.now + self.cost
+        for gpu in set(before) - set(after):
+            self.news.append(ev.WorkerLeft(self.now, job, old, gpu))
+        for gpu in set(after) - set(before):
+            self.news.append(ev.WorkerReady(self.now, job, generation, gpu))
+        if before and after:
+            self.news.append(ev.Rescaled(self.now, job, generation, self.cost))
+        elif after:
+            self.news.append(
+                ev.JobDescribed(
+                    at=self.now, job=job, generation=generation, dataset_size=kind.size,
+                    base_batch=kind.base_batch, max_local_batch=kind.fits,
+                )
+            )  # fmt: skip
+
+
+def workload(seed: int, n: int, *, apart: float = 60.0, hide: bool = False) -> list[Training]:
+    rng = random.Random(seed)
+    found = []
+    for i in range(n):
+        name = rng.choice(list(KINDS))
+        kind = replace(
+            KINDS[name], epochs=max(1, round(KINDS[name].epochs * rng.uniform(0.7, 1.4)))
+        )
+        job = Job(id=JobId(f"{name}-{i}"), submitted_at=apart * i, kind="" if hide else name)
+        found.append(Training(job, kind))
+    return found
+
+
+def mean_completion(policy: str, jobs: list[Training], *, tick: float, cost: float) -> float:
+    brain = Brain(Cluster.of(32), create(policy), switch_cost=SwitchCost(cost, cost))
+    seconds = World(brain, jobs, tick, cost).run()
+    return sum(seconds.values()) / len(seconds)
+
+
+if __name__ == "__main__":
+    for policy in ("fifo", "equi", "ones"):
+        seconds = mean_completion(policy, workload(1, 60), tick=60.0, cost=30.0)
+        print(f"{policy:5} {seconds:6,.0f} s")

@@ -1,0 +1,73 @@
+"""How long completed jobs of a kind were, and how far those that run have got.
+
+The Beta regression sees what a job looks like; that jobs of a kind are of much the same
+length it learns slowly. Here the lengths themselves are kept: what is left of a job, of
+which so much is done, is what was left of those that got as far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ones.core.job import JobId
+
+#: lengths remembered of a kind, the last ones
+MOST_LENGTHS = 50
+#: of a job that has outlived all of its kind: this part of what it has done is still to come
+OVERTIME = 0.1
+#: a kind of which nobody has completed: the one furthest on has as much again before it
+AS_MUCH_AGAIN = 2.0
+
+
+class KindLengths:
+    """In epochs (of effective samples), for kinds that have a name."""
+
+    def __init__(self) -> None:
+        self._whole: dict[str, list[float]] = {}
+        self._running: dict[JobId, tuple[str, float]] = {}
+
+    def saw(self, job: JobId, kind: str, epochs: float) -> None:
+        if kind:
+            self._running[job] = (kind, epochs)
+
+    def ended(self, job: JobId) -> None:
+        self._running.pop(job, None)
+
+    def learn(self, kind: str, epochs: float) -> None:
+        if kind:
+            self._whole[kind] = [*self._whole.get(kind, ())[1 - MOST_LENGTHS :], epochs]
+
+    def knows(self, kind: str) -> bool:
+        """Has one of them completed?"""
+        return kind in self._whole
+
+    def left(self, kind: str, epochs: float) -> float | None:
+        """Epochs to come after so many; None if none of its kind has completed."""
+        whole = self._whole.get(kind)
+        if not whole:
+            return None
+        longer = [length - epochs for length in whole if length > epochs]
+        return max(float(np.mean(longer)) if longer else 0.0, OVERTIME * epochs)
+
+    def furthest(self) -> dict[str, float]:
+        """The most epochs that a running job of each kind has done."""
+        furthest: dict[str, float] = {}
+        for kind, epochs in self._running.values():
+            furthest[kind] = max(furthest.get(kind, 0.0), epochs)
+        return furthest
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "whole": {kind: list(lengths) for kind, lengths in self._whole.items()},
+            "running": {job: list(told) for job, told in self._running.items()},
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._whole = {kind: list(map(float, told)) for kind, told in saved["whole"].items()}
+        self._running = {
+            JobId(job): (str(kind), float(epochs))
+            for job, (kind, epochs) in saved["running"].items()
+        }

@@ -1,0 +1,55 @@
+"""Whom to believe of how much is left: the start, the regression, or the kind.
+
+Each was asked about every completed job before it was learned from. The geometric mean
+of what they say, weighted by how wrong each has been of late: an opinion that errs by
+factors counts for little, and nobody needs to know beforehand which one will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ones.policies.ones.history import Floats
+
+#: squared error of the logarithm, before anything is known: start, regression, kind
+FIRST = (1.0, 1.0, 0.1)
+#: jobs that this first guess counts for, and the most that the past does
+GUESSES, MEMORY = 2.0, 30.0
+#: nobody is trusted beyond an error of this (squared, of the logarithm)
+FINEST = 0.02
+
+
+class Trust:
+    """In opinions about one quantity; one of them, NaN, may be missing."""
+
+    def __init__(self) -> None:
+        self._error = np.array(FIRST)
+        self._weight = np.full(len(FIRST), GUESSES)
+
+    def judge(self, done: Floats, opinions: Floats, truth: Floats) -> None:
+        """`opinions` [who, point] of what was left of one job after so much: judged by the whole
+        length that they amount to, since of a job that is nearly over any error is a large one."""
+        wrong = np.log((done + opinions) / (done + truth)) ** 2
+        for who in range(len(wrong)):
+            told = wrong[who][~np.isnan(wrong[who])]
+            if len(told):
+                share = 1.0 / (self._weight[who] + 1.0)
+                self._error[who] += share * (float(told.mean()) - self._error[who])
+                self._weight[who] = min(self._weight[who] + 1.0, MEMORY)
+
+    def mixed(self, opinions: Floats, ripeness: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Floats:
+        """`ripeness` of each opinion, up to 1: a fit to a job or two says little."""
+        known = ~np.isnan(opinions)
+        weights = known * np.array(ripeness)[:, None] / (self._error[:, None] + FINEST) ** 2
+        logs = np.where(known, np.log(np.where(known, opinions, 1.0)), 0.0)
+        mixture: Floats = np.exp((weights * logs).sum(axis=0) / weights.sum(axis=0))
+        return mixture
+
+    def save(self) -> dict[str, Any]:
+        return {"error": self._error.tolist(), "weight": self._weight.tolist()}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._error, self._weight = np.array(saved["error"]), np.array(saved["weight"])
