@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from docs.guides.examples.embed import World, mean_completion, workload
-from ones.core import Brain, Cluster
+from docs.guides.examples.embed import Training, World, mean_completion, workload
+from ones.core import Allocation, Brain, Cluster, Generation, JobId
+from ones.core import events as ev
 from ones.core.job import SwitchCost
 from ones.policies import create
 
@@ -31,6 +32,50 @@ def test_kinds_may_be_unknown() -> None:
         for policy in ("fifo", "ones")
     )
     assert ones < fifo
+
+
+class Talkative(World):
+    """Knows nothing of `decide=False`: everything that happens at a tick is told, and asked."""
+
+    def tell(self) -> None:
+        while self.news:
+            self.obey(self.brain.handle(self.news.popleft()))
+
+
+def test_it_may_be_asked_after_every_single_event() -> None:
+    """What cannot be told apart by time is decided on one by one: it must not go wrong."""
+    told_at_once = World(brain("ones", 30.0), workload(2, 6), 60.0, 30.0).run()
+    one_by_one = Talkative(brain("ones", 30.0), workload(2, 6), 60.0, 30.0).run()
+    assert set(told_at_once) == set(one_by_one)
+    assert sum(one_by_one.values()) < 1.25 * sum(told_at_once.values())
+
+
+class Capped(World):
+    """No job gets more than twice the GPUs that it has had."""
+
+    refused = 0
+
+    def __init__(self, brain: Brain, jobs: list[Training], tick: float, cost: float) -> None:
+        super().__init__(brain, jobs, tick, cost)
+        self.most: dict[JobId, int] = {}
+
+    def change(self, t: Training, to: Allocation | None, generation: Generation) -> None:
+        job, had = t.job.id, t.runs.gpus if t.runs else ()
+        if to is not None and to.n_gpus > max(1, 2 * self.most.get(job, 0)):
+            self.refused += 1
+            self.news.append(ev.RescaleFailed(self.now, job, generation, "no such step"))
+            self.leave(job, generation, set(to.gpus) - set(had))
+            return
+        self.most[job] = max(self.most.get(job, 0), to.n_gpus if to else 0)
+        super().change(t, to, generation)
+
+
+def test_a_world_that_refuses_large_steps_is_not_asked_for_ever() -> None:
+    jobs = [replace(t, job=replace(t.job, retries=20)) for t in workload(3, 16)]
+    world = Capped(brain("ones", 30.0), jobs, 60.0, 30.0)
+    assert len(world.run()) == 16
+    assert max(world.most.values()) >= 4
+    assert 0 < world.refused < 6 * 16
 
 
 def test_lengths_may_span_four_orders_of_magnitude_and_accuracy_need_not_be_told() -> None:

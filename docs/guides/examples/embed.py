@@ -7,9 +7,21 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ones.core import Allocation, Brain, Cluster, EndReason, Event, Generation, Job, JobId, Plan
+from ones.core import (
+    Allocation,
+    Brain,
+    Cluster,
+    EndReason,
+    Event,
+    Generation,
+    Gpu,
+    Job,
+    JobId,
+    Plan,
+)
 from ones.core import events as ev
 from ones.core.job import Configuration, SwitchCost
 from ones.core.plan import Finish, Rescale, Start, Stop
@@ -139,7 +151,9 @@ class World:
     def obey(self, plan: Plan) -> None:
         for order in plan.actions:
             t = self.here.get(order.job)
-            if t is not None and isinstance(order, Start | Rescale):
+            if t is None and isinstance(order, Start | Rescale):  # it has ended: nobody comes
+                self.leave(order.job, Generation(plan.number), order.allocation.gpus)
+            elif t is not None and isinstance(order, Start | Rescale):
                 self.change(t, order.allocation, Generation(plan.number))
             elif t is not None and isinstance(order, Stop):
                 self.change(t, None, t.generation)
@@ -148,6 +162,9 @@ class World:
                 self.news.append(ev.JobEnded(self.now, order.job, order.reason))
                 self.change(t, None, t.generation)
 
+    def leave(self, job: JobId, generation: Generation, gpus: Iterable[Gpu]) -> None:
+        self.news += [ev.WorkerLeft(self.now, job, generation, gpu) for gpu in gpus]
+
     def change(self, t: Training, to: Allocation | None, generation: Generation) -> None:
         """At once; what it costs is a pause. Every worker that leaves or comes is reported."""
         job, kind, old = t.job.id, t.kind, t.generation
@@ -155,8 +172,7 @@ class World:
         if to is not None and not to.batch:  # the script's own, which it has not told yet
             to = Allocation.even(after, max(kind.base_batch, len(after)), kind.fits)
         t.runs, t.generation, t.paused_until = to, generation, self.now + self.cost
-        for gpu in set(before) - set(after):
-            self.news.append(ev.WorkerLeft(self.now, job, old, gpu))
+        self.leave(job, old, set(before) - set(after))
         for gpu in set(after) - set(before):
             self.news.append(ev.WorkerReady(self.now, job, generation, gpu))
         if before and after:
