@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -85,6 +86,18 @@ def carries(pid: int, marks: Iterable[bytes]) -> bool:
     except OSError:
         return False
     return not set(marks).isdisjoint(variables)
+
+
+def kill_all(left: Callable[[], list[Process]], where: str, seconds: float) -> None:
+    """Returns when `left` finds nobody. Raises TimeoutError if somebody cannot be killed."""
+    deadline = time.monotonic() + seconds
+    while remaining := left():
+        for process in remaining:
+            send(process, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            pids = ", ".join(str(process.pid) for process in remaining)
+            raise TimeoutError(f"{where}: processes {pids} cannot be killed")
+        time.sleep(0.02)
 
 
 def send(process: Process, number: int) -> bool:

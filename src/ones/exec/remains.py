@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ones.exec.processes import Process, carries, everybody, send
+from ones.exec.processes import Process, carries, everybody, kill_all
 from ones.exec.records import (
     LOCK,
     Exit,
@@ -66,7 +66,8 @@ def clear_up(run_dir: Path) -> dict[str, Exit]:
     statuses = {path: read_status(path) for path in open_ones}
     boot = boot_id()
     # pids of before a reboot mean nothing; the mark in an environment always does
-    _kill_all(run_dir, {s.pid: s for s in statuses.values() if s and s.boot_id == boot})
+    workers = {s.pid: s for s in statuses.values() if s and s.boot_id == boot}
+    kill_all(lambda: _left(run_dir, workers), str(run_dir), KILL_SECONDS)
     records = {}
     for path, status in statuses.items():
         record = _lost(status, boot)
@@ -90,17 +91,6 @@ def _lost(status: Status | None, boot: str) -> Exit:
         cause="lost",
         message="ones-exec, its parent, was killed",
     )
-
-
-def _kill_all(run_dir: Path, workers: dict[int, Status]) -> None:
-    deadline = time.monotonic() + KILL_SECONDS
-    while left := _left(run_dir, workers):
-        for process in left:
-            send(process, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            pids = ", ".join(str(process.pid) for process in left)
-            raise TimeoutError(f"{run_dir}: processes {pids} cannot be killed")
-        time.sleep(0.02)
 
 
 def _left(run_dir: Path, workers: dict[int, Status]) -> list[Process]:

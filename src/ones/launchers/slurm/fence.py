@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 
-from ones.exec.processes import Process, descendants, everybody, send
+from ones.exec.processes import Process, descendants, everybody, kill_all
 
 SECONDS = 10.0
 
 
 def clear_node(root: Path, node: str) -> None:
     """Returns when nothing is left. Raises TimeoutError if something cannot be killed."""
-    deadline = time.monotonic() + SECONDS
-    while left := remains(root, node):
-        for process in left:
-            send(process, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            pids = ", ".join(str(process.pid) for process in left)
-            raise TimeoutError(f"node {node}: processes {pids} cannot be killed")
-        time.sleep(0.02)
+    kill_all(lambda: remains(root, node), f"node {node}", SECONDS)
 
 
 def remains(root: Path, node: str) -> list[Process]:
