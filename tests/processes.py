@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
+
 _Value = TypeVar("_Value")
 
 PATIENCE = 30.0  # a busy machine is slow; a broken program is slower
@@ -45,6 +47,19 @@ def alive_below(directory: Path) -> list[int]:
         if state not in "ZX" and (mark in environment or str(directory).encode() in command):
             found.append(int(name))
     return found
+
+
+def command_of(pid: int) -> list[bytes]:
+    """Nothing of a process that has ended, which may be at any moment."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def children_of(pid: int) -> list[int]:
+    """Its direct children, of all its threads."""
+    return [process.pid for process in psutil.process_iter(["ppid"]) if process.info["ppid"] == pid]
 
 
 def is_alive(pid: int) -> bool:

@@ -22,7 +22,7 @@ from ones.exec import Exit
 from ones.launchers import Exited, Launch, Launcher, LauncherEvent, Started
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
-from tests.processes import alive_below, is_alive, wait_for
+from tests.processes import alive_below, command_of, is_alive, wait_for
 from tests.rays import RayCluster
 from tests.slurm import slurm_launcher
 
@@ -290,8 +290,7 @@ def test_a_process_of_the_job_stays_until_its_last_worker_has_left(world: World)
     world.wait_started("1-b")
 
     def store() -> list[int]:
-        commands = {p: Path(f"/proc/{p}/cmdline").read_bytes() for p in alive_below(world.root)}
-        return [p for p, command in commands.items() if b"1003" in command.split(b"\0")]
+        return [p for p in alive_below(world.root) if b"1003" in command_of(p)]
 
     wait_for(store)
     world.launcher.stop("1-a", 0.1)

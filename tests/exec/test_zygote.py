@@ -14,7 +14,7 @@ from ones.exec import Exit
 from ones.launchers import Exited, Launch, LauncherEvent, Preparing, Started
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
-from tests.processes import alive_below, is_alive, wait_for
+from tests.processes import alive_below, children_of, command_of, is_alive, wait_for
 
 ENV = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 SLOW = 90.0  # torch is imported on a machine that may be busy
@@ -71,18 +71,9 @@ class World:
         return self.launcher.logs("job", id, 0, 10_000).data
 
     def zygote(self) -> int:
-        found = [
-            pid
-            for pid in alive_below(self.root)
-            if b"ones.train.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            and b"ONES_RUN_DIR" not in Path(f"/proc/{pid}/environ").read_bytes()
-            and os.getsid(pid) == pid
-            and os.getpid() != pid
-        ]
-        parents = [
-            p for p in found if int(Path(f"/proc/{p}/stat").read_text().split()[3]) not in found
-        ]
-        return min(parents or found)
+        """Its forks have its command line too, and are below it."""
+        found = {p for p in alive_below(self.root) if b"ones.train.zygote" in command_of(p)}
+        return min(found - {child for pid in found for child in children_of(pid)})
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +100,7 @@ def test_stop_takes_its_children_with_it_and_leaves_the_zygote(world: World) -> 
     assert (exit.signal, exit.cause) == (signal.SIGTERM, "stopped")
     assert not is_alive(pid)
     assert is_alive(world.zygote())
-    sleepers = [
-        p for p in alive_below(world.root) if b"sleep" in Path(f"/proc/{p}/cmdline").read_bytes()
-    ]
-    assert not sleepers
+    assert not [p for p in alive_below(world.root) if b"sleep" in command_of(p)]
 
 
 def test_an_interpreter_without_ones_starts_workers_plainly(world: World) -> None:
@@ -156,8 +144,8 @@ def test_one_that_was_prepared_is_there_before_the_first_worker_and_is_used(worl
     assert not world.launcher.history("next")
     before = alive_below(below)
     world.run("1-g", "wait", job="next")
-    parent = int(Path(f"/proc/{world.pid('1-g')}/stat").read_text().split()[3])
-    assert parent in before, "it came from the one that was there"
+    forks = [child for pid in before for child in children_of(pid)]
+    assert world.pid("1-g") in forks, "it came from the one that was there"
     world.launcher.stop("1-g", 0.0)
     world.exit("1-g")
 

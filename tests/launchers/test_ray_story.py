@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.control.world import World
-from tests.processes import alive_below, wait_for
+from tests.processes import alive_below, children_of, command_of, is_alive, wait_for
 from tests.rays import RayCluster
 
 pytestmark = pytest.mark.slow
@@ -97,10 +97,10 @@ def processes_on(world: World, node: str) -> list[int]:
 def bridge_of(world: World) -> int:
     """0: it is being started."""
     assert world.process is not None
-    children = Path(f"/proc/{world.process.pid}/task").glob("*/children")
-    pids = [int(pid) for path in children for pid in path.read_text().split()]
-    bridges = [p for p in pids if b"ray.bridge" in Path(f"/proc/{p}/cmdline").read_bytes()]
-    return bridges[0] if bridges else 0
+    for pid in children_of(world.process.pid):
+        if any(b"ray.bridge" in word for word in command_of(pid)):
+            return pid
+    return 0
 
 
 def test_all_jobs_end_whatever_dies(world: World, cluster: RayCluster) -> None:
@@ -127,7 +127,8 @@ def test_all_jobs_end_whatever_dies(world: World, cluster: RayCluster) -> None:
     cluster.do("thaw", "n2")
     print(f"{time.monotonic() - began:.0f} s: n2 thawed", flush=True)
 
-    os.kill(bridge := bridge_of(world), signal.SIGKILL)
+    bridge = wait_for(lambda: bridge_of(world), "no bridge", LONG)
+    os.kill(bridge, signal.SIGKILL)
     wait_for(lambda: bridge_of(world) not in (0, bridge), "no new bridge", LONG)
     world.restart()
     wait_busy(world, "n3")
@@ -155,7 +156,4 @@ def is_there(cluster: RayCluster, node: str) -> bool:
     """Does its raylet live?"""
     pid = json.loads((cluster.directory / "cluster.json").read_text())["nodes"][node]
     time.sleep(0.1)
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return is_alive(pid)
