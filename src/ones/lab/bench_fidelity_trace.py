@@ -12,6 +12,7 @@ from ones.core.schedule import Allocation
 from ones.workload import Trace, TraceJob, Training
 
 SCRIPT = "ones.train.bench.paced"
+URGENT = 3  # priority
 
 
 def loss_in(epoch: int) -> float:
@@ -43,6 +44,7 @@ class PacedJob:
     kind: PacedKind
     epochs: int
     gpus: int = 1  # what its user would ask for, where users must
+    urgent: bool = False  # with all of these, and before others
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,15 @@ def _trace_job(name: str, job: PacedJob) -> TraceJob:
         requested_gpus=job.gpus,
         requested_batch=kind.batch * job.gpus,
         epochs=job.epochs,
+        **_urgency(job),
     )
     return TraceJob(
         told, Training(kind=kind.name, dataset_size=kind.samples, base_batch=kind.batch)
     )
+
+
+def _urgency(job: PacedJob) -> dict[str, int]:
+    return {"priority": URGENT, "min_gpus": job.gpus} if job.urgent else {}
 
 
 def submission(name: str, job: PacedJob, env: Mapping[str, str], cwd: str) -> dict[str, Any]:
@@ -99,7 +106,7 @@ def submission(name: str, job: PacedJob, env: Mapping[str, str], cwd: str) -> di
     return {
         "command": command, "cwd": cwd, "env": dict(env), "name": name, "kind": kind.name,
         "requested_gpus": job.gpus, "batch": kind.batch * job.gpus, "epochs": job.epochs,
-        "elastic": True, "retries": 2,
+        "elastic": True, "retries": 2, **_urgency(job),
     }  # fmt: skip
 
 
@@ -134,21 +141,28 @@ TINY = PacedKind(
 KINDS = {kind.name: kind for kind in (VISION, LANGUAGE, SMALL, TINY)}
 
 
-def _jobs(rows: Sequence[tuple[float, PacedKind, int, int]]) -> tuple[PacedJob, ...]:
-    return tuple(PacedJob(at=at, kind=kind, epochs=n, gpus=gpus) for at, kind, n, gpus in rows)
+def _jobs(
+    rows: Sequence[tuple[float, PacedKind, int, int]], *, urgent: Sequence[int] = ()
+) -> tuple[PacedJob, ...]:
+    return tuple(
+        PacedJob(at=at, kind=kind, epochs=n, gpus=gpus, urgent=number in urgent)
+        for number, (at, kind, n, gpus) in enumerate(rows)
+    )
 
 
 def measured_trace() -> PacedTrace:
-    """Fourteen jobs for eight slots: more than there is room for in the middle."""
+    """Fourteen jobs for eight slots: more than there is room for in the middle, where three
+    that are urgent and want most slots send others away."""
     return PacedTrace(
         "paced",
         _jobs(
             [
                 (0, VISION, 20, 4), (4, LANGUAGE, 10, 2), (9, VISION, 12, 4), (14, SMALL, 6, 2),
-                (20, SMALL, 2, 1), (26, LANGUAGE, 2, 1), (32, VISION, 6, 2), (38, SMALL, 3, 2),
-                (44, LANGUAGE, 8, 4), (50, SMALL, 2, 1), (56, VISION, 3, 2), (62, SMALL, 8, 4),
-                (68, LANGUAGE, 2, 2), (74, SMALL, 2, 1),
-            ]
+                (20, SMALL, 2, 1), (26, LANGUAGE, 2, 6), (32, VISION, 6, 2), (38, SMALL, 3, 2),
+                (44, LANGUAGE, 8, 4), (50, SMALL, 2, 6), (56, VISION, 3, 2), (62, SMALL, 8, 4),
+                (68, LANGUAGE, 2, 6), (74, SMALL, 2, 1),
+            ],
+            urgent=(5, 9, 12),
         ),
         kills=(Kill(18.0, "p00"),),
     )  # fmt: skip

@@ -80,6 +80,7 @@ class Ones:
         self._search: Search | None = None
         self._seen = 0  # events; draws depend on it
         self._evolved, self._evolved_at = 0, -inf  # the event that the population answers, and when
+        self._thinks, self._thought_at = True, -inf  # were all jobs looked at, and when last
         self._deployed_at = -inf
         self._new: set[JobId] = set()  # never deployed
         self._trained: set[JobId] = set()  # finished an epoch since the last update
@@ -105,9 +106,18 @@ class Ones:
         if self._settings.ripening:
             self._ripen(view)
         woke = isinstance(event, ev.Woke)
+        self._thinks = woke or view.now == self._thought_at or view.now >= self._next_thought(view)
+        if not self._thinks:
+            return
+        self._thought_at = view.now
         chosen = self._settings
         if woke or view.now > self._evolved_at:  # of many reports at one instant, once
             self._evolve(view, chosen.idle_generations if woke else chosen.generations)
+
+    def _next_thought(self, view: View) -> float:
+        """To look at all jobs takes time for each of them: a thousand submissions in a burst must
+        not bring a thousand looks at a thousand jobs."""
+        return self._thought_at + self._settings.thinking * len(view.jobs)
 
     def _learn(self, event: Event, view: View) -> None:
         match event:
@@ -305,9 +315,12 @@ class Ones:
 
     def decide(self, view: View) -> Decision:
         forecasts = self._forecasts(view)
-        if not self._may_update(view) and not (view.n_waiting and len(view.free)):
+        startable = view.n_waiting > 0 and len(view.free) > 0
+        may_act = startable or self._may_update(view)
+        if not may_act or not self._thinks:
             # between two updates batches follow the limits, and free GPUs are given away
-            wake = self._deployed_at + self._settings.spacing if len(view.jobs) else inf
+            wake = -inf if may_act else self._deployed_at + self._settings.spacing
+            wake = max(wake, self._next_thought(view)) if len(view.jobs) else inf
             schedule, notes = self._rebatch(view)
             return Decision(schedule=schedule, wake_at=wake, notes=notes, forecasts=forecasts)
         question = self._question(view)
@@ -402,6 +415,8 @@ class Ones:
             "seen": self._seen,
             "evolved": self._evolved,
             "evolved_at": None if self._evolved_at == -inf else self._evolved_at,
+            "thinks": self._thinks,
+            "thought_at": None if self._thought_at == -inf else self._thought_at,
             "spoke": self._spoke,
             "stirred": list(self._stirred),
             "deployed_at": None if self._deployed_at == -inf else self._deployed_at,
@@ -424,6 +439,8 @@ class Ones:
     def load(self, saved: Mapping[str, Any]) -> None:
         self._seen, self._evolved = int(saved["seen"]), int(saved["evolved"])
         self._evolved_at = -inf if saved["evolved_at"] is None else float(saved["evolved_at"])
+        self._thinks = bool(saved["thinks"])
+        self._thought_at = -inf if saved["thought_at"] is None else float(saved["thought_at"])
         self._spoke = saved["spoke"]
         self._stirred = list(saved["stirred"])
         self._deployed_at = -inf if saved["deployed_at"] is None else float(saved["deployed_at"])

@@ -100,6 +100,10 @@ class OnesSettings:
         "events", ("events", "epochs"), "28: on events, or when all running jobs did an epoch"
     )
     spacing: float = field(default=5.0, metadata={"help": "28: seconds between two updates"})
+    thinking: float = field(
+        default=0.0005,
+        metadata={"help": "28: seconds between two looks at all jobs, for each of them"},
+    )
     least_stay: float = field(
         default=60.0, metadata={"help": "28: most seconds before a job may lose GPUs again"}
     )
@@ -151,7 +155,7 @@ _LEAST = {
     "ageing": 0, "least_run": 0, "exploration": 1, "stay_seconds": 1, "ripening": 0,
     "epoch_growth": 1,
     "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
-    "idle_generations": 0, "patience": 1, "spacing": 0, "least_stay": 0, "warmup_steps": 0,
+    "idle_generations": 0, "patience": 1, "spacing": 0, "thinking": 0, "least_stay": 0, "warmup_steps": 0,
     "growth": 1, "most_base_batches": 1, "least_steps": 1, "most_gpus": 1,
 }  # fmt: skip
 
@@ -186,5 +190,6 @@ class PaperSettings(OnesSettings):
     update: str = _choice(
         "epochs", ("events", "epochs"), "28: after all running jobs finished an epoch"
     )
+    thinking: float = field(default=0.0, metadata={"help": "28: at every event"})
     least_run: float = field(default=0.0, metadata={"help": "28: nothing is said of it"})
     shrink_only_when_waiting: bool = field(default=False, metadata={"help": "31: always"})
