@@ -64,6 +64,10 @@ class OnesSettings:
     cold_start_epochs: int = field(
         default=30, metadata={"help": "17: expected epochs when nothing is known and declared"}
     )
+    prediction_error: float = field(
+        default=1.0,
+        metadata={"help": "for tests: what is left of half of the jobs is misjudged by more"},
+    )
     # search
     sizes: str = _choice(
         "tried",
@@ -155,8 +159,9 @@ _LEAST = {
     "ageing": 0, "least_run": 0, "exploration": 1, "stay_seconds": 1, "ripening": 0,
     "epoch_growth": 1,
     "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
-    "idle_generations": 0, "patience": 1, "spacing": 0, "thinking": 0, "least_stay": 0, "warmup_steps": 0,
-    "growth": 1, "most_base_batches": 1, "least_steps": 1, "most_gpus": 1,
+    "idle_generations": 0, "patience": 1, "spacing": 0, "thinking": 0, "least_stay": 0,
+    "warmup_steps": 0, "growth": 1, "prediction_error": 1, "most_base_batches": 1,
+    "least_steps": 1, "most_gpus": 1,
 }  # fmt: skip
 
 

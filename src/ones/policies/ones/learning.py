@@ -1,0 +1,270 @@
+"""What the policy has learned from what happened: of lengths, batches, speeds, and of each job.
+
+Everything here follows from the events and the plans that were adopted; `policy` asks it
+and never writes to it in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ones.core import events as ev
+from ones.core.events import Event
+from ones.core.job import Forecast, JobId
+from ones.core.plan import PlanAdopted, Prepare, Rescale, Start
+from ones.core.view import JobView, View
+from ones.policies.ones.cold_start import ColdStart
+from ones.policies.ones.effort import Effort
+from ones.policies.ones.limits import ArrivalRate, BatchLimits
+from ones.policies.ones.progress import Features, ProgressModel, ProgressSettings, features_of
+from ones.policies.ones.question import UNKNOWN_DATASET, Knowledge, Standing
+from ones.policies.ones.refusals import Refusals
+from ones.policies.ones.settings import OnesSettings
+from ones.policies.ones.speeds import Speeds
+
+#: a job must stay so many times what a change costs it
+STAY_FACTOR = 10.0
+_DRAWS = 1  # what a random number is for
+
+
+class Learned:
+    def __init__(self, settings: OnesSettings, seed: int) -> None:
+        self._settings = settings
+        self._seed = seed
+        self._progress = ProgressModel(
+            ProgressSettings(
+                link=settings.link,
+                kinds=settings.kinds,
+                temper=settings.temper,
+                cold_start_epochs=settings.cold_start_epochs,
+            ),
+            seed=seed,
+        )
+        self._limits = BatchLimits(settings)
+        self._speeds = Speeds(settings.throughput)
+        self._effort = Effort(raw=not settings.effective)
+        self.known = Knowledge(self._limits, self._speeds, self._effort)
+        self._arrivals = ArrivalRate()
+        self._refusals = Refusals()
+        self._cold_start = ColdStart(settings.cold_start_epochs)
+        self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
+        self._new: set[JobId] = set()  # never deployed
+        self._trained: set[JobId] = set()  # finished an epoch since the last update
+        self._changed_at: dict[JobId, float] = {}
+        self._started_at: dict[JobId, float] = {}  # the last time
+        self._last_batch: dict[JobId, int] = {}  # at the end of its last epoch, or its first
+        self._spoke: JobId | None = None  # whose epoch was the last event
+        self.stirred: list[JobId] = []  # jobs of which it has changed what batch they may have
+
+    # from what happens
+
+    def learn(self, event: Event, view: View) -> None:
+        self._spoke = None
+        self.stirred = []
+        match event:
+            case ev.JobSubmitted():
+                self._arrivals.saw(event.at)
+                self._new.add(event.job.id)
+            case ev.JobDescribed():
+                self._limits.joined(view.job(event.job))
+                self._effort.joined(view.job(event.job))
+            case ev.ThroughputMeasured():
+                self._limits.stepped(view.job(event.job), event.steps)
+                self._speeds.learn(view.job(event.job))
+                self.stirred.append(event.job)
+            case ev.StepsDone():
+                self._effort.learn(view.job(event.job))
+            case ev.EpochFinished():
+                self._effort.learn(view.job(event.job))
+                self._learn_epoch(view.job(event.job), view)
+            case ev.RescaleFailed() if event.job in view.jobs:
+                held = view.job(event.job).wanted
+                self._refusals.refused(event.job, held.n_gpus if held else 0, view.now)
+            case ev.Rescaled():
+                self._refusals.granted(event.job)
+            case ev.JobEnded():
+                self._forget(event.job, completed=event.reason.completed)
+            case _:
+                pass
+
+    def _learn_epoch(self, job: JobView, view: View) -> None:
+        self._spoke = job.id
+        self.stirred.append(job.id)
+        self._trained.add(job.id)
+        if job.description is None:
+            return  # it reports without having joined
+        self._progress.saw_epoch(job.id, self._features([job])[0])
+        self._epoch_seconds[job.id] = self._speeds.epoch_seconds(job) or 0.0
+        if job.held is not None:
+            self._last_batch[job.id] = job.held.batch
+        rate = self._arrivals.at(view.now)
+        sigma = rate / max(1, view.cluster.n_gpus) if self._settings.sigma == "per-gpu" else rate
+        self._limits.finished_epoch(
+            job,
+            pressure=sigma * job.run_seconds_at(view.now),
+            gpus=view.cluster.n_gpus,
+            crowded=view.n_waiting > 0,
+        )
+
+    def ripen(self, view: View) -> None:
+        """Limits grow by the clock, in jobs that train."""
+        for job in view.schedule:
+            if self._limits.is_ripe(job, view.now):
+                self._limits.ripen(view.job(job), view.now, gpus=view.cluster.n_gpus)
+                self.stirred.append(job)
+
+    def adopted(self, event: PlanAdopted) -> bool:
+        """Only now is a job deployed. Was there any?"""
+        self._spoke = None
+        self.stirred = []
+        moved = False
+        for action in event.plan.actions:
+            if isinstance(action, Start | Rescale | Prepare):
+                moved = True
+                self._new.discard(action.job)
+                self._changed_at[action.job] = event.at
+                self._refusals.asked(action.job, action.allocation.n_gpus)
+                if isinstance(action, Start):
+                    self._started_at[action.job] = event.at
+                self._last_batch.setdefault(action.job, action.allocation.batch)
+        return moved
+
+    def updated(self, view: View) -> None:
+        """An update was deployed, which left some jobs waiting (Resume)."""
+        self._trained.clear()
+        for job in view.waiting:
+            if job.id not in self._new:
+                self._limits.rejected(job)
+
+    def _forget(self, job: JobId, *, completed: bool) -> None:
+        epoch_seconds = self._epoch_seconds.pop(job, 0.0)
+        whole = self._progress.finished(job, completed, self._effort.done_by(job))
+        if whole is not None and epoch_seconds:
+            self._cold_start.learn(whole * epoch_seconds)
+        self._limits.forget(job)
+        self._speeds.forget(job)
+        self._effort.forget(job)
+        self._refusals.forget(job)
+        self._new.discard(job)
+        self._trained.discard(job)
+        self._changed_at.pop(job, None)
+        self._started_at.pop(job, None)
+        self._last_batch.pop(job, None)
+
+    # what it means
+
+    def have_all_trained(self, jobs: list[JobView]) -> bool:
+        """An epoch since the last update, all that run."""
+        return all(job.id in self._trained for job in jobs if job.wanted is not None)
+
+    def standing(self, job: JobView, now: float) -> Standing:
+        stay = 0.0
+        if self._settings.update == "events" and job.description is not None:
+            epoch = 0.0
+            if job.progress.step_seconds and job.wanted and job.wanted.batch:
+                steps = job.description.dataset_size / job.wanted.batch
+                epoch = steps * job.progress.step_seconds
+            least = max(epoch, STAY_FACTOR * job.switch_cost.rescale_seconds)
+            stay = min(self._settings.least_stay, least)
+        return Standing(
+            new=job.id in self._new,
+            may_shrink=now - self._changed_at.get(job.id, -inf) >= stay,
+            may_stop=now - self._started_at.get(job.id, -inf)
+            >= self._settings.least_run * job.switch_cost.restart_seconds,
+            last_batch=self._last_batch.get(job.id, 0),
+            most=self._refusals.most(job.id, now),
+        )
+
+    def work(self, jobs: list[JobView], seen: int) -> NDArray[np.float64]:
+        """Remaining samples of each job, in each draw (Eq. 7): one bank for all candidates."""
+        features = self._features(jobs)
+        alpha, beta = self._progress.predict(features)
+        if self._settings.score == "flow":
+            rho = self._progress.quantiles(alpha, beta, self._settings.draws)
+        else:
+            rng = np.random.default_rng([self._seed, seen, _DRAWS])
+            rho = self._progress.draws(alpha, beta, self._settings.draws, rng)
+        return self._progress.remaining(features, rho)
+
+    def _features(self, jobs: list[JobView]) -> list[Features]:
+        known = [job.description.dataset_size for job in jobs if job.description]
+        usual = sum(known) // len(known) if known else UNKNOWN_DATASET
+        found: list[Features] = []
+        for job in jobs:
+            features = features_of(job, self._effort.done(job))
+            if features is None:  # it has not joined: its kind may tell
+                shape = self._effort.shape(job)
+                features = Features(
+                    dataset_size=shape.dataset_size if shape else usual,
+                    samples=0,
+                    kind=job.job.kind,
+                    declared_epochs=job.job.epochs,
+                )
+            found.append(features)
+        if self._settings.score != "flow":
+            return found
+        seconds = [self._speeds.epoch_seconds(self._effort.like_its_kind(job)) for job in jobs]
+        epochs = self._cold_start.usual_epochs(seconds)
+        return [replace(f, usual_epochs=n) for f, n in zip(found, epochs, strict=True)]
+
+    def forecasts(self, view: View) -> dict[JobId, Forecast]:
+        """Of the job that has just finished an epoch: when it will end, and how sure that is."""
+        if self._spoke is None or self._spoke not in view.jobs:
+            return {}
+        job = view.job(self._spoke)
+        step = job.progress.step_seconds
+        if job.description is None or not step or job.held is None or not job.held.batch:
+            return {}
+        features = self._features([job])[0]
+        alpha, beta = self._progress.predict([features])
+        middle, low, high = self._progress.forecast(features, float(alpha[0]), float(beta[0]))
+        second = job.held.batch / step * self._effort.worth(job)  # (effective) samples
+        return {
+            job.id: Forecast(
+                *(round(view.now + samples / second, 3) for samples in (middle, low, high))
+            )
+        }
+
+    # memory
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "spoke": self._spoke,
+            "stirred": list(self.stirred),
+            "new": sorted(self._new),
+            "trained": sorted(self._trained),
+            "changed_at": dict(self._changed_at),
+            "started_at": dict(self._started_at),
+            "last_batch": dict(self._last_batch),
+            "progress": self._progress.save(),
+            "limits": self._limits.save(),
+            "speeds": self._speeds.save(),
+            "effort": self._effort.save(),
+            "arrivals": self._arrivals.save(),
+            "refusals": self._refusals.save(),
+            "cold_start": self._cold_start.save(),
+            "epoch_seconds": dict(self._epoch_seconds),
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._spoke = saved["spoke"]
+        self.stirred = list(saved["stirred"])
+        self._new = set(saved["new"])
+        self._trained = set(saved["trained"])
+        self._changed_at = {JobId(job): float(at) for job, at in saved["changed_at"].items()}
+        self._started_at = {JobId(job): float(at) for job, at in saved["started_at"].items()}
+        self._last_batch = {JobId(job): int(n) for job, n in saved["last_batch"].items()}
+        self._progress.load(saved["progress"])
+        self._limits.load(saved["limits"])
+        self._speeds.load(saved["speeds"])
+        self._effort.load(saved["effort"])
+        self._arrivals.load(saved["arrivals"])
+        self._refusals.load(saved["refusals"])
+        self._cold_start.load(saved["cold_start"])
+        self._epoch_seconds = {JobId(job): float(s) for job, s in saved["epoch_seconds"].items()}
