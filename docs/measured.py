@@ -20,8 +20,14 @@ from ones.lab.bench_tables import TABLES, markdown
 from ones.lab.paper.measured import HOME
 
 HERE = Path(__file__).parent
-PAGES = {"rescale": "rescaling.md", "paper-rescale": "rescaling.md", "overhead": "rescaling.md",
-         "convergence": "convergence.md"}  # fmt: skip
+PAGES = {
+    "rescale": "rescaling.md",
+    "paper-rescale": "rescaling.md",
+    "overhead": "rescaling.md",
+    "convergence": "convergence.md",
+    "fidelity": "fidelity.md",
+    "control": "operations.md",
+}
 CARRIED = {"paper-rescale": "rescale.json", "convergence": "convergence.json"}
 
 Frame = dict[str, Any]

@@ -142,11 +142,32 @@ def test_what_was_missed_is_named() -> None:
     assert "Missed at 2 workers: cnn (+3.1 %)." in markdown([result("overhead", [over])])
 
 
+def test_what_was_compared_with_life_is_told_with_its_order() -> None:
+    row = dict.fromkeys(
+        ("n", "mean_jct_seconds", "simulated_mean_jct_seconds", "mean_job_error_percent",
+         "max_job_error_percent", "rescales", "simulated_rescales", "preemptions", "restarts",
+         "losses", "load_average"), 3,
+    )  # fmt: skip
+    rows = [
+        {"case": "calibration", "restart_ms": 900.0},
+        {"case": "ones, elastic", "policy": "ones", "mean_jct_error_percent": 4.2, **row},
+        {"case": "order", "n": 1, "pairs_in_order": 1, "live_order": ["ones", "fifo"],
+         "simulated_order": ["ones", "fifo"]},
+    ]  # fmt: skip
+    lines = markdown([result("fidelity", rows)]).splitlines()
+    assert lines[2].startswith("| ones, elastic | 3 | 3 | 3 | 4.2 |")
+    assert "ones < fifo; simulated: ones < fifo (1 of 1 pairs alike)." in lines[4]
+    told = markdown([result("control", [{"case": "idle", "policy": "ones", "memory_mb": 134.0}])])
+    assert "| idle | memory mb | 134.0 |" in told
+
+
 def test_tables_of_the_docs_are_between_their_marks() -> None:
     pages = HOME.parents[4] / "docs"
     for page, names in (
         ("rescaling.md", ("rescale", "paper-rescale", "overhead")),
         ("convergence.md", ("convergence",)),
+        ("fidelity.md", ("fidelity",)),
+        ("operations.md", ("control",)),
     ):
         text = (pages / page).read_text()
         for name in names:

@@ -216,9 +216,6 @@ def fidelity(
     keep: Annotated[
         Path | None, typer.Option(help="Keep run logs and state directories here.")
     ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="The table as docs/fidelity.md has it.")
-    ] = False,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """The simulator against real processes: the same paced jobs, and the error of each job.
@@ -246,9 +243,6 @@ def fidelity(
              "max job error %", "re-scales", "simulated", "preemptions", "restarts",
              "lost workers"]  # fmt: skip
     table = [[row[c] for c in columns] for row in rows if "policy" in row]
-    if markdown:
-        print_markdown(heads, table)
-        return
     print_table("simulator against life", heads, table)
     for row in rows:
         if row["case"] == "order":
@@ -262,9 +256,6 @@ def control(
         bool, typer.Option("--quick", help="A little of everything: that it runs, not how fast.")
     ] = False,
     policy: Annotated[str, typer.Option(help="Which policy decides.")] = "ones",
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="The table as docs/operations.md has it.")
-    ] = False,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """The live service: submissions, first steps, decisions, restarts, CPU and memory.
@@ -287,10 +278,7 @@ def control(
     heads, table = ["case", "what", "value"], []
     for row in rows:
         table += [[row["case"], key, value] for key, value in row.items() if key not in told]
-    if markdown:
-        print_markdown(heads, table)
-    else:
-        print_table("the live service", heads, table)
+    print_table("the live service", heads, table)
 
 
 @bench.command()
@@ -321,13 +309,6 @@ def scale(
     keys = ("workers", "jobs", "reports_per_second", "plan_fanout_ms", "plan_fanout_max_ms")
     table = [[row[key] for key in (*keys, "peak_mb")] for row in rows]
     print_table("one controller", heads, table)
-
-
-def print_markdown(heads: list[str], rows: list[list[object]]) -> None:
-    print("|", " | ".join(heads), "|")
-    print("|", " | ".join("---" for _ in heads), "|")
-    for row in rows:
-        print("|", " | ".join("" if value is None else str(value) for value in row), "|")
 
 
 def _one_of(option: str, name: str, known: Mapping[str, str]) -> str:

@@ -127,10 +127,42 @@ def _convergence(rows: Sequence[Row]) -> Iterable[str]:
     )  # fmt: skip
 
 
+def _fidelity(rows: Sequence[Row]) -> Iterable[str]:
+    keys = ["case", "n", "mean_jct_seconds", "simulated_mean_jct_seconds", "mean_jct_error_percent",
+            "mean_job_error_percent", "max_job_error_percent", "rescales", "simulated_rescales",
+            "preemptions", "restarts", "losses", "load_average"]  # fmt: skip
+    yield _table(
+        ["case", "jobs", "mean JCT s", "simulated s", "error %", "mean job error %",
+         "max job error %", "re-scales", "simulated", "preemptions", "restarts", "lost workers",
+         "load"],
+        [[row[key] for key in keys] for row in rows if "policy" in row],
+    )  # fmt: skip
+    for row in rows:
+        if row["case"] == "order":
+            live, simulated = (" < ".join(row[f"{b}_order"]) for b in ("live", "simulated"))
+            pairs = f"{row['pairs_in_order']} of {row['n']} pairs"
+            yield f"Order, live: {live}; simulated: {simulated} ({pairs} alike)."
+
+
+def _control(rows: Sequence[Row]) -> Iterable[str]:
+    """As they come: each case measures other things."""
+    yield _table(
+        ["case", "what", "value"],
+        [
+            [row["case"], key.replace("_", " "), value]
+            for row in rows
+            for key, value in row.items()
+            if key not in ("case", "policy") and value is not None
+        ],
+    )
+
+
 TABLES: Mapping[str, Callable[[Sequence[Row]], Iterable[str]]] = {
     "rescale": _rescale,
     "overhead": _overhead,
     "convergence": _convergence,
+    "fidelity": _fidelity,
+    "control": _control,
 }
 
 
