@@ -22,6 +22,7 @@ from ones.core.view import JobView, View
 from ones.policies.ones.cold_start import ColdStart
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.limits import ArrivalRate, BatchLimits
+from ones.policies.ones.mistakes import mistakes
 from ones.policies.ones.progress import Features, ProgressModel, ProgressSettings, features_of
 from ones.policies.ones.question import UNKNOWN_DATASET, Knowledge, Standing
 from ones.policies.ones.refusals import Refusals
@@ -190,7 +191,11 @@ class Learned:
         else:
             rng = np.random.default_rng([self._seed, seen, _DRAWS])
             rho = self._progress.draws(alpha, beta, self._settings.draws, rng)
-        return self._progress.remaining(features, rho)
+        left = self._progress.remaining(features, rho)
+        error = self._settings.prediction_error
+        if error > 1.0:
+            left = left * mistakes(self._seed, (job.number for job in jobs), error)
+        return left
 
     def _features(self, jobs: list[JobView]) -> list[Features]:
         known = [job.description.dataset_size for job in jobs if job.description]
