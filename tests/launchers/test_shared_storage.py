@@ -1,8 +1,4 @@
-"""Checkpoints and probes on an S3-compatible store, and nodes that cannot see what they must.
-
-moto and s3fs are not among what is installed for tests: s3fs needs botocore, which needs another
-dateutil than the one that is pinned. Where they are, this runs.
-"""
+"""Checkpoints and probes on an S3-compatible store, and nodes that cannot see what they must."""
 
 from __future__ import annotations
 
