@@ -2,9 +2,10 @@
 
     python -m docs.measured rescale.json overhead.json convergence.json
 
-Each file is what `ones bench NAME --json` printed; several of one benchmark (sizes run apart) make
-one table. A result of `ones bench rescale --paper`, by its sizes, gets a table of its own and goes,
-as one of `convergence` does, into the package: `ones paper` shows it. Nothing is copied by hand.
+Each file is what `ones bench NAME --json` printed, or `sweeps.json` of `ones paper sweeps`; several
+of one benchmark (sizes run apart) make one table. A result of `ones bench rescale --paper`, by its
+sizes, gets a table of its own and goes, as one of `convergence` does, into the package: `ones
+paper` shows it. Nothing is copied by hand.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ PAGES = {
     "convergence": "convergence.md",
     "fidelity": "fidelity.md",
     "control": "operations.md",
+    "sweeps": "paper.md",
+    "embed": "guides/evaluate.md",
 }
 CARRIED = {"paper-rescale": "rescale.json", "convergence": "convergence.json"}
 

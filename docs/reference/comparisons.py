@@ -102,6 +102,18 @@ def comparison_parts(run_keys: Keys) -> Iterator[str]:
         " `stronger_variants`: by policy, the variant that stands in the headline; `missing`:"
         " schedulers that are not installed."
     )
+    yield "## ones paper sweeps"
+    yield (
+        "What `sweeps.json` in the directory of `--out` holds: the frame of a benchmark (below),"
+        " `software`, `command`, and `rows`: for each sweep `name`, `title`, `question`,"
+        " `commands` (of `ones compare`), `sentence`, `heads` and `table` (as they are shown),"
+        " `figure` (a path in the directory, or null), `figure_told`, and `leads`: for each variant"
+        " of `ones` in each setting `world` (what was not as usual), `gpus`, `mechanism`, `load`,"
+        " `label`, `jobs` (of a run), `seeds`, `mean_jct`, `mean_jct_low` and `mean_jct_high`,"
+        " `pooled_p99_jct`, `least_p99_jct` (of the rivals), `p99_more_percent`,"
+        " `policy_cpu_seconds` (of a run), and `against`: `rival`, its `mean_jct`, and"
+        " `less_percent` with `less_low` and `less_high`, by how much `ones` is below it."
+    )
 
 
 def _keys(keys: Keys) -> str:

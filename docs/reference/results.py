@@ -207,6 +207,25 @@ FIDELITY_ROW_KEYS = {
     "simulated_order": ("", "the same, simulated"),
     "pairs_in_order": ("", "pairs of policies of which both say the same is better"),
 }
+EMBED_ROW_KEYS = {
+    "case": ("", "the policy, and what a change costs"),
+    "policy": ("", "who decided; `ideal` is told the truth"),
+    "gpus": ("GPUs", "of the cluster"),
+    "workloads": ("", "that were run"),
+    "n": ("", "jobs of all of them"),
+    "tick_seconds": ("s", "between two decisions"),
+    "cost_seconds": ("s", "that a job stands still at each change"),
+    "mean_jct_seconds": ("s", "mean completion time of all jobs"),
+    "mean_jct_seconds_each": ("s", "a list: of each workload"),
+    "median_jct_seconds": ("s", "half of the jobs are done within it"),
+    "p99_jct_seconds": ("s", "99 % are"),
+    "rescales": ("", "changes of size or batch"),
+    "preemptions": ("", "times that a job was sent away"),
+    "policy_cpu_seconds": ("s", "CPU time of the scheduler"),
+    "rival": ("", "`ideal`; null in its own row"),
+    "rival_mean_jct_seconds": ("s", "mean completion time under it"),
+    "ratio": ("", "how many times that the policy takes"),
+}
 REPLAY_KEYS = {
     "log": ("", "the path"),
     "policy": ("", "of the log"),
@@ -303,6 +322,9 @@ def results_page() -> str:
         "The row `calibration` has the mean of each parameter in ms, and how many (`_n`); "
         "[what they are](../fidelity.md).",
         _keys(FIDELITY_ROW_KEYS),
+        "## ones bench embed",
+        "The same frame. Each row:",
+        _keys(EMBED_ROW_KEYS),
         "## ones replay",
         "Exit code 0 if `same` is true, 1 if it is not.",
         _keys(REPLAY_KEYS),

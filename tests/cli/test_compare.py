@@ -82,6 +82,8 @@ def test_json_has_the_promised_keys_and_files_are_left(ones: Ones, tmp_path: Pat
         (["--policies", "fifo", "--requests", "huge"], "unknown mix of requested GPUs 'huge'"),
         (["--policies", "fifo", "--workload", "no.csv"], "no.csv: cannot be read"),
         (["--policies", "fifo", "--set", "fifo.backfill=perhaps"], "'perhaps' is not true or"),
+        (["--policies", "fifo", "--physics", "nose=2"], "unknown part of the physics 'nose'"),
+        (["--policies", "fifo", "--physics", "noise=-1"], "noise: -1 is not a number above 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(ones: Ones, arguments: list[str], message: str) -> None:
@@ -90,6 +92,18 @@ def test_bad_input_is_one_line_and_exit_2(ones: Ones, arguments: list[str], mess
     assert err.startswith("ones: ")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_another_world_is_told(ones: Ones, tmp_path: Path) -> None:
+    code, out, _ = ones(
+        "compare", "--policies", "equi", "--seeds", "1", "--jobs", "3", "--gpus", "16",
+        "--mechanism", "elastic", "--physics", "rescale=10", "--physics", "noise=1",
+        "--processes", "1", "--out", "out", "--json",
+    )  # fmt: skip
+    assert code == 0
+    told = json.loads(out)
+    assert told["summary"][0]["physics"] == told["rows"][0]["physics"] == {"rescale": 10.0}
+    assert "rescale x10" in (tmp_path / "out" / "index.html").read_text()
 
 
 TRACE = "at,id,model,gpus\n"

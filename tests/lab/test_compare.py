@@ -113,6 +113,7 @@ def test_the_key_follows_all_that_the_run_depends_on(
         replace(spec, seed=99), replace(spec, gpus=8), replace(spec, jobs=5),
         replace(spec, load=0.4), replace(spec, settings={"backfill": True}),
         replace(spec, mechanism="elastic"), replace(spec, policy="equi"), replace(spec, gap=9.0),
+        replace(spec, physics={"noise": 3.0}), replace(spec, physics={"noise": 0.3}),
     ]  # fmt: skip
     keys = {Cell(label="x", asked="native", spec=other).key for other in [spec, *others]}
     assert len(keys) == len(others) + 1

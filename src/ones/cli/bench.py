@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ones.cli.bench_embed import embed
 from ones.cli.output import JSON_HELP, print_json, print_table, say
 from ones.errors import InvalidSettingError, UnknownNameError
 
@@ -309,6 +310,9 @@ def scale(
     keys = ("workers", "jobs", "reports_per_second", "plan_fanout_ms", "plan_fanout_max_ms")
     table = [[row[key] for key in (*keys, "peak_mb")] for row in rows]
     print_table("one controller", heads, table)
+
+
+bench.command()(embed)
 
 
 def _one_of(option: str, name: str, known: Mapping[str, str]) -> str:

@@ -69,6 +69,14 @@ def compare(
     hide_kinds: Annotated[
         bool, typer.Option("--hide-kinds", help="Make every job a kind of its own.")
     ] = False,
+    physics: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=FACTOR",
+            help="Multiply the simulator's truth, which no policy is told: `noise` (gradient noise"
+            " scales), `network` (speed between nodes), `rescale` (what changes cost); repeatable.",
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,6 +110,7 @@ def compare(
     from ones.lab.kept import Kept, held
     from ones.lab.pool import cores
     from ones.lab.runs import RunSpec
+    from ones.sim.altered import factors_of
 
     settings = effective(gpus_per_node=gpus_per_node, jobs=jobs, gap=gap, scatter=scatter)
     chosen = settings.settings.sim
@@ -125,6 +134,7 @@ def compare(
             scatter=chosen.scatter,
             requests=requests,
             hide_kinds=hide_kinds,
+            physics=factors_of(physics or []),
         ),
     ).cells()
     at_once = processes or cores()

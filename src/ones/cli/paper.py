@@ -1,4 +1,4 @@
-"""`ones paper`: the paper's evaluation with one command."""
+"""`ones paper`: the paper's evaluation with one command, and what goes beyond it with another."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ from ones.cli.output import (
 )
 from ones.errors import InvalidSettingError, WorldError
 
+paper = typer.Typer(invoke_without_command=True)
 
-def paper(
+FIRST_SEED_HELP = "The first of them. 1 to 99 were used to choose settings."
+PROCESSES_HELP = "Runs at a time; else as many as there are cores."
+
+
+@paper.callback()
+def evaluation(
+    context: typer.Context,
     out: Annotated[
         Path,
         typer.Option(
@@ -31,12 +38,8 @@ def paper(
         bool, typer.Option("--quick", help="Few seeds, sizes and variants: minutes.")
     ] = False,
     seeds: Annotated[int | None, typer.Option(help="How many; else 10, or 2 with --quick.")] = None,
-    first_seed: Annotated[
-        int, typer.Option(help="The first of them. 1 to 99 were used to choose settings.")
-    ] = 1000,
-    processes: Annotated[
-        int | None, typer.Option(help="Runs at a time; else as many as there are cores.")
-    ] = None,
+    first_seed: Annotated[int, typer.Option(help=FIRST_SEED_HELP)] = 1000,
+    processes: Annotated[int | None, typer.Option(help=PROCESSES_HELP)] = None,
     training: Annotated[
         list[Path] | None,
         typer.Option(
@@ -44,20 +47,162 @@ def paper(
             " printed: its panels then show that. May be given several times."
         ),
     ] = None,
+    sweeps: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Show what `ones paper sweeps --out DIR` has found, too."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """Rebuild the paper's evaluation: one page with every figure and table, beside the paper's.
 
     Example: ones paper --quick --out out/paper-quick
     """  # fmt: skip
+    if context.invoked_subcommand is not None:
+        return
     from ones.lab.compare import spoken
     from ones.lab.kept import Kept, held
+    from ones.lab.paper.beyond import panels_of
     from ones.lab.paper.design import FULL, QUICK, Design
     from ones.lab.paper.evaluation import carrying, evaluate, whole_plan, with_seeds
     from ones.lab.paper.measured import measurements
     from ones.lab.paper.page import write_evaluation
     from ones.lab.pool import cores
 
+    _check(seeds, processes, first_seed)
+    beyond = [] if sweeps is None else panels_of(sweeps)
+    measured = measurements(training or ())
+    design = Design(with_seeds(QUICK if quick else FULL, seeds), first_seed)
+    at_once = processes or cores()
+    words = ["ones paper", *(["--quick"] if quick else [])]
+    words += [] if seeds is None else [f"--seeds {seeds}"]
+    words += [] if first_seed == 1000 else [f"--first-seed {first_seed}"]
+    words += [f"--training {path.name}" for path in training or ()]
+    words += [] if sweeps is None else ["--sweeps DIR"]
+    with held(out) as home:
+        kept = Kept(home)
+        plan = whole_plan(design, kept, at_once)
+        say(f"plan: {plan} on {at_once} processes; kept in {home} as they finish")
+        carry = carrying(kept, at_once, partial(progress_of_runs, "evaluating"))
+        try:
+            found = evaluate(design, kept, home, carry, at_once, measured, beyond)
+        except KeyboardInterrupt:
+            raise InterruptedRunError(
+                f"interrupted; {len(kept):,} finished runs are in {home}:"
+                " the same command again goes on"
+            ) from None
+        written = write_evaluation(found, design, " ".join([*words, "--out DIR"]), home)
+    if json:
+        print_json(found.told())
+    else:
+        rows = [
+            (panel.title, {True: "agrees", False: "differs", None: "-"}[panel.verdict.agrees],
+             "assumption" if panel.assumption else "measured" if panel.measured else "")
+            for panel in found.panels
+        ]  # fmt: skip
+        print_table(None, ["panel", "with the paper", ""], rows)
+    spent = sum(record.row["wall_seconds"] for record in found.comparison.records)
+    say(f"the page: {written[0]} (runs of {spoken(spent)} in all)")
+    for failure in found.comparison.failures:
+        say(f"ones: {failure}")
+    if found.comparison.exit_code:
+        raise typer.Exit(found.comparison.exit_code)
+
+
+@paper.command("sweeps")
+def sweeps_(
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Where the runs, tables, figures and the page go. The same command again does"
+            " only what is missing."
+        ),
+    ] = Path("out/sweeps"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few seeds, jobs and sizes: minutes.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option(help="Names of sweeps, as loads,physics; else all.")
+    ] = None,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A production trace in CSV (Philly, Pollux, Alibaba): a sweep over its jobs. May"
+            " be given several times."
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many; else 10, fewer where runs are long.")
+    ] = None,
+    first_seed: Annotated[int, typer.Option(help=FIRST_SEED_HELP)] = 1000,
+    processes: Annotated[int | None, typer.Option(help=PROCESSES_HELP)] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Only print the `ones compare` commands it stands for.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Go beyond the paper: loads, other physics, wrong predictions, sizes, fairness.
+
+    The most important sweep comes first, and the page is written after each: stop it when you like.
+
+    Example: ones paper sweeps --quick --out out/sweeps-quick
+    """
+    from ones.lab.compare import Failure, Plan
+    from ones.lab.kept import Kept, held
+    from ones.lab.paper.beyond import found_of, write_sweeps
+    from ones.lab.paper.evaluation import carrying
+    from ones.lab.paper.sweeps import FULL, QUICK, chosen, commands, sweeps
+    from ones.lab.pool import cores
+
+    _check(seeds, processes, first_seed)
+    depth = (QUICK if quick else FULL).with_seeds(seeds)
+    names = [] if only is None else [name.strip() for name in only.split(",")]
+    asked = chosen(sweeps(depth, trace or ()), names)
+    if list_:
+        for line in commands(asked, first_seed, str(out)):
+            print(line)
+        return
+    words = ["ones paper sweeps", *(["--quick"] if quick else [])]
+    words += [] if only is None else [f"--only {only}"]
+    words += [f"--trace {path.name}" for path in trace or ()]
+    words += [] if seeds is None else [f"--seeds {seeds}"]
+    words += [] if first_seed == 1000 else [f"--first-seed {first_seed}"]
+    at_once = processes or cores()
+    failures: list[Failure] = []
+    with held(out) as home:
+        kept = Kept(home)
+        cells = {sweep.name: sweep.cells(first_seed) for sweep in asked}
+        everything = [cell for found in cells.values() for cell in found]
+        say(f"plan: {Plan.of(everything, kept, at_once)} on {at_once} processes; kept in {home}")
+
+        def written() -> list[Path]:
+            found = [found_of(sweep, kept, first_seed, home) for sweep in asked]
+            shown = [sweep for sweep in found if sweep["leads"]]
+            return write_sweeps(shown, " ".join([*words, "--out DIR"]), home)
+
+        try:
+            for sweep in asked:
+                carry = carrying(kept, at_once, partial(progress_of_runs, sweep.name))
+                plan = Plan.of(cells[sweep.name], kept, at_once)
+                failures += carry(plan)
+                if plan.missing:
+                    say(f"{sweep.name}: {written()[0]}")
+        except KeyboardInterrupt:
+            raise InterruptedRunError(
+                f"interrupted; {len(kept):,} finished runs are in {home}, tables of them in"
+                f" {written()[1].name}: the same command again goes on"
+            ) from None
+        paths = written()
+        tables = paths[1].read_text(encoding="utf-8")
+        result = paths[2].read_text(encoding="utf-8")
+    print(result if json else tables, end="")
+    say(f"the page: {paths[0]}")
+    for failure in failures:
+        say(f"ones: {failure}")
+    if failures:
+        raise typer.Exit(max(failure.exit_code for failure in failures))
+
+
+def _check(seeds: int | None, processes: int | None, first_seed: int) -> None:
     for name, value in (("seeds", seeds), ("processes", processes)):
         if value is not None and value < 1:
             raise InvalidSettingError(f"--{name}: {value} is not at least 1")
@@ -67,39 +212,3 @@ def paper(
         import matplotlib  # noqa: F401
     except ImportError:
         raise WorldError("matplotlib is not installed (pip install 'ones[report]')") from None
-
-    measured = measurements(training or ())
-    design = Design(with_seeds(QUICK if quick else FULL, seeds), first_seed)
-    at_once = processes or cores()
-    words = ["ones paper", *(["--quick"] if quick else [])]
-    words += [] if seeds is None else [f"--seeds {seeds}"]
-    words += [] if first_seed == 1000 else [f"--first-seed {first_seed}"]
-    words += [f"--training {path.name}" for path in training or ()]
-    with held(out) as home:
-        kept = Kept(home)
-        plan = whole_plan(design, kept, at_once)
-        say(f"plan: {plan} on {at_once} processes; kept in {home} as they finish")
-        carry = carrying(kept, at_once, partial(progress_of_runs, "evaluating"))
-        try:
-            evaluation = evaluate(design, kept, home, carry, at_once, measured)
-        except KeyboardInterrupt:
-            raise InterruptedRunError(
-                f"interrupted; {len(kept):,} finished runs are in {home}:"
-                " the same command again goes on"
-            ) from None
-        written = write_evaluation(evaluation, design, " ".join([*words, "--out DIR"]), home)
-    if json:
-        print_json(evaluation.told())
-    else:
-        rows = [
-            (panel.title, {True: "agrees", False: "differs", None: "-"}[panel.verdict.agrees],
-             "assumption" if panel.assumption else "measured" if panel.measured else "")
-            for panel in evaluation.panels
-        ]  # fmt: skip
-        print_table(None, ["panel", "with the paper", ""], rows)
-    spent = sum(record.row["wall_seconds"] for record in evaluation.comparison.records)
-    say(f"the page: {written[0]} (runs of {spoken(spent)} in all)")
-    for failure in evaluation.comparison.failures:
-        say(f"ones: {failure}")
-    if evaluation.comparison.exit_code:
-        raise typer.Exit(evaluation.comparison.exit_code)

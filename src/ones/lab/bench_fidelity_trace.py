@@ -88,7 +88,7 @@ def _trace_job(name: str, job: PacedJob) -> TraceJob:
     )
 
 
-def _urgency(job: PacedJob) -> dict[str, int]:
+def _urgency(job: PacedJob) -> dict[str, Any]:
     return {"priority": URGENT, "min_gpus": job.gpus} if job.urgent else {}
 
 

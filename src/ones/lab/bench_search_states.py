@@ -111,7 +111,7 @@ class _Watched(Ones):
                 choices = question.choices[i]
                 batch = int(choices.batches[choices.at(int(counts[i]))])
                 nodes = len({gpu.node for gpu in places[job.id]})
-                value *= self._speeds.slowdown(
+                value *= self._learned.known.speeds.slowdown(
                     job, int(counts[i]), batch, nodes, max(1, view.cluster.width)
                 )
             worth += value

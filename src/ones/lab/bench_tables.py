@@ -157,12 +157,32 @@ def _control(rows: Sequence[Row]) -> Iterable[str]:
     )
 
 
+def _sweeps(rows: Sequence[Row]) -> Iterable[str]:
+    """Of `ones paper sweeps`: what each asked and found."""
+    for sweep in rows:
+        yield f"### {sweep['title']}"
+        yield f"{sweep['question']} {sweep['sentence']}"
+        yield _table(sweep["heads"], sweep["table"])
+
+
+def _embed(rows: Sequence[Row]) -> Iterable[str]:
+    keys = ["policy", "cost_seconds", "n", "mean_jct_seconds", "ratio", "median_jct_seconds",
+            "p99_jct_seconds", "rescales", "preemptions", "policy_cpu_seconds"]  # fmt: skip
+    yield _table(
+        ["policy", "s a change", "jobs", "mean s", "x ideal", "median s", "99 % within s",
+         "re-scales", "preemptions", "policy CPU s"],
+        [["" if row[key] is None else row[key] for key in keys] for row in rows],
+    )  # fmt: skip
+
+
 TABLES: Mapping[str, Callable[[Sequence[Row]], Iterable[str]]] = {
     "rescale": _rescale,
     "overhead": _overhead,
     "convergence": _convergence,
     "fidelity": _fidelity,
     "control": _control,
+    "sweeps": _sweeps,
+    "embed": _embed,
 }
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from ones import __version__
 from ones.lab.compare import Comparison, write
+from ones.lab.frontier import frontier, has_frontier
+from ones.lab.runs import RunSpec
 from ones.lab.tables import Record, Setting, by_setting, significance_of, summary_of, times_of
 from ones.report import page as html
 from ones.report.charts import Axis, Bar, Curve, bars, boxes, curves, draw, shares
@@ -48,9 +50,10 @@ def _parts(comparison: Comparison, home: Path) -> Iterator[str]:
     records = comparison.records
     seeds = sorted({record.cell.spec.seed for record in records})
     if records:
-        jobs, workload = records[0].row["jobs"], records[0].cell.spec.workload
+        jobs, spec = records[0].row["jobs"], records[0].cell.spec
         yield html.paragraph(
-            f"{jobs} jobs of workload `{workload}`, {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}),"
+            f"{jobs} jobs of workload `{spec.workload}`, {len(seeds)} seeds ({seeds[0]} to"
+            f" {seeds[-1]}){_unusual(spec)},"
             f" simulated with ones {__version__}. Times in seconds; means over seeds, with 95 %"
             " bootstrap intervals of the mean completion time.",
             quiet=True,
@@ -66,7 +69,31 @@ def _parts(comparison: Comparison, home: Path) -> Iterator[str]:
         if against:
             yield tests_table(against)
         yield from _figures(labels, rows, home / FIGURES, f"setting-{number + 1}")
+        if has_frontier(rows):
+            yield from _frontier(rows, home / FIGURES, f"frontier-{number + 1}")
     yield from _against_sizes(summary, home / FIGURES)
+
+
+def _unusual(spec: RunSpec) -> str:
+    parts = [f"{name} x{factor:g}" for name, factor in spec.physics.items()]
+    parts += ["kinds hidden"] if spec.hide_kinds else []
+    return "".join(f", {part}" for part in parts)
+
+
+def _frontier(rows: Sequence[Mapping[str, Any]], home: Path, name: str) -> Iterator[str]:
+    try:
+        drawn = draw(home, name, [frontier("mean and slowest", rows)], size=(6.4, 4.0))
+    except ImportError:
+        return
+    yield html.picture(
+        drawn,
+        "Mean completion time against the time within which 99 % of the jobs of all seeds are"
+        " done; left and low is good.",
+    )
+    yield html.table(
+        ["", "mean s", "99 % of all jobs in s"],
+        [[row["label"], row["mean_jct"], row["pooled_p99_jct"]] for row in rows],
+    )
 
 
 def title_of(setting: Setting) -> str:

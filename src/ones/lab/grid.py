@@ -39,8 +39,10 @@ class Cell:
     @property
     def name(self) -> str:
         """For messages: enough to do it again."""
-        load = "" if self.spec.load is None else f", load {self.spec.load:g}"
-        return f"{self.label}, seed {self.spec.seed}, {self.spec.gpus} GPUs, {self.asked}{load}"
+        spec = self.spec
+        load = "" if spec.load is None else f", load {spec.load:g}"
+        world = "".join(f", {name} x{factor:g}" for name, factor in spec.physics.items())
+        return f"{self.label}, seed {spec.seed}, {spec.gpus} GPUs, {self.asked}{load}{world}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from ones.runlog import (
     SnapshottingLog,
     forget_snapshots,
 )
+from ones.sim.altered import altered_physics
 from ones.sim.lengths import length_of, one_gpu_seconds
 from ones.sim.oracle import oracle_of
 from ones.sim.run import Simulation, Simulator
@@ -54,6 +55,7 @@ class RunSpec:
     scatter: float = 0.3
     requests: str | None = None  # mix of requested GPUs; None: the one of each kind
     hide_kinds: bool = False
+    physics: Mapping[str, float] = field(default_factory=dict)  # the truth, multiplied
     seed: int = 0
     mechanism: str = "native"
 
@@ -102,10 +104,18 @@ class Run:
         self.spec = spec
         self.trace = trace_of(spec) if trace is None else trace
         self.cluster = Cluster.of(spec.gpus, spec.gpus_per_node)
-        truth = oracle_of(self.trace, seed=spec.seed, gpus_per_node=spec.gpus_per_node)
+        physics = altered_physics(spec.physics, self.trace)
+        truth = oracle_of(
+            self.trace, seed=spec.seed, gpus_per_node=spec.gpus_per_node, physics=physics
+        )
         policy = create(spec.policy, seed=spec.seed, oracle=truth, **spec.settings)
         self._simulator = Simulator(
-            self.trace, self.cluster, policy, mechanism=spec.mechanism, seed=spec.seed
+            self.trace,
+            self.cluster,
+            policy,
+            mechanism=spec.mechanism,
+            seed=spec.seed,
+            physics=physics,
         )
         self.mechanism = self._simulator.mechanism
 

@@ -8,6 +8,8 @@ from math import isnan
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ones.lab.grid import Cell
 from ones.report.statistics import (
     mean_interval,
@@ -43,6 +45,7 @@ class Record:
             **self.result["row"],
             "asked_mechanism": cell.asked,
             "load": cell.spec.load,
+            "physics": dict(cell.spec.physics),
             "within_200s": _share(done),
             "max_exec": max(jobs["execution"], default=None),
             "resized_jobs": self.result["changes"]["size"],
@@ -88,10 +91,12 @@ def summary_of(records: Sequence[Record]) -> list[dict[str, Any]]:
                     "gpus": setting.gpus,
                     "mechanism": setting.mechanism,
                     "load": setting.load,
+                    "physics": dict(runs[0].cell.spec.physics),
                     "jobs": rows[0]["jobs"],
                     "n": len(rows),
                     "first_seed": min(row["seed"] for row in rows),
                     **{name: _mean(row[name] for row in rows) for name in AVERAGED},
+                    "pooled_p99_jct": percentile(times_of(runs, "completion"), 99.0),
                     "longest_exec": max((row["max_exec"] or 0.0 for row in rows), default=None),
                     "mean_jct_low": interval and interval.low,
                     "mean_jct_high": interval and interval.high,
@@ -187,6 +192,10 @@ def reduction(
 def times_of(records: Iterable[Record], time: str) -> list[float]:
     """Of all jobs of all seeds."""
     return [seconds for record in records for seconds in record.result["jobs"][time]]
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    return float(np.percentile(values, percent)) if values else None
 
 
 def _by_job(record: Record, time: str) -> dict[str, float]:

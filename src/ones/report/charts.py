@@ -44,6 +44,7 @@ class Curve:
     high: Sequence[float] | None = None
     dashed: bool = False
     dots: bool = False
+    names: Sequence[str] = ()  # of its points, if they have any
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,10 @@ def curves(title: str, x: Axis, y: Axis, lines: Sequence[Curve]) -> Painter:
                 stroke["linestyle"] = "--"
             few = "o" if line.dots or len(line.x) <= 10 else None
             axes.plot(line.x, line.y, label=line.name, marker=few, markersize=3.5, **stroke)
+            for name, x_, y_ in zip(line.names, line.x, line.y, strict=False):
+                axes.annotate(
+                    name, (x_, y_), (5, 4), textcoords="offset points", fontsize=7.5, color=_INK
+                )
             if line.low is not None and line.high is not None:
                 axes.fill_between(
                     line.x, line.low, line.high, color=stroke["color"], alpha=0.18, linewidth=0

@@ -7,6 +7,7 @@ the run's own seed, so that it is the epoch after which the stop rule will reall
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from math import ceil
 
@@ -17,6 +18,7 @@ from ones.core.view import JobView
 from ones.models.oracle import Ahead, Oracle
 from ones.sim.engine import accuracy_noise
 from ones.sim.lengths import Truth, physics_of
+from ones.sim.physics import JobPhysics
 from ones.stopping import Track, after_epoch
 from ones.workload.generate import MOST_EPOCHS
 from ones.workload.trace import Trace
@@ -25,22 +27,29 @@ from ones.workload.trace import Trace
 OVERDUE_EPOCHS = 1.0
 
 
-def oracle_of(trace: Trace, *, seed: int, gpus_per_node: int = 4) -> Oracle:
-    """Knows every job of the trace, in a simulation with this seed."""
+def oracle_of(
+    trace: Trace,
+    *,
+    seed: int,
+    gpus_per_node: int = 4,
+    physics: Callable[[Truth], JobPhysics] = physics_of,
+) -> Oracle:
+    """Knows every job of the trace, in a simulation with this seed and these laws."""
     entries = {entry.job.id: (number, entry) for number, entry in enumerate(trace.jobs)}
 
     @cache
     def length(job: JobId, batch: int) -> float:
         number, entry = entries[job]
-        return _epochs(number, entry.job, entry.training, batch, seed)
+        laws = physics(entry.training)
+        return _epochs(number, entry.job, laws, batch, seed)
 
     @cache
     def epoch_seconds(job: JobId, gpus: int, batch: int) -> float:
         training = entries[job][1].training
-        physics = physics_of(training)
+        laws = physics(training)
         places = Cluster.of(gpus, gpus_per_node).gpus()
-        allocation = Allocation.even(places, batch, physics.max_local_batch)
-        return ceil(training.dataset_size / batch) * physics.step_seconds(allocation)
+        allocation = Allocation.even(places, batch, laws.max_local_batch)
+        return ceil(training.dataset_size / batch) * laws.step_seconds(allocation)
 
     def ahead(view: JobView, gpus: int, batch: int) -> Ahead:
         batch = max(batch or entries[view.id][1].training.base_batch, gpus)
@@ -50,9 +59,8 @@ def oracle_of(trace: Trace, *, seed: int, gpus_per_node: int = 4) -> Oracle:
     return ahead
 
 
-def _epochs(number: int, job: Job, training: Truth, batch: int, seed: int) -> float:
+def _epochs(number: int, job: Job, physics: JobPhysics, batch: int, seed: int) -> float:
     """Passes over the data at a fixed batch until the job is over, as the engine counts them."""
-    physics = physics_of(training)
     death = physics.death
     progress, track = 0.0, Track()
     for epoch in range(1, MOST_EPOCHS + 1):

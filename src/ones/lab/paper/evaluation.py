@@ -66,6 +66,7 @@ def evaluate(
     carry: Watching,
     processes: int,
     measured: Mapping[str, Measurement] | None = None,
+    beyond: Sequence[Panel] = (),
 ) -> Evaluation:
     """In two parts: who is the stronger variant is known after the first."""
     first = _first(design)
@@ -78,6 +79,7 @@ def evaluate(
     panels = [
         *_panels(design, kept, standing, home / FIGURES),
         *_training(measurements() if measured is None else measured, home / FIGURES),
+        *beyond,
     ]
     records = records_of([*first, *second], kept)
     return Evaluation(panels, Comparison(_once(records), failures), standing, leading)
