@@ -12,17 +12,24 @@ from ones.errors import WorldError
 from ones.launchers import LauncherEvent, Slot, SlotUsed
 from ones.launchers.devices import cpu_slots, gpu_slots, threads_per_slot
 from ones.launchers.local import LocalLauncher, local_slots
+from ones.launchers.topology import groups
 from tests.processes import wait_for
 
 
 class Driver:
-    """Two GPUs; on the second one somebody is at work."""
+    """Two GPUs; on the second one somebody is at work. With `islands`, a GPU for each, and NVLink
+    between those with the same number; with `sockets`, where each is."""
+
+    NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK, NVML_TOPOLOGY_SYSTEM = 2, 0, 50
 
     class NVMLError(Exception):
         pass
 
-    def __init__(self, *, present: bool = True, broken: bool = False) -> None:
+    def __init__(
+        self, *, present: bool = True, broken: bool = False, islands: str = "", sockets: str = ""
+    ) -> None:
         self.present, self.broken = present, broken
+        self.islands, self.sockets = islands, sockets
 
     def nvmlInit(self) -> None:  # noqa: N802
         if not self.present:
@@ -34,7 +41,18 @@ class Driver:
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         if self.broken:
             raise self.NVMLError("unknown error")
-        return 2
+        return len(self.islands) or 2
+
+    def nvmlDeviceGetP2PStatus(self, one: int, other: int, index: int) -> int:  # noqa: N802
+        assert index == self.NVML_P2P_CAPS_INDEX_NVLINK
+        if not self.islands:
+            raise self.NVMLError("not supported")
+        return 0 if self.islands[one] == self.islands[other] else 5
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, one: int, other: int) -> int:  # noqa: N802
+        if not self.sockets:
+            raise self.NVMLError("not supported")
+        return 30 if self.sockets[one] == self.sockets[other] else self.NVML_TOPOLOGY_SYSTEM
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
         return index
@@ -72,6 +90,42 @@ def test_no_driver_means_no_gpus_and_a_broken_one_is_said() -> None:
 
 def test_the_real_library_finds_none_here_or_some() -> None:
     assert all(slot.kind == "gpu" for slot in gpu_slots("n0", lambda pid: False))
+
+
+def test_the_real_library_has_the_calls_and_numbers_that_groups_need() -> None:
+    import pynvml
+
+    for name in ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor"):
+        assert callable(getattr(pynvml, name))
+    for name in ("NVML_P2P_CAPS_INDEX_NVLINK", "NVML_P2P_STATUS_OK", "NVML_TOPOLOGY_SYSTEM"):
+        assert getattr(pynvml, name) == getattr(Driver, name)
+
+
+@pytest.mark.parametrize(
+    ("islands", "sockets", "expected"),
+    [
+        ("aabb", "xxxx", "nvlink0 nvlink0 nvlink1 nvlink1"),
+        ("abab", "xxyy", "nvlink0 nvlink1 nvlink0 nvlink1"),
+        ("aaaa", "xxyy", "   "),  # a switch joins all
+        ("abcd", "xxyy", "socket0 socket0 socket1 socket1"),
+        ("abcd", "xxxx", "   "),
+        ("aabc", "", "nvlink0 nvlink0 nvlink1 nvlink2"),
+        ("", "", " "),  # an old driver
+    ],
+)
+def test_gpus_that_are_close_have_a_group(islands: str, sockets: str, expected: str) -> None:
+    slots = gpu_slots("n0", lambda pid: True, Driver(islands=islands, sockets=sockets))
+    assert [slot.group for slot in slots] == expected.split(" ")
+
+
+def test_a_mesh_that_lacks_some_links_is_no_group_but_its_sockets_are() -> None:
+    def linked(a: int, b: int) -> bool:  # two squares, and one link between each pair of corners
+        return a // 4 == b // 4 or abs(a - b) == 4
+
+    found = groups(8, linked, lambda a, b: a // 4 == b // 4)
+    assert found == ("socket0",) * 4 + ("socket1",) * 4
+    # a chain: whoever comes first, no part has all its members near one another
+    assert groups(3, lambda a, b: abs(a - b) == 1, lambda a, b: True) == ("",) * 3
 
 
 def test_all_workers_together_use_no_more_threads_than_there_are() -> None:

@@ -2,12 +2,13 @@
 
 A GPU is known by its node and its index there, and that name is never given to
 another device. Nodes keep the order in which they came: placement prefers early
-ones, so that equal runs place alike.
+ones, so that equal runs place alike. Where some GPUs of a node are closer to one
+another than to the rest (NVLink, a socket), they are a group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -43,27 +44,46 @@ class Node:
     state: NodeState = NodeState.UP
     position: int = 0  # its place in the cluster's order; set by the cluster
     aside: tuple[int, ...] = ()  # GPUs of it that draining holds for, whatever holds for the rest
+    groups: tuple[int, ...] = ()  # number of each GPU's group, by index; empty: all are alike
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
             raise InvalidSettingError(f"node {self.id}: gpus {self.gpus} is not at least 1")
+        if self.groups and len(self.groups) != self.gpus:
+            raise InvalidSettingError(
+                f"node {self.id}: groups {list(self.groups)} for {self.gpus} GPUs"
+            )
+
+    @property
+    def order(self) -> Sequence[int]:
+        """Indexes of its GPUs, those of a group side by side.
+
+        >>> Node(NodeId("n0"), 4, groups=(0, 1, 0, 1)).order
+        [0, 2, 1, 3]
+        """
+        if not self.groups:
+            return range(self.gpus)
+        return sorted(range(self.gpus), key=lambda index: (self.groups[index], index))
 
 
 class Cluster:
     """The nodes, in order. A value: changing it gives another one."""
 
-    __slots__ = ("_nodes", "n_gpus", "width")
+    __slots__ = ("_nodes", "grouped", "n_gpus", "width")
 
     def __init__(self, nodes: Iterator[Node] | tuple[Node, ...] | list[Node] = ()) -> None:
         table: dict[NodeId, Node] = {}
         for position, node in enumerate(nodes):
             if node.id in table:
                 raise InvalidSettingError(f"node {node.id} is in the cluster twice")
-            table[node.id] = replace(node, position=position)
+            # of many nodes few change: those that stand where they stood are taken as they are
+            stands = node.position == position
+            table[node.id] = node if stands else replace(node, position=position)
         self._nodes = table
         usable = [n.gpus for n in table.values() if n.state is not NodeState.DOWN]
         self.n_gpus = sum(usable)  # of the nodes that are not down
         self.width = max(usable, default=0)  # GPUs of the largest node
+        self.grouped = any(n.groups for n in table.values())  # is any GPU closer to some?
 
     @classmethod
     def of(cls, n_gpus: int, gpus_per_node: int = 4) -> Self:
@@ -88,7 +108,7 @@ class Cluster:
         """Every GPU of every node that is not down, in the cluster's order."""
         for node in self._nodes.values():
             if node.state is not NodeState.DOWN:
-                for index in range(node.gpus):
+                for index in node.order:
                     yield Gpu(node.id, index)
 
     def state_of(self, gpu: Gpu) -> NodeState | None:

@@ -157,6 +157,7 @@ class NodeUp:
     at: float
     node: NodeId
     gpus: int
+    groups: tuple[int, ...] = ()  # see `Node`
 
 
 @dataclass(frozen=True, slots=True)

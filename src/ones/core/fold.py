@@ -296,7 +296,7 @@ def _node_up(tables: Tables, event: ev.NodeUp) -> bool:
             f"node {event.node} has {known.gpus} GPUs and came up again with {event.gpus}"
         )
     aside = known.aside if known is not None and known.state is not NodeState.DOWN else ()
-    tables.set_node(Node(event.node, event.gpus, aside=aside))
+    tables.set_node(Node(event.node, event.gpus, aside=aside, groups=event.groups))
     return True
 
 

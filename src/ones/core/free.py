@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ones.core.cluster import Cluster, Gpu, Node, NodeId, NodeState
 
@@ -12,18 +12,21 @@ class FreeGpus:
     """An index that `State` keeps and policies read: taking and giving one costs the same
     on any cluster. A node's free GPUs are the bits of one integer."""
 
-    __slots__ = ("_bits", "_by_room", "_length", "_nodes")
+    __slots__ = ("_bits", "_by_room", "_length", "_nodes", "_orders")
 
     def __init__(self, cluster: Cluster) -> None:
         self._nodes: list[Node] = []
         self._bits: dict[NodeId, int] = {}
         self._by_room: dict[int, list[int]] = {}  # room -> positions of nodes, in order
+        self._orders: dict[NodeId, Sequence[int]] = {}  # of nodes with groups
         self._length = 0
         self.resize(cluster)
 
     def resize(self, cluster: Cluster) -> None:
         """Follow the cluster: known nodes keep their bits, new ones begin with no GPU free."""
         self._nodes = list(cluster.nodes.values())
+        if cluster.grouped or self._orders:
+            self._orders = {node.id: node.order for node in self._nodes if node.groups}
         for node in self._nodes:
             if node.id not in self._bits:
                 self._bits[node.id] = 0
@@ -68,6 +71,9 @@ class FreeGpus:
 
     def on(self, node: NodeId) -> Iterator[Gpu]:
         bits = self._bits.get(node, 0)
+        if node in self._orders:
+            yield from (Gpu(node, index) for index in self._orders[node] if bits >> index & 1)
+            return
         while bits:
             low = bits & -bits
             yield Gpu(node, low.bit_length() - 1)

@@ -27,6 +27,7 @@ class Slot:
     device: str = ""  # what CUDA_VISIBLE_DEVICES calls it
     used_by: tuple[str, ...] = ()  # strangers on it: such a slot is shown and not used
     host: str = "127.0.0.1"  # where workers on it are reached by others
+    group: str = ""  # slots of a node that are closer to one another share a name; empty: unknown
 
     @property
     def id(self) -> str:

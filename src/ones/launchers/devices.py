@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from ones.errors import WorldError
 from ones.launchers.api import Slot
+from ones.launchers.topology import nvml_groups
 
 
 def gpu_slots(node: str, is_ours: Callable[[int], bool], nvml: Any = None) -> list[Slot]:  # noqa: ANN401
@@ -25,15 +27,26 @@ def gpu_slots(node: str, is_ours: Callable[[int], bool], nvml: Any = None) -> li
     except nvml.NVMLError:
         return []
     try:
-        return [_slot(node, index, is_ours, nvml) for index in range(nvml.nvmlDeviceGetCount())]
+        count = nvml.nvmlDeviceGetCount()
+        devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        near = nvml_groups(devices, nvml)
+        return [
+            replace(_slot(node, index, device, is_ours, nvml), group=near[index])
+            for index, device in enumerate(devices)
+        ]
     except nvml.NVMLError as problem:
         raise WorldError(f"the NVIDIA driver does not tell its GPUs: {problem}") from problem
     finally:
         nvml.nvmlShutdown()
 
 
-def _slot(node: str, index: int, is_ours: Callable[[int], bool], nvml: Any) -> Slot:  # noqa: ANN401
-    device = nvml.nvmlDeviceGetHandleByIndex(index)
+def _slot(
+    node: str,
+    index: int,
+    device: Any,  # noqa: ANN401
+    is_ours: Callable[[int], bool],
+    nvml: Any,  # noqa: ANN401
+) -> Slot:
     strangers = [
         process.pid
         for process in nvml.nvmlDeviceGetComputeRunningProcesses(device)

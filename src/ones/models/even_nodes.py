@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.view import View
+from ones.models.grouping import pick
 
 
 class EvenNodes:
@@ -22,12 +23,12 @@ class EvenNodes:
                 self._free[node.id] = list(view.free.on(node.id))
         for gpu in released:
             self._free[gpu.node].append(gpu)
-        self._position = {node.id: node.position for node in view.cluster.nodes.values()}
+        self._nodes = view.cluster.nodes
         self._heap = [self._entry(node) for node, gpus in self._free.items() if gpus]
         heapify(self._heap)
 
     def _entry(self, node: NodeId) -> tuple[int, int, NodeId]:
-        return (-len(self._free[node]), self._position[node], node)
+        return (-len(self._free[node]), self._nodes[node].position, node)
 
     def place(self, size: int) -> tuple[Gpu, ...]:
         looked_at: list[NodeId] = []
@@ -37,7 +38,7 @@ class EvenNodes:
             shares = self._shares(looked_at, size)
         chosen = []
         for node, share in zip(looked_at, shares, strict=True):
-            mine = sorted(self._free[node])[:share]
+            mine = pick(self._free[node], share, self._nodes[node].groups)
             self._free[node] = [gpu for gpu in self._free[node] if gpu not in mine]
             chosen += mine
             if self._free[node]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.job import JobId
 from ones.core.view import JobView, View
+from ones.models.grouping import pick
 
 Counts = Mapping[NodeId, int]
 
@@ -40,25 +41,24 @@ def gpus_for(
 
     The counts must fit what `room_without` says. Jobs without any are left out.
     """
-    free: dict[NodeId, list[Gpu]] = {}
+    nodes = view.cluster.nodes
     chosen: dict[JobId, list[Gpu]] = {job: [] for job, counts in wanted.items() if counts}
-    for node in view.cluster.nodes.values():
-        if node.state is NodeState.UP:
-            free[node.id] = list(view.free.on(node.id))
+    free = {n.id: list(view.free.on(n.id)) for n in nodes.values() if n.state is NodeState.UP}
     for job in movable:
-        left = dict(wanted.get(job.id, {}))
+        there: dict[NodeId, list[Gpu]] = {}
         for gpu in job.wanted.gpus if job.wanted else ():
-            if view.cluster.state_of(gpu) is not NodeState.UP:
-                continue
-            if left.get(gpu.node, 0) > 0:
-                left[gpu.node] -= 1
-                chosen[job.id].append(gpu)
-            else:
-                free[gpu.node].append(gpu)
-    for gpus in free.values():
-        gpus.sort(reverse=True)
+            if view.cluster.state_of(gpu) is NodeState.UP:
+                there.setdefault(gpu.node, []).append(gpu)
+        for node, held in there.items():
+            kept = pick(held, wanted.get(job.id, {}).get(node, 0), nodes[node].groups)
+            if kept:
+                chosen[job.id] += kept
+            free[node] += [gpu for gpu in held if gpu not in kept]
     for job_id, mine in chosen.items():
-        for node_id, count in wanted[job_id].items():
-            lacking = count - sum(gpu.node == node_id for gpu in mine)
-            mine += [free[node_id].pop() for _ in range(lacking)]
+        for node, count in wanted[job_id].items():
+            beside = [gpu for gpu in mine if gpu.node == node]
+            more = pick(free[node], count - len(beside), nodes[node].groups, beside)
+            assert len(beside) + len(more) == count, "more was asked for than there is"
+            free[node] = [gpu for gpu in free[node] if gpu not in more]
+            mine.extend(more)
     return {job: tuple(sorted(gpus)) for job, gpus in chosen.items() if gpus}

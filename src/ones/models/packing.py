@@ -1,17 +1,20 @@
 """Where to put the workers of a job: on the fewest nodes, leaving the least broken room.
 
 A job that fits one node goes to the node with the least sufficient room; a larger one
-takes whole nodes first and puts the rest where it fits best.
+takes whole nodes first and puts the rest where it fits best. Within a node the same holds for
+its groups (`grouping`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.free import FreeGpus
 from ones.core.job import JobId
 from ones.core.view import View
+from ones.models.grouping import parts, pick
 
 
 class Room:
@@ -52,7 +55,7 @@ class Room:
         while len(chosen) < n_gpus:
             missing = n_gpus - len(chosen)
             node = self._best_node(missing)
-            mine = sorted(self._on(node))[:missing]
+            mine = pick(self._on(node), missing, self._nodes[node].groups)
             self.take(mine)
             chosen += mine
         return tuple(sorted(chosen))
@@ -81,8 +84,9 @@ class Room:
             return None
         chosen: list[Gpu] = []
         while len(chosen) < n_gpus:
-            node = self._first_of(range(1, self._width + 1))
-            mine = sorted(self._on(node))[: n_gpus - len(chosen)]
+            missing = n_gpus - len(chosen)
+            node = self._first_of(range(1, self._width + 1), missing)
+            mine = pick(self._on(node), missing, self._nodes[node].groups)
             self.take(mine)
             chosen += mine
         return tuple(sorted(chosen))
@@ -93,7 +97,9 @@ class Room:
             return None
         chosen = list(held)
         for node in sorted({g.node for g in held}, key=lambda n: (-len(self._on(n)), n)):
-            mine = sorted(self._on(node))[: n_gpus - len(chosen)]
+            beside = [gpu for gpu in held if gpu.node == node]
+            missing = n_gpus - len(chosen)
+            mine = pick(self._on(node), missing, self._nodes[node].groups, beside)
             self.take(mine)
             chosen += mine
         more = self.place(n_gpus - len(chosen))
@@ -105,7 +111,9 @@ class Room:
         for gpu in held:
             by_node.setdefault(gpu.node, []).append(gpu)
         fullest = sorted(by_node.values(), key=lambda gpus: (-len(gpus), gpus[0]))
-        kept = [gpu for gpus in fullest for gpu in sorted(gpus)][:n_gpus]
+        kept: list[Gpu] = []
+        for gpus in fullest:
+            kept += pick(gpus, n_gpus - len(kept), self._nodes[gpus[0].node].groups)
         self.release(gpu for gpu in held if gpu not in set(kept))
         return tuple(sorted(kept))
 
@@ -136,19 +144,29 @@ class Room:
     def _best_node(self, missing: int) -> NodeId:
         """The least sufficient room, or else the most there is."""
         rooms = (*range(missing, self._width + 1), *range(min(missing - 1, self._width), 0, -1))
-        return self._first_of(rooms)
+        return self._first_of(rooms, missing)
 
-    def _first_of(self, rooms: Iterable[int]) -> NodeId:
+    def _first_of(self, rooms: Iterable[int], missing: int) -> NodeId:
         for room in rooms:
-            node = self._first_with(room)
+            node = self._first_with(room, missing)
             if node is not None:
                 return node
         raise AssertionError("there are free GPUs but no node has any")
 
-    def _first_with(self, room: int) -> NodeId | None:
-        """The first node, in the cluster's order, with exactly so much room."""
+    def _first_with(self, room: int, missing: int) -> NodeId | None:
+        """The first node, in the cluster's order, with exactly so much room; where GPUs have
+        groups, of those on which the missing workers would be in the fewest."""
         fits = [n for n, gpus in self._changed.items() if len(gpus) == room]
-        untouched = next((n for n in self._free.nodes_with(room) if n not in self._changed), None)
-        if untouched is not None:
-            fits.append(untouched)
-        return min(fits, key=lambda n: self._nodes[n].position, default=None)
+        untouched = (n for n in self._free.nodes_with(room) if n not in self._changed)
+        if not self._cluster.grouped:
+            fits += islice(untouched, 1)
+            return min(fits, key=lambda n: self._nodes[n].position, default=None)
+        fits += untouched
+        return min(
+            fits, key=lambda n: (self._parts(n, missing), self._nodes[n].position), default=None
+        )
+
+    def _parts(self, node: NodeId, missing: int) -> int:
+        groups = self._nodes[node].groups
+        there = self._changed.get(node) or self._free.on(node)
+        return parts(pick(there, missing, groups), groups)

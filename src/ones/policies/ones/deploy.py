@@ -84,14 +84,20 @@ def _pack(
     view: View, question: Question, sizes: Mapping[JobId, int]
 ) -> dict[JobId, tuple[Gpu, ...]]:
     """Reorder: workers side by side, in the order in which the jobs occur on the GPUs."""
-    pool = sorted({*view.free, *(g for gpus in question.staying.values() for g in gpus)})
+
+    def place(gpu: Gpu) -> tuple[str, int, int]:
+        groups = view.cluster.nodes[gpu.node].groups
+        return gpu.node, groups[gpu.index] if groups else 0, gpu.index
+
+    staying = question.staying
+    pool = sorted({*view.free, *(g for gpus in staying.values() for g in gpus)}, key=place)
     order = sorted(
         (job for job, size in sizes.items() if size),
-        key=lambda job: (not question.staying[job], question.staying[job][:1]),
+        key=lambda job: (not staying[job], sorted(map(place, staying[job]))[:1]),
     )
     places, at = {}, 0
     for job in order:
-        places[job] = tuple(pool[at : at + sizes[job]])
+        places[job] = tuple(sorted(pool[at : at + sizes[job]]))
         at += sizes[job]
     return places
 
