@@ -30,6 +30,7 @@ PAGES = {
     "control": "operations.md",
     "sweeps": "paper.md",
     "embed": "guides/evaluate.md",
+    "scale": "operations.md",
 }
 CARRIED = {"paper-rescale": "rescale.json", "convergence": "convergence.json"}
 

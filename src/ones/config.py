@@ -83,6 +83,13 @@ class ServiceSettings:
     slots: int | None = field(
         default=None, metadata={"help": "CPU slots it offers instead of this machine's GPUs"}
     )
+    group_size: int = field(
+        default=0,
+        metadata={
+            "help": "so many neighbouring slots of a node are close to one another, as GPUs with"
+            " NVLink; 0: as the driver tells"
+        },
+    )
     checkpoints: str = field(
         default="",
         metadata={"help": "where jobs save work: path or URL; empty: in the state directory"},

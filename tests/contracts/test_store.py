@@ -23,7 +23,17 @@ import sqlalchemy as sa
 from ones.control.database import connect, open_engine
 from ones.control.moving import move
 from ones.control.recorder import begin, recover
-from ones.control.schema import HEAD, log, mentions, metadata, outcomes, snapshots, users
+from ones.control.schema import (
+    HEAD,
+    heard,
+    log,
+    mentions,
+    meta,
+    metadata,
+    outcomes,
+    snapshots,
+    users,
+)
 from ones.control.store import Entry, LostDatabaseError, Store, Waiting, insert, upsert
 from ones.core import Brain, Cluster, Plan, drive
 from ones.core import events as ev
@@ -74,6 +84,36 @@ def test_entries_come_back_in_order_and_are_found_by_job(store: Store) -> None:
     assert store.last_number() == 100
     spoken = store.rows(sa.select(mentions.c.number).where(mentions.c.job == "b"))
     assert [row.number for row in spoken] == list(range(10, 101, 10))
+
+
+def test_what_replaces_one_another_in_one_commit_ends_as_if_written_one_by_one(
+    store: Store,
+) -> None:
+    gate = threading.Event()
+
+    def hold(connection: sa.Connection) -> None:
+        gate.wait()
+
+    def row(launch: str, number: int) -> dict[str, Any]:
+        return {"launch": launch, "job": "a", "number": number, "joined": number > 1}
+
+    def forget(connection: sa.Connection) -> None:
+        connection.execute(heard.delete().where(heard.c.launch == "x"))
+
+    store.write(operations=[hold])
+    for number in range(1, 4):
+        store.write(operations=[upsert(heard, row("x", number)), upsert(heard, row("y", number))])
+    store.write(operations=[forget, upsert(heard, row("z", 7))])
+    store.write(operations=[upsert(meta, {"key": "k", "value": "1"})])
+    store.write(operations=[upsert(heard, row("z", 8)), upsert(heard, row("x", 9))])
+    before = store.commits
+    gate.set()
+    store.flush()
+    assert store.commits - before <= 2
+    found = store.rows(sa.select(heard).order_by(heard.c.launch))
+    assert [(r.launch, r.number, r.joined) for r in found] == [
+        ("x", 9, True), ("y", 3, True), ("z", 8, True),
+    ]  # fmt: skip
 
 
 def test_many_writes_share_one_commit(store: Store) -> None:
@@ -204,7 +244,7 @@ def test_a_brain_comes_back_as_it_was(url: str, tail: int) -> None:
     """Recorded in a world in which anything happens; with snapshots of any spacing."""
     store = Store(url)
     header = begin(store, HEADER)
-    brain, recorder = recover(store, header, create("equi", seed=1), lambda jobs: tail)
+    brain, recorder = recover(store, header, create("equi", seed=1), lambda jobs, workers: tail)
     drive(brain, ChaosEngine(CLUSTER, 12, seed=5, trouble=0.15), recorder)
     store.close()
     store = Store(url)
@@ -358,7 +398,7 @@ def test_what_is_wrong_with_a_database_is_said_without_its_password() -> None:
 def test_move_copies_everything_once(url: str, postgres: Postgres) -> None:
     store = Store(url)
     begin(store, HEADER)
-    brain, recorder = recover(store, HEADER, create("equi", seed=1), lambda jobs: 20)
+    brain, recorder = recover(store, HEADER, create("equi", seed=1), lambda jobs, workers: 20)
     drive(brain, ChaosEngine(CLUSTER, 6, seed=3), recorder)
     store.write_now(
         upsert(users, {"name": "ann", "role": "user", "token_hash": "\u2713", "created_at": 1 / 3})

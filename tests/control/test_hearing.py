@@ -55,6 +55,55 @@ def store(tmp_path: Path) -> Iterator[SlowStore]:
     store.close()
 
 
+def test_under_load_cards_are_made_now_and_then_and_at_rest_at_once(
+    store: SlowStore, tmp_path: Path
+) -> None:
+    begin(store, HEADER)
+    brain, recorder = recover(store, HEADER, create("fifo"))
+    shown: list[set[str]] = []
+    launcher = LocalLauncher(tmp_path / "runs", cpu_slots("n0", 1))
+    launcher.open(lambda event: None)
+    engine = LiveEngine(
+        brain.state,
+        Surroundings(
+            store=store,
+            recorder=recorder,
+            launcher=launcher,
+            clock=Clock(),
+            tokens=JobTokens(b"key"),
+            url="http://127.0.0.1:1",
+            checkpoints=str(tmp_path),
+        ),
+        lambda state, jobs: shown.append(jobs),
+    )
+    engine.next_event(until=0.0)  # looks round once
+    shown.clear()
+    engine._shown_at = engine._next_tick = float("inf")  # it is never long ago
+    for number in range(20):
+        job = Job(id=JobId(f"j{number}"), submitted_at=0.0)
+        engine.tell(ev.JobSubmitted(NOW, job))
+    for _ in range(20):
+        event = engine.next_event(until=float("inf"))
+        assert event is not None
+        assert not shown, "others wait to be heard"
+        recorder(event)
+        brain.handle(event)
+    engine.stop()
+    engine._inbox.get()()
+    assert engine.next_event(until=float("inf")) is None
+    assert shown == [{f"j{number}" for number in range(20)}]
+    engine.tell(ev.PriorityChanged(NOW, JobId("j3"), 2.0))
+    engine._stopping, engine._shown_at = False, 0.0
+    event = engine.next_event(until=float("inf"))
+    assert event is not None
+    recorder(event)
+    engine.tell(ev.PriorityChanged(NOW, JobId("j4"), 2.0))
+    engine._shown_at = 0.0  # that is long ago
+    engine.next_event(until=float("inf"))
+    assert shown[1:] == [{"j3"}]
+    launcher.close(kill=True)
+
+
 def test_a_report_is_acknowledged_only_when_it_is_on_disk_and_counts_once(
     store: SlowStore, tmp_path: Path
 ) -> None:

@@ -287,11 +287,18 @@ def scale(
     workers: Annotated[
         str | None, typer.Option(help="How many, as 1024,10240; multiples of --per-job.")
     ] = None,
-    per_job: Annotated[int, typer.Option(help="Workers of each job.")] = 64,
-    seconds: Annotated[float, typer.Option(help="Of reporting, for each size.")] = 10.0,
+    per_job: Annotated[int, typer.Option(help="Workers of each job but the wide one.")] = 8,
+    seconds: Annotated[float, typer.Option(help="Of each stage of reporting.")] = 10.0,
+    ray: Annotated[
+        int | None,
+        typer.Option(min=1, help="Instead: paced jobs on so many Ray nodes on this machine."),
+    ] = None,
+    per_node: Annotated[int, typer.Option(min=1, help="Slots of each Ray node.")] = 4,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """One controller against very many workers that do not train: reports, orders, memory.
+
+    A quarter of them, but no more than 1,024, are one wide job.
 
     Example: ones bench scale --workers 128 --seconds 3
     """
@@ -299,6 +306,9 @@ def scale(
     from ones.lab.bench import framed
     from ones.lab.bench_scale import SIZES, bench_scale
 
+    if ray is not None:
+        _scale_on_ray(ray, per_node, seconds, json)
+        return
     sizes = _numbers("workers", workers) or list(SIZES)
     if per_job < 1 or any(size < per_job or size % per_job for size in sizes):
         raise InvalidSettingError(f"--workers: {workers} are not multiples of {per_job}")
@@ -306,10 +316,24 @@ def scale(
     if json:
         print_json(framed("scale", rows))
         return
-    heads = ["workers", "jobs", "reports/s", "orders to a job, ms", "slowest, ms", "peak MB"]
-    keys = ("workers", "jobs", "reports_per_second", "plan_fanout_ms", "plan_fanout_max_ms")
-    table = [[row[key] for key in (*keys, "peak_mb")] for row in rows]
-    print_table("one controller", heads, table)
+    heads = ["workers", "jobs", "all train, s", "paced/s", "acknowledged, ms", "p99", "CPU %",
+             "at most/s", "orders to a job, ms", "to the wide one", "peak MB"]  # fmt: skip
+    keys = ("workers", "jobs", "settled_seconds", "paced_reports_per_second", "paced_ack_ms",
+            "paced_ack_p99_ms", "paced_cpu_percent", "reports_per_second", "plan_fanout_ms",
+            "wide_fanout_ms", "peak_mb")  # fmt: skip
+    print_table("one controller", heads, [[row[key] for key in keys] for row in rows])
+
+
+def _scale_on_ray(nodes: int, per_node: int, seconds: float, json: bool) -> None:
+    from ones.cli.client import Client
+    from ones.lab.bench import framed
+    from ones.lab.bench_scale_ray import bench_ray
+
+    row = bench_ray(Client, nodes=nodes, per_node=per_node, seconds=seconds, progress=say)
+    if json:
+        print_json(framed("scale", [row]))
+        return
+    print_table(row["case"], ["what", "value"], [[k, v] for k, v in row.items() if k != "case"])
 
 
 bench.command()(embed)

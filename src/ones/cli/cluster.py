@@ -34,6 +34,7 @@ def show(
         print_json(found)
         return
     print_table(None, ["node", "GPUs", "in use", "state"], list(map(tuple, _nodes(found))))
+    grouped = any(slot["group"] is not None for slot in found["slots"])
     rows = [
         (
             slot["id"],
@@ -43,10 +44,12 @@ def show(
             slot["owner"],
             slot["batch"],
             slot["aside"],
+            *([slot["group"]] if grouped else []),
         )
         for slot in found["slots"]
     ]
-    print_table(None, ["GPU", "what", "state", "job", "owner", "batch", "why not used"], rows)
+    heads = ["GPU", "what", "state", "job", "owner", "batch", "why not used"]
+    print_table(None, [*heads, *(["group"] if grouped else [])], rows)
     for node, why in sorted(found["unfit"].items()):
         print(f"{node} cannot be used: {why}")
     print(f"{found['running']} jobs run, {found['waiting']} wait; policy {found['policy']}")

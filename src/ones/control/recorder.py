@@ -26,13 +26,13 @@ from ones.wire.codec import CodecError, parse
 
 HEADER = "header"
 #: taking in an event again costs a policy that searches about a millisecond, a snapshot 20 to 30
-#: (80 jobs): a restart is to take seconds
-LEAST_TAIL, TAIL_PER_JOB = 2000, 4
+#: (80 jobs), and 20 us for each worker: a restart is to take seconds
+LEAST_TAIL, TAIL_PER_JOB, TAIL_PER_WORKER = 2000, 4, 1
 
 
-def tail_of_service(live_jobs: int) -> int:
+def tail_of_service(live_jobs: int, workers: int) -> int:
     """A longer tail of the log than this is worth a snapshot."""
-    return max(LEAST_TAIL, TAIL_PER_JOB * live_jobs)
+    return max(LEAST_TAIL, TAIL_PER_JOB * live_jobs, TAIL_PER_WORKER * workers)
 
 
 class Recorder:
@@ -47,7 +47,7 @@ class Recorder:
         number: int,
         snapshot_number: int = 0,
         ended_written: int = 0,
-        limit: Callable[[int], int] = tail_of_service,
+        limit: Callable[[int, int], int] = tail_of_service,
     ) -> None:
         self._store, self._brain, self._limit = store, brain, limit
         self.number = number  # of the last entry
@@ -63,7 +63,8 @@ class Recorder:
     def __call__(self, entry: Event | Plan) -> None:
         # before an event the brain has taken in all that is written: the one safe moment
         if not isinstance(entry, Plan):
-            if self._tail >= self._limit(len(self._brain.state.records)):
+            state = self._brain.state
+            if self._tail >= self._limit(len(state.records), len(state.occupants)):
                 self._take_snapshot()
             self._tail += 1
         self.number += 1
@@ -145,7 +146,7 @@ def _header(store: Store) -> Header | None:
 
 
 def recover(
-    store: Store, header: Header, policy: Policy, limit: Callable[[int], int] = tail_of_service
+    store: Store, header: Header, policy: Policy, limit: Callable[[int, int], int] = tail_of_service
 ) -> tuple[Brain, Recorder]:
     """The brain as it was, and the recorder that goes on where the log ends."""
     number, ended, state = 0, 0, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import ssl
 import sys
@@ -28,6 +29,8 @@ from ones.errors import (
 )
 
 SHUTDOWN_SECONDS = 2
+#: every worker that waits for orders has a connection
+MOST_FILES = 1 << 16
 BACKLOG = 2048
 MECHANISMS = ("elastic", "restart")
 
@@ -46,12 +49,15 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     """Until SIGTERM or SIGINT. The workers go on; `ones down` ends them."""
     import uvicorn
 
-    from ones.control.api import create_app
+    from ones.control.api import WorkerDoor, create_app
     from ones.control.page import add_page
 
+    allow_many_files()
     of_service = settings.service
     if of_service.mechanism not in MECHANISMS:
         raise UnknownNameError("mechanism", of_service.mechanism, MECHANISMS)
+    if of_service.group_size < 0:
+        raise InvalidSettingError(f"group_size: {of_service.group_size} is not at least 0")
     directory = StateDir.of(of_service.state)
     directory.make()
     service = Service(
@@ -70,6 +76,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
                 silence_seconds=of_service.silence_seconds,
             ),
             authority=_authority(of_service),
+            group_size=of_service.group_size,
             keeping=Keeping(
                 output_days=of_service.keep_output_days,
                 checkpoint_days=of_service.keep_checkpoints_days,
@@ -82,7 +89,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     app = create_app(service)
     add_page(app)
     config = uvicorn.Config(
-        app,
+        WorkerDoor(app, service),
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -116,6 +123,14 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     service.stop()
     if service.failure is not None:
         raise BugError(f"the scheduler has stopped: {service.failure}")
+
+
+def allow_many_files() -> None:
+    """As many as the system lets us have: by default that is often 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _authority(settings: ServiceSettings) -> str:

@@ -16,6 +16,7 @@ from ones.control.clock import Clock
 from ones.control.live import asides
 from ones.control.live.adoption import adopt
 from ones.control.live.engine import LiveEngine, Surroundings
+from ones.control.live.grouping import groups_of
 from ones.control.live.hearing import hear
 from ones.control.live.jobs import NOW, LiveJob, gpu_of
 from ones.control.live.patience import Patience
@@ -34,7 +35,7 @@ from ones.core.engine import drive
 from ones.core.job import Job, JobId, SwitchCost
 from ones.core.state import State
 from ones.errors import UnknownNameError, UserError
-from ones.launchers import Launcher, LauncherEvent, SlotUp
+from ones.launchers import Launcher, LauncherEvent, Slot, SlotUp
 from ones.policies import create
 from ones.runlog import VERSION, Header
 from ones.wire import Reports
@@ -57,6 +58,7 @@ class Options:
     keeping: Keeping = field(default_factory=Keeping)
     clock: Callable[[float], Clock] = Clock  # from the last logged time on
     authority: str = ""  # PEM of our certificate: workers shall trust it
+    group_size: int = 0  # neighbouring slots that are close to one another; 0: as devices say
 
 
 class Service:
@@ -113,6 +115,7 @@ class Service:
                 checkpoints=options.checkpoints.rstrip("/") or str(self.dir.checkpoints),
                 authority=options.authority,
                 patience=options.patience,
+                group_size=options.group_size,
             ),
             self.board.update,
         )
@@ -173,17 +176,18 @@ class Service:
             self.engine.on_launcher(event)
 
     def _bring_up_nodes(self, state: State) -> None:
-        wanted: dict[str, int] = {}
+        wanted: dict[str, list[Slot]] = {}
         for slot in self.launcher.slots():
-            wanted[slot.node] = wanted.get(slot.node, 0) + 1
+            wanted.setdefault(slot.node, []).append(slot)
         alive = {slot for p in self.launcher.running().values() if p.alive for slot in p.slots}
         for before in state.cluster.nodes.values():
             # gone while nobody heard of it; of those where work may run the launcher will tell
             busy = any(gpu_of(slot).node == before.id for slot in alive)
             if before.state is not NodeState.DOWN and before.id not in wanted and not busy:
                 self.engine.tell(ev.NodeDown(NOW, before.id))
-        for name, gpus in wanted.items():
-            node = NodeId(name)
+        for name, slots in wanted.items():
+            node, gpus = NodeId(name), len(slots)
+            up = ev.NodeUp(NOW, node, gpus, groups_of(slots, self._options.group_size))
             known = state.cluster.nodes.get(node)
             if known is not None and known.gpus != gpus:
                 held = sorted(o.job for gpu, o in state.occupants.items() if gpu.node == node)
@@ -193,12 +197,14 @@ class Service:
                         f" start with {known.gpus}, or end the jobs first (ones down)"
                     )
                 self.engine.tell(ev.NodeDown(NOW, node))
+            is_other = known is None or (known.gpus, known.groups) != (gpus, up.groups)
+            state_was = known.state if known is not None else NodeState.DOWN
             if node in self.engine.drained:
-                if known is None or known.gpus != gpus or known.state is NodeState.DOWN:
-                    self.engine.tell(ev.NodeUp(NOW, node, gpus))
+                if is_other or state_was is NodeState.DOWN:
+                    self.engine.tell(up)
                 self.engine.tell(ev.NodeDraining(NOW, node))
-            elif known is None or known.gpus != gpus or known.state is not NodeState.UP:
-                self.engine.tell(ev.NodeUp(NOW, node, gpus))
+            elif is_other or state_was is not NodeState.UP:
+                self.engine.tell(up)
 
     def _is_elastic(self, job: str) -> bool:
         live = self.engine.jobs.get(JobId(job))
@@ -228,8 +234,13 @@ class Service:
         self.engine.post(enter)
 
     def _when_shown(self, done: Done) -> Done:
-        """Not only safe, but also on the board: stimuli are run after it was brought up to date."""
-        return lambda problem: self.engine.post(lambda: done(problem))
+        """Not only safe, but also on the board."""
+
+        def shown(problem: Exception | None) -> None:
+            self.engine.show_changes()
+            done(problem)
+
+        return lambda problem: self.engine.post(lambda: shown(problem))
 
     def new_id(self, name: str) -> JobId:
         """Short and speaking: `bert-7`."""

@@ -12,12 +12,15 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from ones.control.database import Claim, does_not_answer, open_engine, upgrade
 from ones.control.schema import log, mentions, meta
@@ -234,8 +237,7 @@ class Store:
                     connection.execute(log.insert(), rows)
                 if spoken_of:
                     connection.execute(mentions.insert(), spoken_of)
-                for operation in operations:
-                    operation(connection)
+                _run(operations, connection)
         if self._turn is not None:
             self._turn.taken()
         self.commits += 1
@@ -299,19 +301,51 @@ class Waiting:
             raise self._problem
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Upsert:
+    table: sa.Table
+    row: dict[str, Any]
+
+    @property
+    def kind(self) -> tuple[sa.Table, tuple[str, ...]]:
+        return self.table, tuple(self.row)
+
+    def __call__(self, connection: sa.Connection) -> None:
+        connection.execute(_upsert_into(*self.kind, connection.dialect.name), self.row)
+
+
 def upsert(table: sa.Table, row: dict[str, Any]) -> Operation:
     """Insert, or replace what has the same key."""
+    return _Upsert(table, row)
+
+
+@lru_cache
+def _upsert_into(table: sa.Table, names: tuple[str, ...], dialect: str) -> sa.Insert:
+    new: Any = (sqlite if dialect == "sqlite" else postgresql).insert(table)
     keys = [column.name for column in table.primary_key]
+    rest = {name: new.excluded[name] for name in names if name not in keys}
+    statement: sa.Insert = (
+        new.on_conflict_do_update(index_elements=keys, set_=rest)
+        if rest
+        else new.on_conflict_do_nothing(index_elements=keys)
+    )
+    return statement
 
-    def operation(connection: sa.Connection) -> None:
-        chosen = sa.and_(*(table.c[key] == row[key] for key in keys))
-        rest = {name: value for name, value in row.items() if name not in keys}
-        if not rest:
-            rest = {keys[0]: row[keys[0]]}
-        if not connection.execute(sa.update(table).where(chosen).values(**rest)).rowcount:
-            connection.execute(table.insert().values(**row))
 
-    return operation
+def _run(operations: Iterable[Operation], connection: sa.Connection) -> None:
+    """In order; upserts of one kind that follow one another as one statement, and of those with
+    the same key only the last."""
+    for kind, some in groupby(operations, lambda o: o.kind if isinstance(o, _Upsert) else None):
+        if kind is None:
+            for operation in some:
+                operation(connection)
+            continue
+        table, names = kind
+        keys = [column.name for column in table.primary_key]
+        rows = [operation.row for operation in some if isinstance(operation, _Upsert)]
+        last = {tuple(row[key] for key in keys): row for row in rows}
+        statement = _upsert_into(table, names, connection.dialect.name)
+        connection.execute(statement, list(last.values()))
 
 
 def insert(table: sa.Table, row: dict[str, Any]) -> Operation:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,12 @@ STEPS_EVERY, EPOCH_EVERY = 0.5, 5.0  # seconds, as real workers report
 class PipeLauncher:
     """Says what is to be started; who reads it plays the processes."""
 
-    def __init__(self, slots: int) -> None:
-        self._slots = [Slot(node=NODE, index=index) for index in range(slots)]
+    def __init__(self, slots: int, per_node: int | None = None) -> None:
+        size = per_node or slots
+        names = {index // size: f"{NODE}{index // size}" for index in range(slots)}
+        if len(names) == 1:
+            names = {0: NODE}
+        self._slots = [Slot(node=names[i // size], index=i % size) for i in range(slots)]
         self._processes: dict[str, Process] = {}
         self._lock = threading.Lock()
 
@@ -114,16 +118,23 @@ class PipeLauncher:
 
 
 def main() -> None:
-    """STATE SLOTS POLICY: serve until SIGTERM; then how long decisions took, as a last line."""
+    """STATE SLOTS POLICY [GPUS_PER_NODE]: serve until SIGTERM; then how long decisions took, as a
+    last line."""
     import uvicorn
 
-    from ones.control.api import create_app
+    from ones.control.api import WorkerDoor, create_app
+    from ones.control.page import add_page
+    from ones.control.server import allow_many_files
     from ones.control.service import Options, Service
     from ones.control.statedir import Address, StateDir
 
-    state, slots, policy = sys.argv[1:]
+    state, slots, policy, *per_node = sys.argv[1:]
+    allow_many_files()
     directory = StateDir(Path(state))
-    service = Service(directory, PipeLauncher(int(slots)), Options(policy=policy))
+    launcher = PipeLauncher(int(slots), *map(int, per_node))
+    service = Service(directory, launcher, Options(policy=policy))
+    app = create_app(service)
+    add_page(app)
     # by its full name: asyncio sends small answers at once only over what says it is TCP
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
@@ -131,7 +142,7 @@ def main() -> None:
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(service), log_level="critical", access_log=False, lifespan="off",
+            WorkerDoor(app, service), log_level="critical", access_log=False, lifespan="off",
             timeout_keep_alive=60, timeout_graceful_shutdown=1,
         )
     )  # fmt: skip
@@ -142,7 +153,8 @@ def main() -> None:
     server.run(sockets=[listener])
     service.closing = True
     service.stop()
-    print(json.dumps({"decisions": list(service.engine.decision_seconds)}), flush=True)
+    with suppress(BrokenPipeError):  # nobody may want to know
+        print(json.dumps({"decisions": list(service.engine.decision_seconds)}), flush=True)
 
 
 # the workers' side

@@ -62,12 +62,18 @@ def cpu_percent(pid: int, seconds: float) -> float:
     return round(100 * (cpu_seconds(pid) - before) / (time.monotonic() - began), 2)
 
 
-def wait_for(happened: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def wait_for(
+    happened: Callable[[], bool],
+    what: str,
+    *,
+    seconds: float = PATIENCE_SECONDS,
+    every: float = 0.05,
+) -> None:
+    deadline = time.monotonic() + seconds
     while not happened():
         if time.monotonic() > deadline:
-            raise WorldError(f"{what}: not within {PATIENCE_SECONDS:.0f} s")
-        time.sleep(0.05)
+            raise WorldError(f"{what}: not within {seconds:.0f} s")
+        time.sleep(every)
 
 
 class Line:

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from ones.control.api.app import create_app
+from ones.control.api.worker import WorkerDoor
 
-__all__ = ["create_app"]
+__all__ = ["WorkerDoor", "create_app"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, cast
 from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request
 
 from ones.control.accounts import User
+from ones.control.api.bell import bell
 from ones.control.readmodels.cards import JobCard
 from ones.control.service import Service
 from ones.control.store import Done
@@ -27,7 +29,11 @@ TheService = Annotated[Service, Depends(service_of)]
 
 
 def bearer(request: Request) -> str | None:
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token_in(request.headers.get("authorization", ""))
+
+
+def token_in(header: str) -> str | None:
+    kind, _, token = header.partition(" ")
     return token.strip() if kind.lower() == "bearer" and token.strip() else None
 
 
@@ -90,8 +96,8 @@ TheJob = Annotated[JobCard, Depends(job_of)]
 
 async def committed(start: Callable[[Done], None], service: Service) -> None:
     """Wait until what was started is safe; 503 if that takes too long."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    rings = bell()
 
     def settle(problem: Exception | None) -> None:
         if not future.done():
@@ -101,7 +107,7 @@ async def committed(start: Callable[[Done], None], service: Service) -> None:
                 future.set_exception(problem)
 
     def done(problem: Exception | None) -> None:
-        loop.call_soon_threadsafe(settle, problem)
+        rings.ring(partial(settle, problem))
 
     start(done)
     try:

@@ -10,17 +10,17 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ones.control.api import cluster, jobs, timeline, worker
+from ones.control.api import cluster, jobs, timeline
+from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, status_of
 from ones.control.readmodels.timeline import Timeline
 from ones.control.service import Service
 from ones.control.version import SOFTWARE
-from ones.errors import BugError, OnesError, UnknownNameError, UserError
+from ones.errors import OnesError
 from ones.wire.codec import short
-
-LARGEST_REQUEST = 4 << 20
 
 
 def create_app(service: Service) -> FastAPI:
+    """For users. Workers call at the `WorkerDoor` before it."""
     app = bare_app()
     app.state.service = service
     app.state.timeline = Timeline(service.store)
@@ -36,7 +36,7 @@ def bare_app() -> FastAPI:
         docs_url=None,  # FastAPI's own comes from elsewhere; ours is `page.views`
         redoc_url=None,
     )
-    for part in (jobs, cluster, timeline, worker):
+    for part in (jobs, cluster, timeline):
         app.include_router(part.router)
     app.add_middleware(_Limit)
     app.add_exception_handler(OnesError, _ones_error)
@@ -50,11 +50,8 @@ def _error(status: int, text: str, headers: Any = None) -> JSONResponse:  # noqa
 
 
 def _ones_error(request: Request, problem: Exception) -> JSONResponse:
-    if isinstance(problem, UnknownNameError):
-        return _error(404, str(problem))
-    if isinstance(problem, UserError):
-        return _error(422, str(problem))
-    return _error(500 if isinstance(problem, BugError) else 503, str(problem))
+    assert isinstance(problem, OnesError)
+    return _error(status_of(problem), str(problem))
 
 
 def _invalid(request: Request, problem: Exception) -> JSONResponse:
@@ -89,7 +86,7 @@ class _Limit:
             return
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > LARGEST_REQUEST:
-            await _error(413, f"a request may have {LARGEST_REQUEST} bytes")(scope, receive, send)
+            await _error(413, TOO_LARGE)(scope, receive, send)
             return
         received = 0
 
@@ -104,4 +101,4 @@ class _Limit:
         try:
             await self._app(scope, limited, send)
         except _TooLargeError:
-            await _error(413, f"a request may have {LARGEST_REQUEST} bytes")(scope, receive, send)
+            await _error(413, TOO_LARGE)(scope, receive, send)

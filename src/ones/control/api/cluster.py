@@ -45,11 +45,13 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
     """Nodes and slots, and who is where."""
     board, live = service.board, service.board.live()
     states = {node.name: node.state for node in board.nodes}
+    groups = {node.name: node.groups for node in board.nodes if node.groups}
     asides = {str(gpu): "; ".join(causes.values()) for gpu, causes in _asides(service)}
     where = {worker.gpu: (card, worker) for card in live for worker in card.workers}
     slots = []
     for slot in service.launcher.slots():
         card, worker = where.get(slot.id, (None, None))
+        group_of = groups.get(slot.node, ())
         visible = card is not None and service.may_see(user, card.owner)
         slots.append(
             SlotShown(
@@ -65,6 +67,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
                 used_by=list(slot.used_by),
                 state="draining" if slot.id in asides else states.get(slot.node, "down"),
                 aside=asides.get(slot.id, ""),
+                group=group_of[slot.index] if slot.index < len(group_of) else None,
             )
         )
     return ClusterShown(

@@ -181,6 +181,10 @@ class SlotShown(BaseModel):
     used_by: list[str] = Field(description="strangers on it: such a slot is not used")
     state: str = Field(description="up, draining (nobody new comes) or down")
     aside: str = Field(description="why this one is not used while its node is; empty: it is")
+    group: int | None = Field(
+        description="slots of a node with the same number are close to one another (NVLink, a"
+        " socket); null: all of it are alike"
+    )
 
 
 class NodeShown(BaseModel):

@@ -75,7 +75,7 @@ def drain(floor: Floor, node: NodeId, done: Done) -> None:
 def undrain(floor: Floor, node: NodeId, done: Done) -> None:
     floor.drained.discard(node)
     known = floor.state.cluster.nodes[node]
-    floor.say(ev.NodeUp(NOW, node, known.gpus), [_kept(floor)], done)
+    floor.say(ev.NodeUp(NOW, node, known.gpus, known.groups), [_kept(floor)], done)
 
 
 def set_aside(floor: Floor, gpu: Gpu, cause: Cause, why: str, done: Done | None = None) -> None:

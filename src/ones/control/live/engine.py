@@ -40,6 +40,8 @@ from ones.launchers import (
 __all__ = ["LiveEngine", "Surroundings"]
 
 TICK_SECONDS = 1.0
+#: so long may what is shown be behind while reports keep coming
+SHOW_SECONDS = 0.2
 
 
 class LiveEngine(Floor):
@@ -56,6 +58,7 @@ class LiveEngine(Floor):
         self._inbox: queue.SimpleQueue[Stimulus] = queue.SimpleQueue()
         self._stopping = False
         self._shown = state.cluster
+        self._shown_at = 0.0
         self._next_tick = 0.0
         self._began = 0.0
         self.decision_seconds: deque[float] = deque(maxlen=256)  # event to orders given
@@ -113,8 +116,11 @@ class LiveEngine(Floor):
     # the two sides of an engine
 
     def next_event(self, until: float) -> ev.Event | None:
-        self._show_changes()
+        if time.monotonic() - self._shown_at > SHOW_SECONDS:
+            self.show_changes()
         while not self.out:
+            if self._inbox.empty():
+                self.show_changes()
             if self._stopping:
                 return None
             now = self.clock.now()
@@ -143,7 +149,10 @@ class LiveEngine(Floor):
             begin(self, action, plan.number)
         self.decision_seconds.append(time.perf_counter() - self._began)
 
-    def _show_changes(self) -> None:
+    def show_changes(self) -> None:
+        """In the brain's thread. As soon as there is nothing else to do; under load all that
+        happened in a while at once."""
+        self._shown_at = time.monotonic()
         touched, self.recorder.touched = self.recorder.touched, set()
         if touched or self.state.cluster is not self._shown:
             self._shown = self.state.cluster

@@ -39,6 +39,7 @@ class Surroundings:
     checkpoints: str  # of all jobs: a path or URL that fsspec understands
     authority: str = ""  # PEM of our certificate, if we have one
     patience: Patience = field(default_factory=Patience)
+    group_size: int = 0  # see `grouping`
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Floor:
         self.url, self.checkpoints = around.url, around.checkpoints
         self.authority = around.authority
         self.patience = around.patience
+        self.group_size = around.group_size
         self.jobs: dict[JobId, LiveJob] = {}
         self.mailbox = Mailbox()
         self.last_word: dict[str, float] = {}  # launch -> when it called last; by the server

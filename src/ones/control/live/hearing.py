@@ -27,6 +27,13 @@ def hear(engine: LiveEngine, store: Store, message: Reports, done: Done) -> None
         store.write(done=done)
         return
     generation = Generation(message.plan, message.incarnation)
+    last = max(worker.heard, message.first + len(message.reports) - 1)
+
+    def safe(problem: Exception | None) -> None:
+        if problem is None:
+            worker.safe = max(worker.safe, last)
+        done(problem)
+
     operations: list[Operation] = []
     for number, report in enumerate(message.reports, message.first):
         if number <= worker.heard:
@@ -35,16 +42,12 @@ def hear(engine: LiveEngine, store: Store, message: Reports, done: Done) -> None
         is_news = not job.ended and _take(engine, job, worker, generation, report)
         operations.append(_heard(job, worker))
         event = as_event(job, worker, generation, report) if is_news else None
+        if event is not None and number == last:
+            engine.say(event, operations, safe)
+            return
         if event is not None:
             engine.say(event, operations)
             operations = []
-    last = worker.heard
-
-    def safe(problem: Exception | None) -> None:
-        if problem is None:
-            worker.safe = max(worker.safe, last)
-        done(problem)
-
     # stimuli wait until all events have gone out: so this is written behind them
     engine.post(lambda: store.write(operations=operations, done=safe))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ones.control.live.asides import say_again
 from ones.control.live.floor import Floor
+from ones.control.live.grouping import groups_of
 from ones.control.live.jobs import NOW, Kind, LiveJob, gpu_of
 from ones.control.live.orders import forget, give_up_rescale
 from ones.core import events as ev
@@ -12,14 +13,15 @@ from ones.core.cluster import NodeId, NodeState
 
 def came(floor: Floor, node: NodeId) -> None:
     """With all the slots that the launcher has there by now."""
-    gpus = sum(slot.node == node for slot in floor.launcher.slots())
+    slots = [slot for slot in floor.launcher.slots() if slot.node == node]
+    gpus = len(slots)
     known = floor.state.cluster.nodes.get(node)
     was_there = known is not None and known.state is not NodeState.DOWN
     if not gpus or (known is not None and was_there and known.gpus == gpus):
         return  # told with the first of its slots
     if was_there:
         gone(floor, node)
-    floor.say(ev.NodeUp(NOW, node, gpus))
+    floor.say(ev.NodeUp(NOW, node, gpus, groups_of(slots, floor.group_size)))
     if node in floor.drained:
         floor.say(ev.NodeDraining(NOW, node))
     say_again(floor, node)

@@ -127,8 +127,8 @@ def publish_if_all_joined(floor: Floor, job: LiveJob) -> None:
     order = job.pending
     if order is None or order.published or order.allocation is None:
         return
-    workers = {gpu: job.on(gpu) for gpu in order.allocation.gpus}
-    if not all(w is not None and w.alive and w.joined for w in workers.values()):
+    there = {gpu for w in job.workers.values() if w.alive and w.joined for gpu in w.gpus}
+    if not there.issuperset(order.allocation.gpus):
         return
     allocation = job.spelled_out(order.allocation)
     switch = wire.Switch(

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
 
-from ones.control.readmodels.cards import JobCard, card_from, card_of, card_of_ended
+from ones.control.readmodels.cards import JobCard, Seats, card_from, card_of, card_of_ended
 from ones.control.schema import ended_cards
 from ones.control.store import Store, upsert
 from ones.control.submission import Submission, submissions_of
+from ones.core.cluster import Cluster
 from ones.core.job import Phase
 from ones.core.state import State
 
@@ -29,6 +30,7 @@ class NodeCard:
     name: str
     gpus: int
     state: str
+    groups: tuple[int, ...] = ()  # see `ones.core.cluster.Node`
 
 
 class Board:
@@ -41,6 +43,8 @@ class Board:
         self.plan_number = 0
         self.dropped: dict[str, int] = {}
         self._submissions: dict[str, Submission] = {}
+        self._seats: dict[str, Seats] = {}  # of jobs that have not ended
+        self._cluster: Cluster | None = None  # that the nodes are of
         self._followers: dict[int, Follower] = {}
         self._next_follower = 0
         self._lock = threading.Lock()  # of the followers
@@ -67,9 +71,12 @@ class Board:
         """In the brain's thread."""
         self.now, self.plan_number = state.now, state.plan_number
         self.dropped = dict(state.dropped)
-        self.nodes = tuple(
-            NodeCard(node.id, node.gpus, node.state.value) for node in state.cluster.nodes.values()
-        )
+        if state.cluster is not self._cluster:
+            self._cluster = state.cluster
+            self.nodes = tuple(
+                NodeCard(node.id, node.gpus, node.state.value, node.groups)
+                for node in state.cluster.nodes.values()
+            )
         for job in jobs:
             card = self._card(state, job)
             if card is not None and card != self.cards.get(job):
@@ -80,6 +87,7 @@ class Board:
 
     def _keep(self, card: JobCard) -> None:
         self._submissions.pop(card.id, None)
+        self._seats.pop(card.id, None)
         row = {
             "job": card.id,
             "submitted_at": card.submitted_at,
@@ -91,7 +99,8 @@ class Board:
         submission = self._submissions.get(job)
         record = state.records.get(job)  # type: ignore[call-overload]
         if record is not None:
-            card = card_of(record, submission, elastic=self._is_elastic(job))
+            seats = self._seats[job] = Seats.of(record, self._seats.get(job))
+            card = card_of(record, seats, submission, elastic=self._is_elastic(job))
             held_back = _held_back(state, card)
             return replace(card, note=held_back) if held_back else card
         outcome = state.ended.get(job)  # type: ignore[call-overload]

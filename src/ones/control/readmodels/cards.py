@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ones.control.submission import Submission
+from ones.core.cluster import Gpu
 from ones.core.record import JobRecord, Outcome
+from ones.core.schedule import Allocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,22 +74,42 @@ class JobCard:
         return plain
 
 
-def card_of(record: JobRecord, submission: Submission | None, *, elastic: bool) -> JobCard:
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """Who of a job is where: kept with what it was made of, for most reports change nothing of
+    it."""
+
+    allocation: Allocation | None
+    occupied: frozenset[Gpu]
+    workers: tuple[WorkerCard, ...]
+    batch: int | None  # global, per optimizer step
+
+    @classmethod
+    def of(cls, record: JobRecord, last: Seats | None) -> Seats:
+        shown = record.held
+        if shown is None and record.in_flight is not None:
+            shown = record.in_flight.allocation
+        if last is not None and last.allocation is shown and last.occupied == record.occupied:
+            return last
+        there = {w.gpu: w for w in shown.workers} if shown is not None else {}
+        workers = tuple(
+            WorkerCard(
+                gpu=str(gpu),
+                batch=there[gpu].batch if gpu in there else 0,
+                micro_steps=there[gpu].micro_steps if gpu in there else 1,
+                leaving=gpu not in there,
+            )
+            for gpu in sorted(record.occupied)
+        )
+        batch = (shown.batch or None) if shown is not None else None
+        return cls(shown, frozenset(record.occupied), workers, batch)
+
+
+def card_of(
+    record: JobRecord, seats: Seats, submission: Submission | None, *, elastic: bool
+) -> JobCard:
     """Of a job that has not ended."""
     job, forecast = record.job, record.forecast
-    shown = record.held
-    if shown is None and record.in_flight is not None:
-        shown = record.in_flight.allocation
-    there = {w.gpu: w for w in shown.workers} if shown is not None else {}
-    workers = tuple(
-        WorkerCard(
-            gpu=str(gpu),
-            batch=there[gpu].batch if gpu in there else 0,
-            micro_steps=there[gpu].micro_steps if gpu in there else 1,
-            leaving=gpu not in there,
-        )
-        for gpu in sorted(record.occupied)
-    )
     return JobCard(
         id=job.id,
         name=submission.name if submission else job.id,
@@ -100,8 +122,8 @@ def card_of(record: JobRecord, submission: Submission | None, *, elastic: bool) 
         priority=record.priority,
         min_gpus=job.min_gpus,
         max_gpus=job.max_gpus,
-        workers=workers,
-        batch=(shown.batch or None) if shown is not None else None,
+        workers=seats.workers,
+        batch=seats.batch,
         epochs=record.epochs,
         samples=record.samples + record.epoch_samples,
         dataset_size=record.description.dataset_size if record.description else None,
