@@ -71,7 +71,8 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
 
 
 @contextmanager
-def new_cluster() -> Iterator[SlurmCluster]:
+def new_cluster(gpus: int = 1) -> Iterator[SlurmCluster]:
+    """Four nodes, with so many GPUs each."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if missing:
@@ -81,7 +82,7 @@ def new_cluster() -> Iterator[SlurmCluster]:
         pytest.MonkeyPatch.context() as m,
     ):
         directory = Path(name, "cluster")
-        variable, _, value = tool("start", directory, "4", "1").partition("=")
+        variable, _, value = tool("start", directory, "4", str(gpus)).partition("=")
         m.setenv(variable, value)
         m.delenv("SLURM_JOB_ID", raising=False)
         try:
