@@ -57,7 +57,7 @@ NOT_PASSED = ("ONES_", "SSH_", "DBUS_", "XDG_SESSION", "SUDO_")
 
 
 #: and what begins like them but is a user's to say
-PASSED = ("ONES_CHECKPOINT_SECONDS",)
+PASSED = ("ONES_CHECKPOINT_SECONDS", "ONES_HANG_SECONDS")
 
 
 def scrubbed(env: Mapping[str, str]) -> dict[str, str]:

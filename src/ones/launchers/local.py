@@ -126,6 +126,11 @@ class LocalLauncher:
     def slots(self) -> list[Slot]:
         return list(self._slots.values())
 
+    def reached_at(self, host: str) -> None:
+        """Where workers that start from now on are reached by those on other nodes."""
+        for id, slot in list(self._slots.items()):
+            self._slots[id] = replace(slot, host=host)
+
     def _watch(self) -> None:
         assert self._look is not None
         while not self._over.wait(self._look_seconds):

@@ -15,6 +15,8 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from ones.train.not_inherited import ours, sever
+
 # most of c10d has no types
 dist: Any = torch.distributed
 
@@ -31,6 +33,7 @@ class Group:
         self._kept: list[tuple[Sequence[Any], object]] = []
         self.rank, self.size = rank, size
         self.offers: list[int] = []  # of the members, where they were asked
+        self._connections: set[str] = set()
 
     @classmethod
     def connect(
@@ -50,21 +53,24 @@ class Group:
         """
         prefixed = dist.PrefixStore(name, store)
         try:
-            if device.type == "cuda":
-                torch.cuda.set_device(device)
-                nccl = dist.ProcessGroupNCCL.Options()
-                nccl._timeout = _COLLECTIVE_TIMEOUT
-                backend: Any = dist.ProcessGroupNCCL(prefixed, rank, size, nccl)
-            else:
-                gloo = dist.ProcessGroupGloo._Options()
-                gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
-                gloo._timeout = timedelta(seconds=timeout)
-                gloo._threads = 2  # one is three times slower, four no faster
-                backend = dist.ProcessGroupGloo(prefixed, rank, size, gloo)
-                backend._set_default_timeout(_COLLECTIVE_TIMEOUT)
+            with ours() as connections:
+                if device.type == "cuda":
+                    torch.cuda.set_device(device)
+                    nccl = dist.ProcessGroupNCCL.Options()
+                    nccl._timeout = _COLLECTIVE_TIMEOUT
+                    backend: Any = dist.ProcessGroupNCCL(prefixed, rank, size, nccl)
+                else:
+                    gloo = dist.ProcessGroupGloo._Options()
+                    gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+                    gloo._timeout = timedelta(seconds=timeout)
+                    gloo._threads = 2  # one is three times slower, four no faster
+                    backend = dist.ProcessGroupGloo(prefixed, rank, size, gloo)
+                    backend._set_default_timeout(_COLLECTIVE_TIMEOUT)
         except RuntimeError as problem:
             raise GroupLostError(f"group {name} did not come together: {problem}") from problem
-        return cls(backend, rank, size)
+        group = cls(backend, rank, size)
+        group._connections = connections
+        return group
 
     def sum(self, tensor: Tensor) -> Any:
         """Starts to add up `tensor` over all members, in place; `wait()` on what it returns."""
@@ -127,6 +133,17 @@ class Group:
         self._kept.clear()
         if backend is not None and not isinstance(backend, dist.ProcessGroupGloo):
             backend.abort()  # NCCL; gloo's does nothing, letting go of it does
+
+    def sever(self) -> None:
+        """From another thread: whoever waits for a member that is out of reach need not any more.
+        One that died has ended its connections; one behind a cut network never does."""
+        backend = self._backend
+        if backend is None:
+            return
+        if isinstance(backend, dist.ProcessGroupGloo):
+            sever(self._connections)
+        else:
+            backend.abort()
 
     def _open(self) -> Any:
         if self._backend is None:

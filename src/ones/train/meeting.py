@@ -15,7 +15,6 @@ import torch.distributed
 
 from ones.train.formation import Formation, node_of
 from ones.train.group import Group, GroupLostError
-from ones.train.not_inherited import ours
 from ones.train.roll_call import RollCall, StoreAddress, answers, start_store
 from ones.wire.environment import WorkerEnvironment
 
@@ -33,11 +32,13 @@ class Meeting:
         *,
         on_started: Callable[[StoreAddress], None],
         on_hung: Callable[[str], None],
+        on_silence: Callable[[], None],
     ) -> None:
         self._environment = environment
-        self._on_started, self._on_hung = on_started, on_hung
+        self._on_started, self._on_hung, self._on_silence = on_started, on_hung, on_silence
         self._told: StoreAddress | None = None
         self._offered: StoreAddress | None = None
+        self._silent: StoreAddress | None = None  # it was on another node, and says nothing more
         self._calls: RollCall | None = None
         self._gone: set[str] = set()
         self._groups: list[tuple[int, int]] = []
@@ -75,7 +76,7 @@ class Meeting:
 
     def _address(self, may_start: bool) -> StoreAddress | None:
         told, here = self._told, StoreAddress.read(self._environment.job_dir)
-        if told is not None and told != here and answers(told):
+        if told is not None and told not in (here, self._silent) and answers(told):
             return told
         if may_start:
             address = start_store(self._environment.job_dir, self._environment.host)
@@ -107,10 +108,16 @@ class Meeting:
         return calls
 
     def _keep(self, calls: RollCall) -> None:
-        """A store that died is replaced before it is missed."""
+        """A store that died is replaced before it is missed. One on another node that is silent is
+        out of reach, and so are the workers there: who waits for them must not any more."""
         calls.broken.wait()
         if self._left or calls.expelled:
             return
+        is_elsewhere = calls.address.host != self._environment.host
+        if calls.is_silent and is_elsewhere and not self._alone_on_node:
+            self._silent = calls.address
+            self._on_silence()
+        calls.close()
         with contextlib.suppress(GroupLostError):
             self.calls(may_start=self._alone_on_node)
 
@@ -170,16 +177,15 @@ class Meeting:
                 )
                 rank = formation.workers.index(worker)
                 size = len(formation.members)
-                with ours():
-                    group = Group.connect(
-                        store,
-                        formation.name,
-                        rank=rank,
-                        size=size,
-                        host=host,
-                        device=device,
-                        timeout=seconds,
-                    )
+                group = Group.connect(
+                    store,
+                    formation.name,
+                    rank=rank,
+                    size=size,
+                    host=host,
+                    device=device,
+                    timeout=seconds,
+                )
                 if offer is not None:
                     group.offers = group.of_all(offer)
                 results.put(group)

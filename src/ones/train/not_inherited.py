@@ -1,33 +1,54 @@
-"""Connections that children of a worker must not have.
+"""Connections that children of a worker must not have, and that nobody may wait for any more.
 
 A connection ends when the last process that holds it lets go. DataLoader workers are forked and
 hold whatever was open then: a worker that gives up a group, or dies, would seem to be there to
 the others, and they would wait for it. So every fork first closes its copies of our connections.
 gloo does not say which are its own; what was opened while it connected is taken for them.
+
+A member whose node is cut off from the others does not even end its connections: whoever waits
+for it waits until somebody here severs them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import socket
 from collections.abc import Iterator
 
 _ours: set[str] = set()  # as the kernel names them, so that a descriptor used again is no mistake
+_LISTENS = "0A"  # in the kernel's table
 _opening: list[frozenset[str]] = []  # what was there before, of those that connect right now
 
 
 @contextlib.contextmanager
-def ours() -> Iterator[None]:
-    """TCP connections that are opened within are not for children."""
+def ours() -> Iterator[set[str]]:
+    """TCP connections that are opened within are not for children. Their names, afterwards."""
     before = frozenset(_connections().values())
     _opening.append(before)
+    opened: set[str] = set()
     try:
-        yield
+        yield opened
     finally:
         here = set(_connections().values())
+        opened.update(here - before)
         _ours.intersection_update(here)  # the others are closed by now
-        _ours.update(here - before)
+        _ours.update(opened)
         _opening.remove(before)
+
+
+def sever(names: set[str]) -> None:
+    """As if all at the other ends had died: who waits for them is woken with an error."""
+    shutdown, states = ctypes.CDLL(None).shutdown, _tcp_sockets()
+    for descriptor, name in _connections().items():
+        if name not in names or states.get(name, _LISTENS) == _LISTENS:
+            continue
+        with contextlib.suppress(OSError):
+            mine = os.dup(descriptor)  # its owner may close it just now, and its number be taken
+            if os.readlink(f"/proc/self/fd/{mine}") == name:
+                shutdown(mine, int(socket.SHUT_RDWR))
+            os.close(mine)
 
 
 def _connections() -> dict[int, str]:
@@ -42,13 +63,15 @@ def _connections() -> dict[int, str]:
     return found
 
 
-def _tcp_sockets() -> set[str]:
-    """Of all processes here. Looked up: a Python socket around a descriptor may change it."""
-    found: set[str] = set()
+def _tcp_sockets() -> dict[str, str]:
+    """Of all processes here, and their states. Looked up: a Python socket around a descriptor may
+    change it."""
+    found: dict[str, str] = {}
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), open(f"/proc/self/net/{table}") as lines:
             next(lines, None)  # the heading
-            found.update(f"socket:[{line.split()[9]}]" for line in lines)
+            for words in map(str.split, lines):
+                found[f"socket:[{words[9]}]"] = words[3]
     return found
 
 

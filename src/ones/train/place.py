@@ -62,7 +62,8 @@ class Place:
         self.meeting = Meeting(
             environment,
             on_started=lambda address: self.say(StoreStarted(str(address))),
-            on_hung=lambda worker: self.say(Hung(worker)),
+            on_hung=self._on_hung,
+            on_silence=self._on_silence,
         )
         self.agent = Agent(
             environment,
@@ -231,7 +232,20 @@ class Place:
             sys.exit(TERMINATED)
         self.is_terminated = True
 
-    # in the agent's threads
+    # in the threads of agent and roll call
+
+    def _on_hung(self, worker: str) -> None:
+        """Killed, it ends its connections. On a node that is cut off it does not."""
+        self.say(Hung(worker))
+        formation, group = self.formation, self.group
+        if group is not None and formation is not None and worker in formation:
+            group.sever()
+
+    def _on_silence(self) -> None:
+        """The node of the store cannot be reached, nor what is there of this job."""
+        group = self.group
+        if group is not None:
+            group.sever()
 
     def _on_order(self, order: Order) -> None:
         if isinstance(order, Switch):

@@ -2,7 +2,8 @@
 
 Each worker keeps one connection to the job's store process (`ones.train.store`). The kernel
 closes it when the worker dies, so a death is known in milliseconds; a worker that hangs does
-not answer the pings. Lines of JSON, both ways; `store` lists them.
+not answer the pings, and a store that is out of reach sends none. Lines of JSON, both ways;
+`store` lists them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ones.train.not_inherited import ours
 
 ADDRESS_FILE = "store.json"
 ZYGOTE_SOCKET = "zygote.sock"  # where `ones.exec.zygote` has it
+HANG_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +174,10 @@ class RollCall:
         self._lock = threading.Lock()
         with ours():
             self._socket = socket.create_connection((address.host, address.calls), timeout=20.0)
-        self._socket.settimeout(None)
+        self._socket.settimeout(hang_seconds())
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.broken = threading.Event()
+        self.is_silent = False  # broken, for nothing was heard any more
         self.expelled = False
         hello = {"hello": worker, "token": token, "pid": os.getpid(), "born": born(os.getpid())}
         self._say(**hello, machine=machine(), groups=groups)
@@ -232,6 +235,8 @@ class RollCall:
             with self._socket.makefile("rb") as lines:
                 for line in lines:
                     self._hear(json.loads(line))
+        except TimeoutError:
+            self.is_silent = True
         except (OSError, ValueError):
             pass
         self._break()
@@ -254,6 +259,11 @@ class RollCall:
     def _break(self) -> None:
         self.broken.set()
         self._answers.put(None)
+
+
+def hang_seconds() -> float:
+    """Who is silent for so long hangs, or cannot be reached."""
+    return float(os.environ.get("ONES_HANG_SECONDS", HANG_SECONDS))
 
 
 def born(pid: int) -> str:

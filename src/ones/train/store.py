@@ -42,10 +42,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ones.train.roll_call import StoreAddress, born, machine
+from ones.train.roll_call import StoreAddress, born, hang_seconds, machine
 
 PING_SECONDS = 1.0
-HANG_SECONDS = 60.0
 IDLE_SECONDS = 5.0
 GOODBYE_SECONDS = 0.2  # after all have left in good order
 GRACE_SECONDS = 15.0  # after a start: so long workers of an older store may take to say hello
@@ -212,9 +211,8 @@ class Calls:
 
 
 async def run(job_dir: str, host: str, rendezvous: int) -> None:
-    hang_seconds = float(os.environ.get("ONES_HANG_SECONDS", HANG_SECONDS))
     token = os.environ.get("ONES_TOKEN", "")
-    calls = Calls(token=token, hang_seconds=hang_seconds, started=time.monotonic())
+    calls = Calls(token=token, hang_seconds=hang_seconds(), started=time.monotonic())
     server = await asyncio.start_server(calls.serve, host, 0)
     StoreAddress(host, rendezvous, server.sockets[0].getsockname()[1]).write(job_dir)
     number = 0

@@ -163,6 +163,10 @@ class Agent:
             except OSError:
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # other nodes reach our workers at the interface from which the controller is reached
+            here = str(sock.getsockname()[0])
+            self._slots = [replace(slot, host=here) for slot in self._slots]
+            self._launcher.reached_at(here)
             self._line = Connection(sock)
             self._heard = time.monotonic()
             self._nonce = secrets.token_hex(16)
@@ -295,11 +299,7 @@ def lease_file(root: Path, node: str) -> Path:
     return directory / f"{name}.lease"
 
 
-def slots_of(node: str, host: str, gpus: list[int], cpus: int) -> list[Slot]:
-    return [replace(slot, host=host) for slot in _devices(node, gpus, cpus)]
-
-
-def _devices(node: str, gpus: list[int], cpus: int) -> list[Slot]:
+def slots_of(node: str, gpus: list[int], cpus: int) -> list[Slot]:
     """The GPUs that Slurm gave us here, by their names if NVML knows them; or parts of the CPUs."""
     if not gpus:
         return cpu_slots(node, cpus)
@@ -317,27 +317,11 @@ def _devices(node: str, gpus: list[int], cpus: int) -> list[Slot]:
     ]
 
 
-def own_address(shared: Shared) -> str:
-    """Of the interface from which the controller is reached: other nodes reach us there, too."""
-    while (address := shared.address()) is None:
-        time.sleep(AGAIN_SECONDS)
-    for host in address.hosts:
-        with suppress(OSError):
-            family, kind, *_, where = socket.getaddrinfo(
-                host, address.port, type=socket.SOCK_DGRAM
-            )[0]
-            with socket.socket(family, kind) as sock:
-                sock.connect(where)  # sends nothing, but chooses an interface
-                return str(sock.getsockname()[0])
-    return socket.gethostname()
-
-
 def main(arguments: list[str]) -> int:
     root, allocation, node, gpus, cpus, timing = arguments
     shared = Shared(Path(root))
     alone = open(lease_file(shared.root, node).with_suffix(".lock"), "w")  # noqa: SIM115
     fcntl.flock(alone, fcntl.LOCK_EX)  # an earlier agent may still be clearing up
-    host = own_address(shared)
     while True:
         if shared.word(node) == LOST:
             clear_node(shared.root, node)
@@ -347,7 +331,7 @@ def main(arguments: list[str]) -> int:
             shared.root,
             allocation,
             node,
-            slots=slots_of(node, host, indices, int(cpus)),
+            slots=slots_of(node, indices, int(cpus)),
             timing=Timing.from_text(timing),
         )
         how = agent.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from ones.launchers.probe import place
@@ -42,9 +43,19 @@ def stop_workers(runs: Path) -> None:
     reached have a moment to call."""
     timing = Timing.from_text(os.environ.get("ONES_SLURM_TIMING", ""))
     patience = timing.suspect if Shared(runs).others("") else 0.0
-    launcher = SlurmLauncher(runs, SlurmOptions(host=own_host(), timing=timing, patience=patience))
+    host = _known_host(runs) or own_host()
+    launcher = SlurmLauncher(runs, SlurmOptions(host=host, timing=timing, patience=patience))
     launcher.open(lambda event: None)
     launcher.close(kill=True)
+
+
+def _known_host(runs: Path) -> str:
+    """Where agents look for the controller, if that is an address of this machine."""
+    address = Shared(runs).address()
+    for host in address.hosts if address is not None else ():
+        with suppress(OSError), socket.create_server((host, 0)):
+            return host
+    return ""
 
 
 def own_host() -> str:
