@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from docs.reference.results import EMBED_ROW_KEYS
 from ones.core import Brain, Cluster, SwitchCost
 from ones.errors import InvalidFileError, UnknownNameError
 from ones.lab import bench_embed_jobs, bench_embed_world
+from ones.lab.bench import results_only
 from ones.lab.bench_embed import IDEAL, QUICK, bench_embed, run
 from ones.lab.bench_embed_jobs import generated, read, without_kinds
 from ones.lab.bench_embed_world import KINDS, Rules, World
@@ -73,6 +75,15 @@ def test_rows_have_the_ideal_as_rival_and_cheap_changes_are_better() -> None:
     assert by[IDEAL, 30.0]["rival"] is None
     with pytest.raises(UnknownNameError, match="'onse'; did you mean 'ones'"):
         bench_embed(["onse"], SMALL)
+
+
+def test_what_a_library_prints_is_no_result(capfd: pytest.CaptureFixture[str]) -> None:
+    libc = ctypes.CDLL(None)
+    with results_only():
+        libc.printf(b"from a solver\n")
+    libc.printf(b"ours\n")
+    libc.fflush(None)
+    assert capfd.readouterr() == ("ours\n", "from a solver\n")
 
 
 def test_workloads_of_pollux_can_be_read_and_bad_ones_are_named(tmp_path: Path) -> None:

@@ -239,6 +239,7 @@ def broken(module: Path) -> None:
         "    def decide(self, view):\n"
         "        if self.count > 3: raise RuntimeError('no idea')\n"
         "        self.count += 1\n"
+        "        os.write(1, b'noise')\n"
         "        return super().decide(view)\n"
         "    count = 0\n"
         "class Dies(Fifo):\n"
@@ -254,7 +255,7 @@ def broken(module: Path) -> None:
 
 
 def test_a_policy_that_fails_costs_its_own_runs_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broken(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -269,6 +270,7 @@ def test_a_policy_that_fails_costs_its_own_runs_only(
         write_results(comparison, home)
         page = write_page(comparison, home).read_text()
     assert seen == [1, 2, 3]
+    assert capfd.readouterr().out == ""  # what policies print is no result
     told = sorted(map(str, failures))
     assert told[0].startswith("dies, seed 5, 16 GPUs, native: its process died (exit code 9)")
     assert told[1].startswith("raises, seed 5, 16 GPUs, native: RuntimeError: no idea (broken_")

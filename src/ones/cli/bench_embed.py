@@ -46,7 +46,7 @@ def embed(
 
     Example: ones bench embed --quick --policies ones,equi
     """
-    from ones.lab.bench import framed
+    from ones.lab.bench import framed, results_only
     from ones.lab.bench_embed import FULL, QUICK, bench_embed
 
     usual = QUICK if quick else FULL
@@ -62,7 +62,9 @@ def embed(
         first_seed=first_seed,
         file=workload,
     )
-    rows = bench_embed([name.strip() for name in policies.split(",")], trial, progress=say)
+    names = [name.strip() for name in policies.split(",")]
+    with results_only():
+        rows = bench_embed(names, trial, progress=say)
     if json:
         print_json(framed("embed", rows))
         return

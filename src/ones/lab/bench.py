@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,6 +34,21 @@ def alone(work: Callable[..., Result], *arguments: Any) -> Result:
     """Call it in a fresh process, so that its memory and caches are its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(work, *arguments).result()
+
+
+@contextmanager
+def results_only() -> Iterator[None]:
+    """What libraries print meanwhile (the solver of `sia` does) goes to standard error: standard
+    output is for results."""
+    sys.stdout.flush()
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)  # C keeps its own buffer
+        os.dup2(ours, 1)
+        os.close(ours)
 
 
 def peak_mb() -> float:

@@ -102,6 +102,7 @@ def _serve(pipe: Connection) -> None:
     from ones.lab.tasks import carry_out
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started us
+    os.dup2(2, 1)  # solvers print what they like: standard output is for results
     with suppress(EOFError, ConnectionError):
         while True:
             task, spec = pipe.recv()
