@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from ones.exec import Exit
-from ones.launchers import Exited, Launch, Launcher, LauncherEvent, Started
+from ones.launchers import Exited, Launch, Launcher, LauncherEvent, Preparing, Started
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
 from tests.processes import alive_below, command_of, is_alive, wait_for
@@ -225,6 +225,20 @@ def test_the_same_launch_twice_is_one_process(world: World) -> None:
     world.wait_exit("2-b")
     assert world.output() == b"x\n"
     assert not world.exits()
+
+
+def test_what_may_follow_is_prepared_and_binds_nobody(world: World) -> None:
+    """A manager of the job is there before its first worker; no launch has been."""
+    launcher = world.launcher
+    assert isinstance(launcher, Preparing)
+    slot = launcher.slots()[0].id
+    like = Launch(id="1-x", job="job", slots=(slot,), argv=("sh",), cwd="/", env=ENV)
+    launcher.prepare(like)
+    locks = "**/live/*/*/lock"
+    wait_for(lambda: list(world.root.glob(locks)), "nobody prepares anything")
+    assert not launcher.running()
+    world.run("exit 3", "1-a")
+    assert world.wait_exit().code == 3
 
 
 @of_the_node

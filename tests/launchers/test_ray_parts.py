@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ones.config import ServiceSettings
+from ones.control.launching import launcher_of
+from ones.control.statedir import StateDir
+from ones.errors import WorldError
 from ones.exec import Exit
-from ones.launchers import Launch
+from ones.launchers import Exited, Launch, LauncherEvent, SlotLost
 from ones.launchers.devices import cpu_slots
+from ones.launchers.ray.launcher import RayLauncher
 from ones.launchers.ray.manager import NodeManager, slots_of
 from ones.launchers.ray.mirror import SEGMENT_BYTES, SEGMENTS, Mirror
 from ones.launchers.ray.options import RayOptions
+from ones.launchers.ray.setup import stop_workers
 from tests.processes import wait_for
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -74,6 +83,13 @@ def test_a_waiting_poll_ends_with_the_news(node: Node) -> None:
         version = answer["version"]
         if answer["launches"]["1-a"][2] is not None:
             break
+
+
+def test_a_launch_is_prepared_on_its_node(node: Node) -> None:
+    like: dict[str, Any] = {"id": "1-x", "job": "j", "slots": ["n0/0"], "argv": ["sh"]}
+    node.manager.prepare({**like, "cwd": "/", "env": ENV})
+    wait_for(lambda: list(node.root.glob("live/j/n0/lock")), "no ones-exec")
+    assert node.manager.poll(0, {}, 0.0)["launches"] == {}
 
 
 def test_without_its_licence_nothing_runs_and_the_lease_is_not_renewed(node: Node) -> None:
@@ -153,6 +169,74 @@ def test_security_is_said_in_full_whatever_ray_has_as_default() -> None:
     ).environment()
     assert (closed["RAY_AUTH_MODE"], closed["RAY_AUTH_TOKEN_PATH"]) == ("token", "/t")
     assert (closed["RAY_USE_TLS"], closed["RAY_TLS_CA_CERT"]) == ("1", "/a")
+
+
+def test_nodes_must_see_where_jobs_save_their_work(tmp_path: Path) -> None:
+    directory = StateDir(tmp_path)
+    directory.make()
+    for checkpoints, expected in (("", str(directory.checkpoints)), ("s3://b/ones", "s3://b/ones")):
+        settings = ServiceSettings(launcher="ray", ray_address="h:1", checkpoints=checkpoints)
+        launcher_of(settings, directory, str).close(kill=False)
+        assert json.loads((directory.runs / "ray.json").read_text())["shared"] == expected
+
+
+class Gone:
+    """A service whose Ray cluster is no more: a node that it knew, a worker that ran there."""
+
+    def __init__(self, root: Path, address: str) -> None:
+        self.root = root
+        self.options = RayOptions(address=address, instance="i", lease_seconds=1.0)
+        (slot,) = cpu_slots("n0", 1)
+        mirror = Mirror(root)
+        mirror.make()
+        mirror.add(
+            Launch(id="1-a", job="j", slots=(slot.id,), argv=("true",), cwd="/", env={}), "n0"
+        )
+        (root / "nodes.json").write_text(json.dumps({"n0": ("RAY", [asdict(slot)])}))
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address that is taken, and at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path: Path, nobody: str) -> None:
+    launcher = RayLauncher(tmp_path, RayOptions(address=nobody, instance="i"))
+    with pytest.raises(WorldError, match=f"Ray at {nobody}: connection refused; see .*bridge.log"):
+        launcher.open(lambda event: None)
+
+
+def test_a_lease_after_the_end_of_the_head_all_nodes_are_lost(tmp_path: Path, nobody: str) -> None:
+    gone = Gone(tmp_path, nobody)
+    events: list[LauncherEvent] = []
+    launcher = RayLauncher(gone.root, gone.options)
+    launcher.open(events.append)
+    assert launcher.running()["1-a"].alive, "its lease may last"
+    wait_for(lambda: any(isinstance(e, Exited) for e in events), str(events))
+    (exit,) = [e.exit for e in events if isinstance(e, Exited)]
+    assert exit.cause == "fenced"
+    assert exit.told() == "node n0: the head of the Ray cluster is gone"
+    assert SlotLost("n0/0", "the head of the Ray cluster is gone") in events
+    assert launcher.slots() == []
+    launcher.close(kill=True)
+    assert json.loads((gone.root / "nodes.json").read_text()) == {}
+
+
+def test_workers_of_a_cluster_that_is_gone_are_not_waited_for(
+    tmp_path: Path, nobody: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = Gone(tmp_path, nobody)
+    stop_workers(gone.root, gone.options)
+    said = f"Ray at {nobody}: connection refused; workers end by themselves within 1 s\n"
+    assert capsys.readouterr().err == said
+
+
+def test_nobody_is_asked_to_end_what_is_not_there(tmp_path: Path, nobody: str) -> None:
+    stop_workers(tmp_path, RayOptions(address=nobody, instance="i"))
+    assert not (tmp_path / "bridge.log").exists()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -105,18 +105,13 @@ def stop_jobs(directory: StateDir) -> None:
         from ones.launchers.slurm.setup import stop_workers
 
         stop_workers(directory.runs)
-        return
-    launcher = _of_ray(directory.runs) or LocalLauncher(directory.runs, [])
-    launcher.open(lambda event: None)
-    launcher.close(kill=True)
+    elif (directory.runs / _RAY).exists():
+        from ones.launchers.ray.options import RayOptions
+        from ones.launchers.ray.setup import stop_workers as stop_on_ray
 
-
-def _of_ray(runs: Path) -> Launcher | None:
-    """The one that placed workers here, if one did."""
-    from ones.launchers.ray import RayLauncher, RayOptions
-
-    if not (runs / _RAY).exists():
-        return None
-    options = RayOptions(**json.loads((runs / _RAY).read_text()))
-    # no work for workers now: what they would need for it is not looked at
-    return RayLauncher(runs, replace(options, shared=""))
+        options = RayOptions(**json.loads((directory.runs / _RAY).read_text()))
+        stop_on_ray(directory.runs, options)
+    else:
+        launcher = LocalLauncher(directory.runs, [])
+        launcher.open(lambda event: None)
+        launcher.close(kill=True)

@@ -8,7 +8,8 @@ is given; it ends when that is closed. It hears
     {"n": 1, "do": "launch", "node": "n-1a2b3c", "launch": {...}}
     {"n": 2, "do": "stop", "node": "n-1a2b3c", "id": "...", "grace": 5.0}
     {"n": 3, "do": "forget", "node": "n-1a2b3c", "job": "..."}
-    {"n": 4, "do": "close"}         end all workers and managers
+    {"n": 4, "do": "prepare", "node": "n-1a2b3c", "launch": {...}}
+    {"n": 5, "do": "close"}         end all workers and managers
 
 and says
 
@@ -17,8 +18,9 @@ and says
     {"event": "suspect", "node": ..., "cause": ...}, {"event": "lost", ...}
     {"event": "unfit", "node": ..., "cause": ...}       it has slots and cannot use them
     {"event": "started", "id": ..., "pid": ...}, {"event": "exited", "id": ..., "exit": {...}}
-    {"event": "failed", "cause": ...}                   no connection to Ray
+    {"event": "failed", "cause": ..., "gone": false}    no connection to Ray; nobody listens there
     {"n": 1}                        done
+    {"n": 5, "left": ["n-1a2b3c"]}  closed, but for these: they have lost their licence
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,8 @@ SETTLE_SECONDS = 30.0
 HEAD_SECONDS = 10.0
 CLOSE_SECONDS = 20.0
 STUCK_SECONDS = HEAD_SECONDS + 5.0
+#: for a first word with the head; Ray itself would try for much longer
+REACH_SECONDS = 5.0
 
 
 class Bridge:
@@ -58,6 +63,7 @@ class Bridge:
         self.managers = actors.Managers(self.options)
         self._links: dict[str, Link] = {}
         self._before: dict[str, str] = dict(hello["nodes"])
+        self._known = set(self._before)  # by the launcher, and not lost since
         self._unfit: dict[str, float] = {}
         self.loop = asyncio.get_running_loop()
         self.probe: Probe | None = None
@@ -121,15 +127,16 @@ class Bridge:
             os._exit(3)
         for name, node in nodes.items():
             if node.resources.get(self.options.slots, 0) >= 1 and name not in self._links:
-                self._add(Link(self, name, node.id, node))
+                self._add(Link(self, name, node.id, node, is_known=name in self._known))
         for name, id in self._before.items():
             if name not in self._links:
-                self._add(Link(self, name, id, None))
+                self._add(Link(self, name, id, None, is_known=True))
         self._before = {}
         for name, link in list(self._links.items()):
             link.is_there = name in nodes
             if link.is_over:
                 del self._links[name]
+                self._known.discard(name)
 
     def _add(self, link: Link) -> None:
         self._links[link.name] = link
@@ -175,11 +182,16 @@ class Bridge:
         ends = [self.loop.create_task(link.end()) for link in links]
         if ends:
             await asyncio.wait(ends, timeout=CLOSE_SECONDS)
+        left = []
         for link, end in zip(links, ends, strict=True):
             if not end.done() or end.exception() is not None:
                 why = repr(end.exception()) if end.done() else "in time"
                 complain(f"the manager of {link.name} did not end: {why}")
-        self.say({"n": number})
+                left.append(link.name)
+        for name in left:  # then the lease ends what runs there
+            with suppress(Exception):
+                await self.apart(partial(self.managers.revoke, name))
+        self.say({"n": number, "left": left})
         while self._line.wants_to_write:
             await asyncio.sleep(0.01)
 
@@ -204,15 +216,29 @@ def main() -> int:
     hello = json.loads(first)
     options = RayOptions(**hello["options"])
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    try:
-        actors.connect(options)
-    except Exception as problem:
-        cause = f"Ray at {options.address}: {str(problem).strip().splitlines()[0]}"
-        line.send({"event": "failed", "cause": cause})
+    cause, is_gone = out_of_reach(options.address)
+    if not cause:
+        try:
+            actors.connect(options)
+        except Exception as problem:
+            cause = str(problem).strip().splitlines()[0]
+    if cause:
+        cause = f"Ray at {options.address}: {cause}"
+        line.send({"event": "failed", "cause": cause, "gone": is_gone})
         complain(cause)
         return 1
     asyncio.run(_serve(line, hello))
     return 0
+
+
+def out_of_reach(address: str) -> tuple[str, bool]:
+    """Why the head cannot be reached, or nothing; and is it certain that there is none?"""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_SECONDS).close()
+    except (OSError, ValueError) as problem:
+        return probe.said(problem), isinstance(problem, ConnectionRefusedError)
+    return "", False
 
 
 def _end_with(parent: int) -> None:

@@ -2,6 +2,8 @@
 
 The root holds `nodes.json` (nodes whose slots were told and not lost), the mirror of all
 launches, and `bridge.log`.
+
+A head that is gone takes every lease with it: when one has run out, all nodes are lost.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from ones.launchers.api import (
     Started,
 )
 from ones.launchers.ray.mirror import Mirror
-from ones.launchers.ray.options import RayOptions
+from ones.launchers.ray.options import MARGIN_SECONDS, RayOptions
 
 OPEN_SECONDS = 90.0
 CLOSE_SECONDS = 40.0
@@ -43,12 +45,19 @@ AGAIN_SECONDS = 1.0  # between two starts of the bridge
 
 
 class RayLauncher:
-    """`controller`: the URL that workers will call, once it is known; each node tries it."""
+    """`controller`: the URL that workers will call, once it is known; each node tries it. `waits`
+    for a cluster that is not there, for some time, where nodes of it are known."""
 
     def __init__(
-        self, root: Path, options: RayOptions, controller: Callable[[], str] = str
+        self,
+        root: Path,
+        options: RayOptions,
+        controller: Callable[[], str] = str,
+        *,
+        waits: bool = True,
     ) -> None:
         self._root, self._options, self._controller = root, options, controller
+        self._waits = waits
         self._mirror = Mirror(root)
         self._lock = threading.Lock()  # of the two that others read
         self._processes: dict[str, Process] = {}
@@ -65,6 +74,7 @@ class RayLauncher:
         self._start_at: float | None = 0.0
         self._settled = threading.Event()
         self._failure = ""
+        self._gone_since: float | None = None  # nobody listens where the head was
         self._closing = False
         self._close_request: int | None = None
         self._give_up_at = 0.0
@@ -74,6 +84,21 @@ class RayLauncher:
         self._thread = threading.Thread(target=self._run, name="ones-launcher", daemon=True)
 
     # what callers see
+
+    def may_have_workers(self) -> bool:
+        """Or managers. As the files say, before it is opened."""
+        self._read_nodes()
+        return bool(self._slots) or any(kept.process.alive for kept in self._mirror.all())
+
+    @property
+    def failure(self) -> str:
+        """Why Ray cannot be reached, when it was tried last; empty: it can."""
+        return self._failure
+
+    @property
+    def is_gone(self) -> bool:
+        """Nobody listens where its head was."""
+        return self._gone_since is not None
 
     def open(self, listener: Listener) -> None:
         self._mirror.make()
@@ -99,6 +124,9 @@ class RayLauncher:
                 return
             self._processes[launch.id] = Process(id=launch.id, job=launch.job, slots=launch.slots)
         self._later(lambda: self._launch(launch))
+
+    def prepare(self, launch: Launch) -> None:
+        self._later(lambda: self._prepare(launch))
 
     def stop(self, id: str, grace_seconds: float) -> None:
         self._later(lambda: self._stop(id, grace_seconds))
@@ -152,13 +180,27 @@ class RayLauncher:
                     self._bridge_died()
             while self._todo:
                 self._todo.popleft()()
+            self._look_at_head()
         self._end_bridge()
         self._wake.close()
         self._wake_end.close()
 
     def _patience(self) -> float | None:
-        times = [t for t in (self._start_at, self._give_up_at if self._closing else None) if t]
+        give_up_at = self._give_up_at if self._closing else None
+        times = [t for t in (self._start_at, give_up_at, self._all_lost_at()) if t]
         return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _all_lost_at(self) -> float | None:
+        if self._gone_since is None or not self._slots:
+            return None
+        return self._gone_since + self._options.lease_seconds + MARGIN_SECONDS
+
+    def _look_at_head(self) -> None:
+        """Who renewed a lease last did so before we found that the head was gone."""
+        at = self._all_lost_at()
+        if at is not None and time.monotonic() >= at:
+            for node in list(self._slots):
+                self._lost(node, "the head of the Ray cluster is gone")
 
     def _is_done(self) -> bool:
         if not self._closing:
@@ -169,7 +211,8 @@ class RayLauncher:
     def _close(self, kill: bool) -> None:
         self._closing = True
         self._give_up_at = time.monotonic() + CLOSE_SECONDS
-        if kill and (self._line is not None or self._start_at is not None):
+        is_there = self._line is not None or self._start_at is not None
+        if kill and is_there and not self.is_gone:
             self._close_request = self._ask({"do": "close"})
 
     # the bridge
@@ -238,6 +281,11 @@ class RayLauncher:
         plain = asdict(launch)
         self._ask({"do": "launch", "node": node, "launch": plain})
 
+    def _prepare(self, launch: Launch) -> None:
+        for node, slots in self._slots.items():
+            if launch.slots[0] in {slot.id for slot in slots}:
+                self._ask({"do": "prepare", "node": node, "launch": asdict(launch)})
+
     def _stop(self, id: str, grace: float) -> None:
         with self._lock:
             process = self._processes.get(id)
@@ -259,18 +307,18 @@ class RayLauncher:
         match message.get("event"):
             case None:
                 request = self._requests.pop(message["n"], None)
+                if "left" in message:
+                    self._closed(message["left"])
                 if request is not None and "error" in message and request["do"] == "launch":
                     record = replace(_not_started(message["error"]), cause="fenced")
                     self._exited(request["launch"]["id"], record)
             case "node":
                 self._node(message)
             case "settled":
-                self._failure = ""
+                self._failure, self._gone_since = "", None
                 self._settled.set()
             case "failed":
-                self._failure = message["cause"]
-                if not self._slots or self._processes:
-                    self._settled.set()
+                self._failed(message["cause"], is_gone=message["gone"])
             case "suspect":
                 self._suspect(message["node"], message["cause"])
             case "lost":
@@ -281,6 +329,23 @@ class RayLauncher:
                 self._started(message["id"], message["pid"])
             case "exited":
                 self._exited(message["id"], Exit(**message["exit"]))
+
+    def _failed(self, cause: str, *, is_gone: bool) -> None:
+        self._failure = cause
+        if not is_gone:
+            self._gone_since = None
+        elif self._gone_since is None:
+            self._gone_since = time.monotonic()
+        if is_gone or not self._waits or not self._slots or self._processes:
+            self._settled.set()
+        if self._close_request is not None:  # nobody can be asked: their lease ends the workers
+            self._requests.pop(self._close_request, None)
+
+    def _closed(self, left: list[str]) -> None:
+        """Nothing runs any more, but perhaps on these."""
+        with self._lock:
+            self._slots = {node: slots for node, slots in self._slots.items() if node in left}
+        self._write_nodes()
 
     def _node(self, message: dict[str, Any]) -> None:
         node = message["node"]

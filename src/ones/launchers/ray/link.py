@@ -12,7 +12,7 @@ from ones.exec.records import boot_id
 from ones.launchers.probe import Probe
 from ones.launchers.ray.actors import Managers, RayNode, room_on
 from ones.launchers.ray.mirror import Mirror
-from ones.launchers.ray.options import RayOptions
+from ones.launchers.ray.options import MARGIN_SECONDS, RayOptions
 
 POLL_SECONDS = 5.0
 ANSWER_SECONDS = 5.0  # beyond what a poll waits
@@ -20,8 +20,6 @@ CREATE_SECONDS = 60.0
 ROOM_SECONDS = 5.0
 RETRY_SECONDS = 0.3
 AGAIN_SECONDS = 10.0  # until a node that was not fit is looked at again
-#: clocks of two machines, and what a renewal takes
-MARGIN_SECONDS = 3.0
 
 
 class Bridge(Protocol):
@@ -50,10 +48,14 @@ class _Launch:
 
 
 class Link:
-    """`node` None: it was there when an earlier bridge was, and is not now."""
+    """`node` None: it was there when an earlier bridge was, and is not now. `is_known`: the
+    launcher knows of it, and of what runs there; else that was given up."""
 
-    def __init__(self, bridge: Bridge, name: str, id: str, node: RayNode | None) -> None:
+    def __init__(
+        self, bridge: Bridge, name: str, id: str, node: RayNode | None, *, is_known: bool
+    ) -> None:
         self._bridge, self.name, self._id, self._node = bridge, name, id, node
+        self._is_known = is_known
         self.is_there = node is not None  # Ray says so
         self.told = False
         self.is_over = False
@@ -99,8 +101,10 @@ class Link:
             raise ConnectionError("it is not part of the cluster any more")
         if self._revoked_at is not None:
             raise ConnectionError("it was cut off for too long")
-        await bridge.apart(lambda: managers.license(self.name))
         actor = await bridge.apart(lambda: managers.find(self.name))
+        if actor is not None and not self._is_known:
+            await self._clear(actor)  # it may have slept through the end of its lease
+        await bridge.apart(lambda: managers.license(self.name))
         if actor is None:
             count = await self._room(node)
             if count < 1:
@@ -127,7 +131,7 @@ class Link:
                 "launches": launches,
             }
         )
-        self.told = True
+        self.told = self._is_known = True
         self._well()
 
     async def _room(self, node: RayNode) -> int:
@@ -263,10 +267,11 @@ class Link:
                 try:
                     await self._pass_on(request)
                 except Exception:
-                    await asyncio.sleep(RETRY_SECONDS)  # `_follow` sees it, too, and judges
-                else:
-                    self._bridge.say({"n": request["n"]})
-                    break
+                    if request["do"] != "prepare":  # which binds nobody to anything
+                        await asyncio.sleep(RETRY_SECONDS)  # `_follow` sees it, too, and judges
+                        continue
+                self._bridge.say({"n": request["n"]})
+                break
 
     async def _pass_on(self, request: dict[str, Any]) -> None:
         actor = self._actor
@@ -275,6 +280,8 @@ class Link:
         match request["do"]:
             case "launch":
                 call = actor.launch.remote(request["launch"])
+            case "prepare":
+                call = actor.prepare.remote(request["launch"])
             case "stop":
                 call = actor.stop.remote(request["id"], request["grace"])
             case "forget":
@@ -287,18 +294,24 @@ class Link:
         """All workers, then the manager."""
         self._ending = True
         actor = self._actor
+        if actor is None and self._trouble_since is None:
+            return  # there was none
         if actor is None:
-            return
-        await asyncio.wait_for(actor.stop_all.remote(5.0), ANSWER_SECONDS)
-        while (await asyncio.wait_for(actor.poll.remote(1 << 60, {}, 0.0), ANSWER_SECONDS))[
-            "alive"
-        ]:
-            await asyncio.sleep(0.05)
+            raise ConnectionError(self._cause)
+        await self._clear(actor, grace=5.0)
         while self._launches:  # their last words
             await asyncio.sleep(0.05)
         self.is_over = True
         await asyncio.wait_for(actor.close.remote(), ANSWER_SECONDS)
         await self._kill(actor)
+
+    async def _clear(self, actor: Any, grace: float = 0.0) -> None:  # noqa: ANN401
+        await asyncio.wait_for(actor.stop_all.remote(grace), ANSWER_SECONDS)
+        while True:
+            answer = await asyncio.wait_for(actor.poll.remote(1 << 60, {}, 0.0), ANSWER_SECONDS)
+            if not answer["alive"]:
+                return
+            await asyncio.sleep(0.05)
 
     async def _kill(self, actor: Any) -> None:  # noqa: ANN401
         """Ray's word for it is not waited for by Ray itself: only a call says that it is dead."""

@@ -127,13 +127,15 @@ class NodeManager:
         return ""
 
     def launch(self, launch: dict[str, Any]) -> None:
-        launch = {**launch, "slots": tuple(launch["slots"]), "argv": tuple(launch["argv"])}
-        given = Launch(**launch)
+        given = _launch_of(launch)
         with self._changed:
             if given.id not in self._known:
                 self._version += 1
                 self._known[given.id] = _Known(given.job, self._version)
         self._launcher.launch(given)
+
+    def prepare(self, launch: dict[str, Any]) -> None:
+        self._launcher.prepare(_launch_of(launch))
 
     def stop(self, id: str, grace: float) -> None:
         self._launcher.stop(id, grace)
@@ -214,6 +216,10 @@ class NodeManager:
             else:
                 known.exit = event.exit
             self._changed.notify_all()
+
+
+def _launch_of(plain: dict[str, Any]) -> Launch:
+    return Launch(**{**plain, "slots": tuple(plain["slots"]), "argv": tuple(plain["argv"])})
 
 
 def slots_of(node: str, host: str, count: int, gpus: list[str] | None) -> list[Slot]:

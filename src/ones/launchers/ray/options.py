@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: beyond a lease, until nothing can run any more: clocks of two machines, what a renewal takes
+MARGIN_SECONDS = 3.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
