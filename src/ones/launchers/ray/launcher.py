@@ -39,7 +39,7 @@ from ones.launchers.api import (
 from ones.launchers.ray.mirror import Mirror
 from ones.launchers.ray.options import MARGIN_SECONDS, RayOptions
 
-OPEN_SECONDS = 90.0
+OPEN_SECONDS = 50.0  # less than whoever starts the service waits for it
 CLOSE_SECONDS = 40.0
 AGAIN_SECONDS = 1.0  # between two starts of the bridge
 
@@ -109,7 +109,10 @@ class RayLauncher:
         self._listener = listener
         self._thread.start()
         if not self._settled.wait(OPEN_SECONDS):
-            self._failure = f"Ray at {self._options.address}: no answer in {OPEN_SECONDS:g} s"
+            self._failure = (
+                f"Ray at {self._options.address}: no answer in {OPEN_SECONDS:g} s"
+                " (does it ask for TLS, or for a token?)"
+            )
         if self._failure and not self._slots:
             self.close(kill=False)
             raise WorldError(f"{self._failure}; see {self._root / 'bridge.log'}")
