@@ -33,6 +33,9 @@ class Room:
     def __len__(self) -> int:
         return self._left
 
+    def __contains__(self, gpu: Gpu) -> bool:
+        return gpu in self._on(gpu.node)
+
     def release(self, gpus: Iterable[Gpu]) -> None:
         """GPUs that a job of this decision gives up; those of draining nodes, and
         those set aside, are not for others."""
@@ -63,12 +66,12 @@ class Room:
     def place_packed(self, n_gpus: int) -> tuple[Gpu, ...] | None:
         """As `place`, but None if it would take more nodes than on an empty cluster."""
         gpus = self.place(n_gpus)
-        if gpus is not None and len({gpu.node for gpu in gpus}) > self._fewest_nodes(n_gpus):
+        if gpus is not None and len({gpu.node for gpu in gpus}) > self.fewest_nodes(n_gpus):
             self.release(gpus)
             return None
         return gpus
 
-    def _fewest_nodes(self, n_gpus: int) -> int:
+    def fewest_nodes(self, n_gpus: int) -> int:
         if n_gpus <= self._width:
             return 1
         sizes = sorted(n.gpus for n in self._nodes.values() if n.state is NodeState.UP)

@@ -30,11 +30,16 @@ class SpeedModel:
     node_sync: float = 0.0
     network_sync: float = 0.0
 
+    @property
+    def network_seconds(self) -> float:
+        """Of a step on several nodes: what goes over the network."""
+        return max(self.network_sync, NETWORK_FACTOR * self.node_sync)
+
     def step_seconds(self, *, gpus: int, nodes: int, batch: int, micro_steps: int) -> float:
         part = -(-batch // (gpus * micro_steps))
         seconds = micro_steps * (self.fixed + self.per_sample * part)
         if nodes > 1:
-            seconds += max(self.network_sync, NETWORK_FACTOR * self.node_sync)
+            seconds += self.network_seconds
         elif gpus > 1:
             seconds += self.node_sync
         return seconds
@@ -48,8 +53,7 @@ class SpeedModel:
     ) -> NDArray[np.float64]:
         """The same for many configurations at once."""
         part = -(-batches // (gpus * micro_steps))
-        network = max(self.network_sync, NETWORK_FACTOR * self.node_sync)
-        sync = np.where(nodes > 1, network, np.where(gpus > 1, self.node_sync, 0.0))
+        sync = np.where(nodes > 1, self.network_seconds, np.where(gpus > 1, self.node_sync, 0.0))
         seconds: NDArray[np.float64] = micro_steps * (self.fixed + self.per_sample * part) + sync
         return seconds
 

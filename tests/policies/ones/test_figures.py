@@ -125,9 +125,7 @@ def test_figure_reorder_workers_of_a_job_lie_side_by_side_in_the_order_of_occurr
 def test_figure_reorder_of_real_gpus_before_and_after() -> None:
     """Three jobs with gaps between their workers come to lie side by side, as they occurred."""
     view, question = running([3, 1, 2])
-    schedule, _ = deploy(
-        view, question, np.array([2, 2, 2], np.int32), packed=True, choosy=False, stay=300.0
-    )
+    schedule, _ = deployed(view, question, [2, 2, 2], packed=True)
     assert [places(schedule, name) for name in "abc"] == [[0, 1], [2, 3], [4, 5]]
 
 
@@ -135,19 +133,30 @@ def test_reorder_with_a_view_of_who_is_where_leaves_those_who_do_not_change() ->
     view, question = running([3, 1, 2])
     before = [places(view.schedule, name) for name in "abc"]
     assert before == [[0, 1, 2], [3], [4, 5]]
-    schedule, notes = deploy(
-        view, question, np.array([1, 1, 4], np.int32), packed=False, choosy=False, stay=300.0
-    )
+    schedule, notes = deployed(view, question, [1, 1, 4], packed=False)
     after = [places(schedule, name) for name in "abc"]
     assert after[1] == [3]
     assert set(after[0]) <= {0, 1, 2}
     assert after[2] == [4, 5, 6, 7]  # all on its own node
     assert set(notes) == {"a", "c"}
-    same, silent = deploy(
-        view, question, np.array([3, 1, 2], np.int32), packed=False, choosy=False, stay=300.0
-    )
+    same, silent = deployed(view, question, [3, 1, 2], packed=False)
     assert [places(same, name) for name in "abc"] == before
     assert not silent
+
+
+def deployed(
+    view: View, question: Question, counts: list[int], *, packed: bool
+) -> tuple[Schedule, dict[JobId, str]]:
+    return deploy(
+        view,
+        question,
+        np.array(counts, np.int32),
+        packed=packed,
+        choosy=False,
+        stay=300.0,
+        batch_seconds=0.0,
+        speeds=Speeds("fitted"),
+    )
 
 
 def running(sizes: list[int]) -> tuple[View, Question]:

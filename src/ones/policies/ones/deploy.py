@@ -19,6 +19,8 @@ from ones.core.view import JobView, View
 from ones.models.packing import Room
 from ones.models.sharing import OwnerRoom
 from ones.policies.ones.question import Choices, Question
+from ones.policies.ones.spans import placed
+from ones.policies.ones.speeds import Speeds
 
 #: a change of nothing but the batch must save so many times what it costs
 BATCH_CHANGE_WORTH = 2.0
@@ -34,13 +36,21 @@ def deploy(
     packed: bool,
     choosy: bool,
     stay: float,
+    batch_seconds: float,
+    speeds: Speeds,
 ) -> tuple[Schedule, dict[JobId, str]]:
     """The schedule with these numbers of GPUs, and a note for each job that it changes.
 
-    `choosy` leaves a batch alone that is not worth a change of its own.
+    `choosy` leaves a batch alone that is not worth a change of its own, which costs
+    `batch_seconds`; `stay` seconds is the next change away.
     """
     sizes = _within_owners_room(view, question, counts)
-    places = _pack(view, question, sizes) if packed else _keep(view, question, sizes)
+    if packed:
+        places = _pack(view, question, sizes)
+    elif question.problem.use_all:  # the paper's score: its cost says nothing of places
+        places = Room(view).arrange(question.staying, sizes)
+    else:
+        places = placed(view, question, sizes, speeds, stay)
     edit = view.schedule.edit()
     notes: dict[JobId, str] = {}
     for i, job in enumerate(question.jobs):
@@ -53,7 +63,9 @@ def deploy(
             continue
         gpus = places[job.id]
         left = float(question.remaining[i])
-        allocation = allocate(job, question.choices[i], left, gpus, choosy=choosy, stay=stay)
+        allocation = allocate(
+            job, question.choices[i], left, gpus, choosy=choosy, stay=stay, cost=batch_seconds
+        )
         if allocation != job.wanted:
             edit.put(job.id, allocation)
             notes[job.id] = f"{_what(job, allocation)}: {_why(question, i)}"
@@ -72,12 +84,6 @@ def _within_owners_room(
                 sizes[job.id] = size
                 break
     return sizes
-
-
-def _keep(
-    view: View, question: Question, sizes: Mapping[JobId, int]
-) -> dict[JobId, tuple[Gpu, ...]]:
-    return Room(view).arrange(question.staying, sizes)
 
 
 def _pack(
@@ -110,9 +116,10 @@ def allocate(
     *,
     choosy: bool,
     stay: float,
+    cost: float,
 ) -> Allocation:
-    """The batch for these GPUs; if it has them already, only if it is worth the change before
-    the next one, `stay` seconds from now."""
+    """The batch for these GPUs; if it has them already, only if it is worth the change, `cost`
+    seconds, before the next one, `stay` seconds from now."""
     size = len(gpus)
     place = choices.at(size)
     batch = max(int(choices.batches[place]), size)
@@ -121,9 +128,12 @@ def allocate(
     if choosy and job.wanted is not None and job.wanted.gpus == gpus:
         speed, now = float(choices.rates[place]), choices.present
         saved = min(remaining / now, stay) * (1 - now / speed) if now else inf
-        worth = BATCH_CHANGE_WORTH * job.switch_cost.rescale_seconds
         gain = LARGER_BATCH_GAIN if batch > job.wanted.batch else SMALLER_BATCH_GAIN
-        if saved < worth or now > (1 - gain) * speed or batch == job.wanted.batch:
+        if (
+            saved < BATCH_CHANGE_WORTH * cost
+            or now > (1 - gain) * speed
+            or batch == job.wanted.batch
+        ):
             return job.wanted
     return Allocation.even(gpus, batch, job.local_limit)
 

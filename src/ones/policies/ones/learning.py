@@ -19,6 +19,7 @@ from ones.core.events import Event
 from ones.core.job import Forecast, JobId
 from ones.core.plan import PlanAdopted, Prepare, Rescale, Start
 from ones.core.view import JobView, View
+from ones.policies.ones.batch_changes import BatchChanges
 from ones.policies.ones.cold_start import ColdStart
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.limits import ArrivalRate, BatchLimits
@@ -53,6 +54,7 @@ class Learned:
         self.known = Knowledge(self._limits, self._speeds, self._effort)
         self._arrivals = ArrivalRate()
         self._refusals = Refusals()
+        self.batch_changes = BatchChanges()
         self._cold_start = ColdStart(settings.cold_start_epochs)
         self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
         self._new: set[JobId] = set()  # never deployed
@@ -89,6 +91,7 @@ class Learned:
                 self._refusals.refused(event.job, held.n_gpus if held else 0, view.now)
             case ev.Rescaled():
                 self._refusals.granted(event.job)
+                self.batch_changes.made(event.job, event.pause_seconds)
             case ev.JobEnded():
                 self._forget(event.job, completed=event.reason.completed)
             case _:
@@ -131,6 +134,8 @@ class Learned:
                 self._new.discard(action.job)
                 self._changed_at[action.job] = event.at
                 self._refusals.asked(action.job, action.allocation.n_gpus)
+                if not isinstance(action, Prepare):
+                    self.batch_changes.ordered(action.job, action.allocation.gpus)
                 if isinstance(action, Start):
                     self._started_at[action.job] = event.at
                 self._last_batch.setdefault(action.job, action.allocation.batch)
@@ -152,6 +157,7 @@ class Learned:
         self._speeds.forget(job)
         self._effort.forget(job)
         self._refusals.forget(job)
+        self.batch_changes.forget(job)
         self._new.discard(job)
         self._trained.discard(job)
         self._changed_at.pop(job, None)
@@ -253,6 +259,7 @@ class Learned:
             "effort": self._effort.save(),
             "arrivals": self._arrivals.save(),
             "refusals": self._refusals.save(),
+            "batch_changes": self.batch_changes.save(),
             "cold_start": self._cold_start.save(),
             "epoch_seconds": dict(self._epoch_seconds),
         }
@@ -271,5 +278,6 @@ class Learned:
         self._effort.load(saved["effort"])
         self._arrivals.load(saved["arrivals"])
         self._refusals.load(saved["refusals"])
+        self.batch_changes.load(saved["batch_changes"])
         self._cold_start.load(saved["cold_start"])
         self._epoch_seconds = {JobId(job): float(s) for job, s in saved["epoch_seconds"].items()}

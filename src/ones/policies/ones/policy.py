@@ -165,6 +165,8 @@ class Ones:
             packed=may_update and self._settings.placement == "occurrence",
             choosy=self._settings.switching_cost,
             stay=self._settings.stay_seconds,
+            batch_seconds=self._learned.batch_changes.seconds,
+            speeds=self._learned.known.speeds,
         )
         return Decision(
             schedule=schedule,
@@ -185,7 +187,15 @@ class Ones:
             standing = learned.standing(job, view.now)
             choices = choices_of(view, job, size, size, learned.known, standing, self._settings)
             left = float(learned.work([job], self._seen).mean())
-            chosen = allocate(job, choices, left, job.wanted.gpus, choosy=True, stay=stay)
+            chosen = allocate(
+                job,
+                choices,
+                left,
+                job.wanted.gpus,
+                choosy=True,
+                stay=stay,
+                cost=learned.batch_changes.seconds,
+            )
             if chosen != job.wanted:
                 edit.put(job.id, chosen)
                 limit = learned.known.limits.of(job)

@@ -72,15 +72,21 @@ class Speeds:
                 rates[same] = c.batch / time.seconds
         return rates
 
-    def slowdown(self, view: JobView, gpus: int, batch: int, nodes: int, per_node: int) -> float:
-        """Speed when spread over so many nodes, as a part of the speed when packed."""
+    def slowdown(
+        self, view: JobView, gpus: int, batch: int, nodes: int, per_node: int, sharing: int = 1
+    ) -> float:
+        """Speed when spread over so many nodes, as a part of the speed when packed; `sharing`
+        jobs use the busiest network card of those nodes, each a part of it."""
         batch = batch or max(view.base_batch or 1, gpus)
         share = -(-batch // gpus)
         parts = -(-share // (view.local_limit or view.base_batch or 1))
+        model = self._model(view)
         packed, spread = (
-            self._model(view).step_seconds(gpus=gpus, nodes=n, batch=batch, micro_steps=parts)
+            model.step_seconds(gpus=gpus, nodes=n, batch=batch, micro_steps=parts)
             for n in (-(-gpus // per_node), nodes)
         )
+        if nodes > 1:
+            spread += (sharing - 1) * model.network_seconds
         return packed / spread
 
     def best_batches(

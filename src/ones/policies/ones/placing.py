@@ -1,0 +1,148 @@
+"""Which GPUs: two ways to place all jobs, of which `spans` tells the better one.
+
+`near`: who keeps its number of GPUs keeps its place; the others are placed anew, the largest
+first, on the fewest nodes, and stay where they are if that is no matter. `repacked`: everybody
+is placed anew on whole nodes, and stays where that can be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from ones.core.cluster import Gpu, NodeId, NodeState
+from ones.core.job import JobId
+from ones.core.view import View
+from ones.models.grouping import pick
+from ones.models.packing import Room
+
+Places = dict[JobId, tuple[Gpu, ...]]
+#: larger clusters are never packed anew as a whole: that costs jobs times nodes
+MOST_NODES = 256
+
+
+def near(
+    view: View,
+    staying: Mapping[JobId, tuple[Gpu, ...]],
+    sizes: Mapping[JobId, int],
+    may_leave: Callable[[JobId], bool],
+) -> Places:
+    """Sizes must not exceed, together, what is free and what the staying ones hold. Who may not
+    leave keeps one of its GPUs at least."""
+    room = Room(view)
+    places: Places = {}
+    changing: list[JobId] = []
+    for job, held in staying.items():
+        size = sizes.get(job, 0)
+        if size and size == len(held):
+            places[job] = held
+            continue
+        room.release(held)
+        if size:
+            changing.append(job)
+    bound = {job: _anchor(staying[job]) for job in changing if staying[job] and not may_leave(job)}
+    room.take(bound.values())  # no larger one may have it before
+    for job in sorted(changing, key=lambda job: -sizes[job]):
+        if job in bound:
+            room.release([bound[job]])
+        places[job] = _fewest(room, staying[job], sizes[job], may_leave=job not in bound)
+    return places
+
+
+def _anchor(held: tuple[Gpu, ...]) -> Gpu:
+    """Where it has the most."""
+    on = Counter(gpu.node for gpu in held)
+    return min(held, key=lambda gpu: (-on[gpu.node], gpu))
+
+
+def _fewest(room: Room, held: tuple[Gpu, ...], size: int, *, may_leave: bool) -> tuple[Gpu, ...]:
+    """Around all it has, around what it has on one node, or elsewhere: on the fewest nodes."""
+    still = tuple(gpu for gpu in held if gpu in room)
+    best = _around(room, still, size)
+    if not still:
+        return best
+    ways = [tuple(g for g in still if g.node == node) for node in sorted({g.node for g in still})]
+    if may_leave:
+        ways.append(())
+    for kept in ways:
+        if nodes_of(best) <= room.fewest_nodes(size):
+            break
+        room.release(best)
+        other = _around(room, kept, size)
+        if nodes_of(other) < nodes_of(best):
+            best = other
+        else:
+            room.release(other)
+            room.take(best)
+    return best
+
+
+def _around(room: Room, kept: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
+    """These GPUs, which are free, or some of them, and others that are close."""
+    room.take(kept)
+    found = room.shrink(kept, size) if size < len(kept) else room.grow(kept, size)
+    assert found is not None, "more was handed out than there is"
+    return found
+
+
+def repacked(
+    view: View, staying: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
+) -> Places | None:
+    """None: the cluster is too large for it."""
+    nodes = view.cluster.nodes
+    if len(nodes) > MOST_NODES:
+        return None
+    free = {n.id: set(view.free.on(n.id)) for n in nodes.values() if n.state is NodeState.UP}
+    settled = dict.fromkeys(free, 0)  # GPUs of those who could stay as they are
+    for job, gpus in staying.items():
+        for gpu in gpus:
+            free[gpu.node].add(gpu)
+            settled[gpu.node] += len(gpus) == sizes.get(job, 0)
+    places: Places = {}
+    for job in sorted((job for job in sizes if sizes[job]), key=lambda job: -sizes[job]):
+        mine = set(staying.get(job, ()))
+        if len(mine) == sizes[job]:
+            for gpu in mine:
+                settled[gpu.node] -= 1
+        chosen: list[Gpu] = []
+        while len(chosen) < sizes[job]:
+            want = min(sizes[job] - len(chosen), view.cluster.width)
+            node = _best_node(view, want, free, settled, mine)
+            own = [gpu for gpu in mine if gpu in free[node]]
+            taken = own[:want] if len(own) >= want else own
+            groups = nodes[node].groups
+            taken += pick(free[node] - set(taken), want - len(taken), groups, taken)
+            free[node] -= set(taken)
+            chosen += taken
+        places[job] = tuple(sorted(chosen))
+    return places
+
+
+def _best_node(
+    view: View,
+    want: int,
+    free: Mapping[NodeId, set[Gpu]],
+    settled: Mapping[NodeId, int],
+    mine: set[Gpu],
+) -> NodeId:
+    """With room for all, where the job is already, where it drives away the fewest, and where
+    the least is broken."""
+    own: dict[NodeId, int] = {}
+    for gpu in mine:
+        own[gpu.node] = own.get(gpu.node, 0) + (gpu in free[gpu.node])
+    nodes = view.cluster.nodes
+
+    def rank(node: NodeId) -> tuple[int, ...]:
+        room = len(free[node])
+        here = own.get(node, 0)
+        return min(room, want), here, -settled[node], -room, -nodes[node].position
+
+    return max(free, key=rank)
+
+
+def nodes_of(gpus: tuple[Gpu, ...]) -> int:
+    """
+    >>> nodes_of((Gpu(NodeId("a"), 0), Gpu(NodeId("a"), 1), Gpu(NodeId("b"), 0)))
+    2
+    """
+    return len({gpu.node for gpu in gpus})

@@ -1,0 +1,94 @@
+"""What places are worth: the score again, now with who sits where.
+
+The search counts GPUs as if every job were packed on the fewest nodes and had their network to
+itself. Of two ways to place the same numbers, the better one is that with the higher score at
+the speeds that follow from real nodes and shared network cards, less what moves cost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ones.core.cluster import Gpu, NodeId
+from ones.core.job import JobId
+from ones.core.view import View
+from ones.policies.ones.placing import Places, near, nodes_of, repacked
+from ones.policies.ones.question import Question
+from ones.policies.ones.speeds import Speeds
+
+#: a move must save so many times what it costs
+MOVE_WORTH = 2.0
+#: a restart that costs no more than so many re-scales is taken for one
+AS_DEAR = 1.5
+
+
+def placed(
+    view: View, question: Question, sizes: Mapping[JobId, int], speeds: Speeds, stay: float
+) -> Places:
+    """Where jobs with these sizes go; `stay` seconds is the next change away."""
+    judge = _Judge(view, question, speeds, stay)
+    close = near(view, question.staying, sizes, judge.may_leave)
+    if not judge.is_spread(close):
+        return close
+    anew = repacked(view, question.staying, sizes)
+    if anew is None or judge.value(anew) <= judge.value(close):
+        return close
+    return anew
+
+
+class _Judge:
+    def __init__(self, view: View, question: Question, speeds: Speeds, stay: float) -> None:
+        self._question, self._speeds, self._stay = question, speeds, stay
+        self._per_node = max(1, view.cluster.width)
+        self._index = {job.id: i for i, job in enumerate(question.jobs)}
+        self._weights = question.problem.work.mean(axis=0)
+
+    def may_leave(self, job: JobId) -> bool:
+        """All its GPUs at once: that takes a restart, where other changes may be cheaper."""
+        cost = self._question.jobs[self._index[job]].switch_cost
+        return cost.restart_seconds <= AS_DEAR * cost.rescale_seconds
+
+    def is_spread(self, places: Places) -> bool:
+        """Is anybody on more nodes than it needs, or on a network card with others?"""
+        cards = _cards(places)
+        return any(n > 1 for n in cards.values()) or any(
+            nodes_of(gpus) > -(-len(gpus) // self._per_node) for gpus in places.values()
+        )
+
+    def value(self, places: Places) -> float:
+        cards = _cards(places)
+        return sum(self._value(job, gpus, cards) for job, gpus in places.items())
+
+    def _value(self, id: JobId, gpus: tuple[Gpu, ...], cards: Mapping[NodeId, int]) -> float:
+        i, size, nodes = self._index[id], len(gpus), nodes_of(gpus)
+        job, choices = self._question.jobs[i], self._question.choices[i]
+        value = float(self._weights[i] * -self._question.problem.cost[i, size])
+        if nodes > 1:
+            batch = int(choices.batches[choices.at(size)])
+            sharing = max(cards[gpu.node] for gpu in gpus)
+            value *= self._speeds.slowdown(job, size, batch, nodes, self._per_node, sharing)
+        lost = self._lost(i, gpus)
+        if lost:
+            rate = choices.present or float(choices.rates[0])
+            horizon = min(self._stay, float(self._question.remaining[i]) / rate)
+            value *= horizon / (horizon + MOVE_WORTH * lost)
+        return value
+
+    def _lost(self, i: int, gpus: tuple[Gpu, ...]) -> float:
+        """Seconds that the move costs beyond what a change of size, if it is one, costs anyway."""
+        job = self._question.jobs[i]
+        held = set(self._question.staying[job.id])
+        if not held or held == set(gpus):
+            return 0.0
+        cost = job.switch_cost
+        dear = cost.rescale_seconds if held & set(gpus) else cost.restart_seconds
+        paid = cost.rescale_seconds if len(held) != len(gpus) else 0.0
+        return max(0.0, dear - paid)
+
+
+def _cards(places: Places) -> Counter[NodeId]:
+    """On each node, how many jobs use the network."""
+    return Counter(
+        node for gpus in places.values() if nodes_of(gpus) > 1 for node in {g.node for g in gpus}
+    )

@@ -1,0 +1,107 @@
+"""Two ways to place jobs, and which of them is the better one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ones.core.cluster import Cluster, Gpu
+from ones.core.events import JobSubmitted
+from ones.core.job import Job, JobId
+from ones.core.plan import Plan, Start
+from ones.core.schedule import Allocation
+from ones.core.state import State
+from ones.core.view import View
+from ones.policies.ones.placing import Places, near, nodes_of, repacked
+
+PER_NODE = 4
+Held = dict[JobId, tuple[Gpu, ...]]
+
+
+def view_of(held: Mapping[JobId, tuple[Gpu, ...]], nodes: int) -> View:
+    """Jobs that have these GPUs."""
+    state = State(Cluster.of(nodes * PER_NODE, PER_NODE))
+    for job in held:
+        state.apply(JobSubmitted(0.0, Job(id=job, submitted_at=0.0)))
+    starts = [Start(job, Allocation.as_scripted(gpus)) for job, gpus in held.items() if gpus]
+    state.adopt(Plan(number=1, at=0.0, actions=tuple(starts)))
+    return state.view()
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> tuple[int, Held, dict[JobId, int]]:
+    """A cluster, jobs anywhere on it, and sizes that fit it."""
+    nodes = draw(st.integers(1, 5))
+    gpus = draw(st.permutations(list(Cluster.of(nodes * PER_NODE, PER_NODE).gpus())))
+    rest: Iterator[Gpu] = iter(gpus)
+    held: Held = {}
+    sizes: dict[JobId, int] = {}
+    left = len(gpus)
+    room = len(gpus)
+    for number in range(draw(st.integers(1, 8))):
+        job = JobId(f"j{number}")
+        has = draw(st.integers(0, min(room, 6)))
+        held[job] = tuple(sorted(next(rest) for _ in range(has)))
+        room -= has
+        sizes[job] = draw(st.sampled_from([n for n in (has, 0, 1, 2, 4, 8) if n <= left]))
+        left -= sizes[job]
+    return nodes, held, sizes
+
+
+def check(places: Places, held: Held, sizes: Mapping[JobId, int], nodes: int) -> None:
+    assert {job: len(gpus) for job, gpus in places.items()} == {j: n for j, n in sizes.items() if n}
+    taken = [gpu for gpus in places.values() for gpu in gpus]
+    assert len(set(taken)) == len(taken), "no GPU has two owners"
+    assert set(taken) <= set(Cluster.of(nodes * PER_NODE, PER_NODE).gpus())
+
+
+@given(moments(), st.booleans())
+def test_near_gives_each_its_number_and_leaves_alone_who_does_not_change(
+    moment: tuple[int, Held, dict[JobId, int]], may_leave: bool
+) -> None:
+    nodes, held, sizes = moment
+    places = near(view_of(held, nodes), held, sizes, lambda job: may_leave)
+    check(places, held, sizes, nodes)
+    for job, gpus in places.items():
+        if len(gpus) == len(held[job]):
+            assert gpus == held[job]
+        if held[job] and not may_leave:
+            assert set(gpus) & set(held[job]), "who may not leave keeps a GPU"
+
+
+@given(moments())
+def test_packed_anew_nobody_is_on_more_nodes_than_the_largest_first_allow(
+    moment: tuple[int, Held, dict[JobId, int]],
+) -> None:
+    nodes, held, sizes = moment
+    places = repacked(view_of(held, nodes), held, sizes)
+    assert places is not None
+    check(places, held, sizes, nodes)
+    if all(size in (0, 1, 2, 4, 8) for size in sizes.values()):  # powers of two never break
+        for gpus in places.values():
+            assert nodes_of(gpus) == -(-len(gpus) // PER_NODE)
+
+
+@pytest.mark.parametrize("may_leave", [True, False])
+def test_a_job_that_grows_goes_where_it_fits_one_node(may_leave: bool) -> None:
+    a, b = JobId("a"), JobId("b")
+    names = list(Cluster.of(8, PER_NODE).nodes)
+    held = {a: (Gpu(names[0], 0), Gpu(names[1], 0)), b: (Gpu(names[0], 1),)}
+    places = near(view_of(held, 2), held, {a: 4, b: 1}, lambda job: may_leave)
+    assert nodes_of(places[a]) == 1
+    assert places[b] == held[b]
+    assert set(places[a]) & set(held[a])
+
+
+def test_packed_anew_who_can_stays() -> None:
+    a, b, c = JobId("a"), JobId("b"), JobId("c")
+    first, second = Cluster.of(8, PER_NODE).nodes
+    spread = tuple(Gpu(node, index) for node in (first, second) for index in (0, 1))
+    held = {a: spread, b: (Gpu(first, 2), Gpu(first, 3)), c: (Gpu(second, 2), Gpu(second, 3))}
+    places = repacked(view_of(held, 2), held, {a: 4, b: 2, c: 2})
+    assert places is not None
+    assert nodes_of(places[a]) == 1
+    assert [job for job in (b, c) if places[job] == held[job]], "one of the two need not move"
