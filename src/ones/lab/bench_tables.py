@@ -157,6 +157,69 @@ def _control(rows: Sequence[Row]) -> Iterable[str]:
     yield _table(["case", "measured"], [[row["case"], told(row)] for row in rows])
 
 
+def _sweeps(rows: Sequence[Row]) -> Iterable[str]:
+    """Of `ones paper sweeps`: what each asked and found."""
+    for sweep in rows:
+        yield f"### {sweep['title']}"
+        yield f"{sweep['question']} {sweep['sentence']}"
+        yield _table(sweep["heads"], sweep["table"])
+
+
+def _embed(rows: Sequence[Row]) -> Iterable[str]:
+    keys = ["policy", "cost_seconds", "n", "mean_jct_seconds", "ratio", "median_jct_seconds",
+            "p99_jct_seconds", "rescales", "preemptions", "policy_cpu_seconds"]  # fmt: skip
+    yield _table(
+        ["policy", "s a change", "jobs", "mean s", "x ideal", "median s", "99 % within s",
+         "re-scales", "preemptions", "policy CPU s"],
+        [["" if row[key] is None else row[key] for key in keys] for row in rows],
+    )  # fmt: skip
+
+
+def _scale(rows: Sequence[Row]) -> Iterable[str]:
+    crowds = [row for row in rows if "workers" in row]
+    if crowds:
+        yield _table(
+            ["workers (jobs)", "all train after s", "CPU % while they wait",
+             "reports/s at their pace", "acknowledged ms (p99)", "CPU %", "reports/s at most",
+             "orders to a job ms (slowest)", "to the wide job ms", "peak MB", "load"],
+            [
+                [
+                    f"{row['workers']:,} ({row['jobs']:,})", f"{row['settled_seconds']:.1f}",
+                    f"{row['waiting_cpu_percent']:.1f}",
+                    f"{row['paced_reports_per_second']:,.0f} of"
+                    f" {row['paced_offered_per_second']:,.0f}",
+                    f"{_ms(row['paced_ack_ms'])} ({_ms(row['paced_ack_p99_ms'])})",
+                    f"{row['paced_cpu_percent']:.0f}", f"{row['reports_per_second']:,.0f}",
+                    f"{_ms(row['plan_fanout_ms'])} ({_ms(row['plan_fanout_max_ms'])})",
+                    f"{_ms(row['wide_fanout_ms'])} ({row['wide_workers']:,} workers)",
+                    f"{row['peak_mb']:.0f}", row["load_average"],
+                ]
+                for row in crowds
+            ],
+        )  # fmt: skip
+    on_ray = [row for row in rows if "nodes" in row]
+    if on_ray:
+        yield _table(
+            ["Ray", "nodes up after s", "slots after s", "decision to running job s (longest)",
+             "re-scales", "decision to new group s (longest)", "pause s (longest)",
+             "controller CPU %, MB", "bridge CPU %, MB", "load"],
+            [
+                [
+                    row["case"], row["cluster_seconds"], row["slots_seconds"],
+                    _middle(row, "decision_to_worker_seconds"), row["rescales"],
+                    _middle(row, "decision_to_rescaled_seconds"), _middle(row, "pause_seconds"),
+                    f"{row['controller_cpu_percent']}, {row['controller_mb']:.0f}",
+                    f"{row['bridge_cpu_percent']}, {row['bridge_mb']:.0f}", row["load_average"],
+                ]
+                for row in on_ray
+            ],
+        )  # fmt: skip
+
+
+def _middle(row: Row, key: str) -> str:
+    return f"{row[key]:.2f} ({row[f'{key}_max']:.2f})" if key in row else ""
+
+
 TABLES: Mapping[str, Callable[[Sequence[Row]], Iterable[str]]] = {
     "rescale": _rescale,
     "overhead": _overhead,
