@@ -77,8 +77,7 @@ class Bridge:
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[NodeManager]:
     manager = NodeManager(tmp_path / "node", cpu_slots("n0", 1), 10.0, lambda timeout: True)
-    argv = ["sh", "-c", "trap '' TERM; sleep 1000"]
-    given: dict[str, Any] = {"id": "1-a", "job": "j", "slots": ["n0/0"], "argv": argv}
+    given: dict[str, Any] = {"id": "1-a", "job": "j", "slots": ["n0/0"], "argv": ["sleep", "1000"]}
     manager.launch({**given, "cwd": "/", "env": ENV})
     wait_for(lambda: manager.poll(0, {}, 0.0)["launches"]["1-a"][1])
     yield manager
@@ -98,9 +97,10 @@ async def attach(root: Path, manager: NodeManager, *, is_known: bool) -> Bridge:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_what_was_given_up_ends_before_its_node_may_work_again(
-    tmp_path: Path, manager: NodeManager, *, is_known: bool
+    tmp_path: Path, manager: NodeManager, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
     """A manager that was frozen, or whose head came back, may have slept through all of it."""
+    monkeypatch.setattr("ones.launchers.ray.link.POLL_SECONDS", 0.1)  # its threads end with it
     pid = manager.poll(0, {}, 0.0)["launches"]["1-a"][1]
     bridge = asyncio.run(attach(tmp_path, manager, is_known=is_known))
     assert bridge.alive_at_licence == [is_known]

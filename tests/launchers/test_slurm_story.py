@@ -1,7 +1,7 @@
 """Elastic jobs on a real Slurm, through everything that happens to nodes and allocations.
 
-Every command of docs/guides/slurm.md that matters is run here: the script that `ones slurm script`
-prints is submitted as it is.
+The script that `ones slurm script` prints is submitted as it is; `test_guides` runs the other
+commands of docs/guides/slurm.md.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ from tests.slurm import QUICK, SlurmCluster, end_managers, new_cluster, tool
 pytestmark = pytest.mark.slow
 ONES = str(Path(sys.executable).with_name("ones"))
 SECONDS = 90.0
+TRAINED, SAMPLES, PACED_EPOCHS = 120, 64, 16
 ENDS = ("finished", "converged", "failed", "cancelled")
 
-#: real training: survivors re-form when a node dies, which a paced job cannot
+#: real training: survivors re-form when a node dies, which a paced job cannot. It takes its time
+#: until it is told to hurry, so that it is there for all that happens
 SCRIPT = """
-import sys, time, torch, ones
+import os, sys, time, torch, ones
 torch.manual_seed(0)
-x = torch.randn(128, 16)
+x = torch.randn(64, 16)
 y = (x.sum(1) > 0).long()
 model = torch.nn.Linear(16, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-job = ones.join(model, optimizer, torch.utils.data.TensorDataset(x, y), batch_size=16)
+data = torch.utils.data.TensorDataset(x, y)
+job = ones.join(model, optimizer, data, batch_size=16, max_local_batch=16)
 for epoch in job.epochs(int(sys.argv[1])):
     for a, b in job.batches():
-        time.sleep(0.05)
+        time.sleep(0.0 if os.path.exists("hurry") else 0.5)
         job.step(torch.nn.functional.cross_entropy(model(a), b))
     job.report(accuracy=(model(x).argmax(1) == y).float().mean().item())
     print("epoch", epoch, flush=True)
@@ -109,6 +112,15 @@ class Site:
             SECONDS,
         )
 
+    def wait_end(self, job: str) -> dict[str, Any]:
+        try:
+            wait_for(lambda: self.job(job)["state"] in ENDS, f"{job} does not end", SECONDS)
+        except AssertionError as problem:
+            story = [line["text"] for line in self.get(f"/api/jobs/{job}/story")]
+            problem.add_note(f"{self.job(job)}\n{story[-20:]}\n{self.logs()}")
+            raise
+        return self.job(job)
+
     def logs(self) -> str:
         return "\n".join(
             p.read_text() for p in self.cluster.directory.glob("*.log") if p.stem.isdecimal()
@@ -169,14 +181,17 @@ def test_every_job_ends_once_with_all_its_epochs(site: Site) -> None:
     wait_for(lambda: set(site.nodes().values()) == {"up"}, site.logs(), SECONDS)
     assert len(site.nodes()) == 2
     (site.root / "train.py").write_text(SCRIPT)
-    trained = site.run(sys.executable, str(site.root / "train.py"), "40", elastic=True, retries=3)
-    paced = [site.run(sys.executable, PACED, "24", "0.5", max_gpus=1, retries=3) for _ in range(3)]
+    command = [sys.executable, str(site.root / "train.py"), str(TRAINED)]
+    trained = [site.run(*command, elastic=True, retries=3) for _ in range(2)]
+    command = [sys.executable, PACED, str(PACED_EPOCHS), "0.5"]
+    paced = [site.run(*command, max_gpus=1, retries=3) for _ in range(4)]
 
     # another allocation joins the controller that is there
     second = site.submit_allocation(2)
     site.wait_nodes(n1="up", n2="up", n3="up", n4="up")
     assert len({id for id in (first, second)}) == 2
-    wait_for(lambda: site.job(trained)["epochs"] >= 2, site.logs(), SECONDS)
+    for job in trained:
+        wait_for(lambda job=job: site.job(job)["epochs"] >= 2, site.logs(), SECONDS)  # type: ignore[misc]
 
     # a node of the second dies: its slurmd, its steps, all of it
     site.signal(site.processes_of("n4"), signal.SIGKILL)
@@ -206,19 +221,23 @@ def test_every_job_ends_once_with_all_its_epochs(site: Site) -> None:
     wait_for(lambda: site.cluster.state(second) == "COMPLETED", site.logs(), SECONDS)
 
     # and of the first, with the controller: all work is saved, and the next one goes on with it
-    before = {job: site.job(job)["epochs"] for job in [trained, *paced]}
+    before = {job: site.job(job)["epochs"] for job in [*trained, *paced]}
     site.cluster.run("scancel", "--batch", "--signal=USR1", first)
     wait_for(lambda: site.cluster.state(first) == "COMPLETED", site.logs(), SECONDS)
     assert not alive_below(site.root)
     site.submit_allocation(4)
-    wait_for(lambda: site.job(trained)["state"] in ("running", *ENDS), site.logs(), SECONDS)
-    for job in [trained, *paced]:
-        wait_for(lambda job=job: site.job(job)["state"] in ENDS, site.logs(), SECONDS)  # type: ignore[misc]
-        card = site.job(job)
+    for job in trained:
+        wait_for(lambda job=job: site.job(job)["state"] == "running", site.logs(), SECONDS)  # type: ignore[misc]
+    (site.root / "hurry").touch()
+    for job in [*trained, *paced]:
+        card = site.wait_end(job)
         assert card["state"] == "finished", (card, site.get(f"/api/jobs/{job}/story"), site.logs())
-        assert card["epochs"] == (40 if job == trained else 24)
+        assert card["epochs"] == (TRAINED if job in trained else PACED_EPOCHS)
         assert card["epochs"] >= before[job] >= 0
-    assert site.job(trained)["samples"] == 40 * 128, "every sample of every epoch, once"
+        story = [line["text"] for line in site.get(f"/api/jobs/{job}/story")]
+        assert sum(line.startswith("ended") for line in story) == 1, story
+    for job in trained:
+        assert site.job(job)["samples"] == TRAINED * SAMPLES, "every sample of every epoch, once"
 
 
 def test_the_clock_ends_an_allocation_that_gets_no_signal(

@@ -6,7 +6,6 @@ agents of the Slurm launcher, which need nothing of Slurm but their arguments.
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ones.launchers.slurm.fence import remains
+from ones.launchers.slurm.fence import clear_node, remains
 from tests.control.world import ENV, World
 from tests.hosts import Host, Network, network, trouble
 from tests.processes import wait_for
@@ -39,10 +38,10 @@ data = torch.utils.data.TensorDataset(x, y)
 job = ones.join(model, optimizer, data, batch_size=16, max_local_batch=16)
 for epoch in job.epochs(int(sys.argv[2])):
     for a, b in job.batches():
-        time.sleep(0.0 if (root / "hurry").exists() else 0.2)
+        time.sleep(0.0 if (root / "hurry").exists() else 0.3)
         job.step(torch.nn.functional.cross_entropy(model(a), b))
 """
-EPOCHS, SAMPLES = 450, 64  # three minutes, but for the hurry
+EPOCHS, SAMPLES = 300, 64  # three minutes, but for the hurry
 SECONDS = 120.0  # torch is imported many times on a machine that may be busy
 
 
@@ -114,11 +113,12 @@ class Site:
         return "\n".join([str(self.nodes()), *stories, self.world.log(), agents])
 
     def end(self) -> None:
+        self.far.end()  # and all that is there
         for agent in self.agents:
-            agent.send_signal(signal.SIGTERM)  # the far ones end with their host
-        self.far.end()
-        for agent in self.agents:
-            agent.wait(30)
+            agent.kill()
+            agent.wait()
+        for node in self.nodes():
+            clear_node(self.world.dir.runs, node)
 
 
 @pytest.fixture
