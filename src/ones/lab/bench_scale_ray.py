@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-import ones
 from ones.core import events as ev
 from ones.core.plan import Plan, Rescale, Start
 from ones.errors import WorldError
@@ -29,7 +28,7 @@ from ones.lab.scene import Client
 from ones.lab.scripts import check_installed
 from ones.runlog import RunLog
 
-TOOL = Path(ones.__file__).parents[2] / "tools" / "ray-cluster"
+TOOL = Path(__file__).parents[3] / "tools" / "ray-cluster"  # of a clone
 NODES, PER_NODE, SECONDS = 16, 4, 20.0
 EPOCHS = 100  # more than anybody waits for
 #: steps of half a second: many workers share few cores here
