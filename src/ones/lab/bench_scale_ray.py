@@ -31,9 +31,10 @@ from ones.runlog import RunLog
 TOOL = Path(__file__).parents[3] / "tools" / "ray-cluster"  # of a clone
 NODES, PER_NODE, SECONDS = 16, 4, 20.0
 EPOCHS = 100  # more than anybody waits for
-#: steps of half a second: many workers share few cores here
+#: steps of half a second, for many workers share few cores here; and no epoch ends meanwhile, at
+#: which batches would change
 KIND = PacedKind(
-    name="paced", samples=640, batch=16, max_local_batch=32, fixed=0.5, per_sample=0.005
+    name="paced", samples=64_000, batch=16, max_local_batch=32, fixed=0.5, per_sample=0.005
 )
 
 
