@@ -184,6 +184,11 @@ def overhead(
     quick: Annotated[
         bool, typer.Option("--quick", help="Only the small model, and 1 and 2 workers.")
     ] = False,
+    workers: Annotated[str | None, typer.Option(help="How many, as 1,2,4.")] = None,
+    starts: Annotated[
+        int | None,
+        typer.Option(min=1, help="Times that processes are started, 20 pairs each; 3 unless told."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """What a step of an elastic job costs, against DistributedDataParallel at its best.
@@ -191,10 +196,20 @@ def overhead(
     Example: ones bench overhead --quick
     """
     from ones.lab.bench import framed
-    from ones.lab.bench_overhead import MODELS, QUICK_MODELS, QUICK_WORKERS, WORKERS, bench_overhead
+    from ones.lab.bench_overhead import (
+        MODELS,
+        QUICK_MODELS,
+        QUICK_WORKERS,
+        STARTS,
+        WORKERS,
+        bench_overhead,
+    )
 
     rows = bench_overhead(
-        QUICK_MODELS if quick else MODELS, QUICK_WORKERS if quick else WORKERS, progress=say
+        QUICK_MODELS if quick else MODELS,
+        _numbers("workers", workers) or (QUICK_WORKERS if quick else WORKERS),
+        starts=starts or STARTS,
+        progress=say,
     )
     if json:
         print_json(framed("overhead", rows))

@@ -30,8 +30,8 @@ from ones.policies.ones.refusals import Refusals
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
 
-#: a job must stay so many times what a change costs it
-STAY_FACTOR = 10.0
+#: a job must stay so many times what a change costs it, up to so many seconds
+STAY_FACTOR, MOST_STAY = 10.0, 120.0
 _DRAWS = 1  # what a random number is for
 
 
@@ -177,8 +177,8 @@ class Learned:
             if job.progress.step_seconds and job.wanted and job.wanted.batch:
                 steps = job.description.dataset_size / job.wanted.batch
                 epoch = steps * job.progress.step_seconds
-            least = max(epoch, STAY_FACTOR * job.switch_cost.rescale_seconds)
-            stay = min(self._settings.least_stay, least)
+            worth = min(MOST_STAY, STAY_FACTOR * job.switch_cost.rescale_seconds)
+            stay = max(worth, min(self._settings.least_stay, epoch))
         return Standing(
             new=job.id in self._new,
             may_shrink=now - self._changed_at.get(job.id, -inf) >= stay,

@@ -7,8 +7,7 @@ is placed anew on whole nodes, and stays where that can be.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.job import JobId
@@ -22,13 +21,9 @@ MOST_NODES = 256
 
 
 def near(
-    view: View,
-    staying: Mapping[JobId, tuple[Gpu, ...]],
-    sizes: Mapping[JobId, int],
-    may_leave: Callable[[JobId], bool],
+    view: View, staying: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
 ) -> Places:
-    """Sizes must not exceed, together, what is free and what the staying ones hold. Who may not
-    leave keeps one of its GPUs at least."""
+    """Sizes must not exceed, together, what is free and what the staying ones hold."""
     room = Room(view)
     places: Places = {}
     changing: list[JobId] = []
@@ -40,31 +35,19 @@ def near(
         room.release(held)
         if size:
             changing.append(job)
-    bound = {job: _anchor(staying[job]) for job in changing if staying[job] and not may_leave(job)}
-    room.take(bound.values())  # no larger one may have it before
     for job in sorted(changing, key=lambda job: -sizes[job]):
-        if job in bound:
-            room.release([bound[job]])
-        places[job] = _fewest(room, staying[job], sizes[job], may_leave=job not in bound)
+        places[job] = _fewest(room, staying[job], sizes[job])
     return places
 
 
-def _anchor(held: tuple[Gpu, ...]) -> Gpu:
-    """Where it has the most."""
-    on = Counter(gpu.node for gpu in held)
-    return min(held, key=lambda gpu: (-on[gpu.node], gpu))
-
-
-def _fewest(room: Room, held: tuple[Gpu, ...], size: int, *, may_leave: bool) -> tuple[Gpu, ...]:
+def _fewest(room: Room, held: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
     """Around all it has, around what it has on one node, or elsewhere: on the fewest nodes."""
     still = tuple(gpu for gpu in held if gpu in room)
     best = _around(room, still, size)
     if not still:
         return best
     ways = [tuple(g for g in still if g.node == node) for node in sorted({g.node for g in still})]
-    if may_leave:
-        ways.append(())
-    for kept in ways:
+    for kept in (*ways, ()):
         if nodes_of(best) <= room.fewest_nodes(size):
             break
         room.release(best)

@@ -48,7 +48,7 @@ class Ones:
         self._search: Search | None = None
         self._seen = 0  # events; draws depend on it
         self._evolved, self._evolved_at = 0, -inf  # the event that the population answers, and when
-        self._thinks, self._thought_at = True, -inf  # were all jobs looked at, and when last
+        self._thought_at = -inf  # when all jobs were looked at
         self._deployed_at = -inf
         self._asked: tuple[int, Question | None] = (-1, None)  # of that event; only a cache
 
@@ -68,13 +68,15 @@ class Ones:
         if self._settings.ripening:
             self._learned.ripen(view)
         woke = isinstance(event, ev.Woke)
-        self._thinks = woke or view.now == self._thought_at or view.now >= self._next_thought(view)
-        if not self._thinks:
+        if not woke and not self._may_think(view):
             return
         self._thought_at = view.now
         chosen = self._settings
         if woke or view.now > self._evolved_at:  # of many reports at one instant, once
             self._evolve(view, chosen.idle_generations if woke else chosen.generations)
+
+    def _may_think(self, view: View) -> bool:
+        return view.now == self._thought_at or view.now >= self._next_thought(view)
 
     def _next_thought(self, view: View) -> float:
         """To look at all jobs takes time for each of them: a thousand submissions in a burst must
@@ -140,7 +142,7 @@ class Ones:
         forecasts = self._learned.forecasts(view)
         startable = view.n_waiting > 0 and len(view.free) > 0
         may_act = startable or self._may_update(view)
-        if not may_act or not self._thinks:
+        if not may_act or not self._may_think(view):
             # between two updates batches follow the limits, and free GPUs are given away
             wake = -inf if may_act else self._deployed_at + self._settings.spacing
             wake = max(wake, self._next_thought(view)) if len(view.jobs) else inf
@@ -229,7 +231,6 @@ class Ones:
             "seen": self._seen,
             "evolved": self._evolved,
             "evolved_at": None if self._evolved_at == -inf else self._evolved_at,
-            "thinks": self._thinks,
             "thought_at": None if self._thought_at == -inf else self._thought_at,
             "deployed_at": None if self._deployed_at == -inf else self._deployed_at,
             "learned": self._learned.save(),
@@ -239,7 +240,6 @@ class Ones:
     def load(self, saved: Mapping[str, Any]) -> None:
         self._seen, self._evolved = int(saved["seen"]), int(saved["evolved"])
         self._evolved_at = -inf if saved["evolved_at"] is None else float(saved["evolved_at"])
-        self._thinks = bool(saved["thinks"])
         self._thought_at = -inf if saved["thought_at"] is None else float(saved["thought_at"])
         self._deployed_at = -inf if saved["deployed_at"] is None else float(saved["deployed_at"])
         self._learned.load(saved["learned"])

@@ -109,7 +109,7 @@ class OnesSettings:
         metadata={"help": "28: seconds between two looks at all jobs, for each of them"},
     )
     least_stay: float = field(
-        default=60.0, metadata={"help": "28: most seconds before a job may lose GPUs again"}
+        default=60.0, metadata={"help": "28: of an epoch, what a job stays until it may lose GPUs"}
     )
     least_run: float = field(
         default=20.0,

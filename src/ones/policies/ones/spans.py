@@ -3,6 +3,9 @@
 The search counts GPUs as if every job were packed on the fewest nodes and had their network to
 itself. Of two ways to place the same numbers, the better one is that with the higher score at
 the speeds that follow from real nodes and shared network cards, less what moves cost.
+
+This is for jobs that restart for every change. Those that re-scale while they train must keep a
+worker to do so, and change often: for them to move brought less than it cost (docs/paper.md).
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ones.core.cluster import Gpu, NodeId
-from ones.core.job import JobId
+from ones.core.job import JobId, SwitchCost
 from ones.core.view import View
+from ones.models.packing import Room
 from ones.policies.ones.placing import Places, near, nodes_of, repacked
 from ones.policies.ones.question import Question
 from ones.policies.ones.speeds import Speeds
@@ -27,8 +31,10 @@ def placed(
     view: View, question: Question, sizes: Mapping[JobId, int], speeds: Speeds, stay: float
 ) -> Places:
     """Where jobs with these sizes go; `stay` seconds is the next change away."""
+    if not all(_restarts(job.switch_cost) for job in question.jobs):
+        return Room(view).arrange(question.staying, sizes)
     judge = _Judge(view, question, speeds, stay)
-    close = near(view, question.staying, sizes, judge.may_leave)
+    close = near(view, question.staying, sizes)
     if not judge.is_spread(close):
         return close
     anew = repacked(view, question.staying, sizes)
@@ -43,11 +49,6 @@ class _Judge:
         self._per_node = max(1, view.cluster.width)
         self._index = {job.id: i for i, job in enumerate(question.jobs)}
         self._weights = question.problem.work.mean(axis=0)
-
-    def may_leave(self, job: JobId) -> bool:
-        """All its GPUs at once: that takes a restart, where other changes may be cheaper."""
-        cost = self._question.jobs[self._index[job]].switch_cost
-        return cost.restart_seconds <= AS_DEAR * cost.rescale_seconds
 
     def is_spread(self, places: Places) -> bool:
         """Is anybody on more nodes than it needs, or on a network card with others?"""
@@ -76,15 +77,16 @@ class _Judge:
         return value
 
     def _lost(self, i: int, gpus: tuple[Gpu, ...]) -> float:
-        """Seconds that the move costs beyond what a change of size, if it is one, costs anyway."""
+        """Seconds that a move costs; a change of the size costs them anyway."""
         job = self._question.jobs[i]
-        held = set(self._question.staying[job.id])
-        if not held or held == set(gpus):
-            return 0.0
-        cost = job.switch_cost
-        dear = cost.rescale_seconds if held & set(gpus) else cost.restart_seconds
-        paid = cost.rescale_seconds if len(held) != len(gpus) else 0.0
-        return max(0.0, dear - paid)
+        held = self._question.staying[job.id]
+        moves = len(held) == len(gpus) and set(held) != set(gpus)
+        return job.switch_cost.rescale_seconds if moves else 0.0
+
+
+def _restarts(cost: SwitchCost) -> bool:
+    """Does it cost as much to change as to stop and start?"""
+    return cost.restart_seconds <= AS_DEAR * cost.rescale_seconds
 
 
 def _cards(places: Places) -> Counter[NodeId]:
