@@ -24,6 +24,9 @@ PACED = str(Path(__file__).with_name("paced.py"))
 ENV = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 
 
+START_SECONDS = 90.0  # on a machine that may be busy
+
+
 class World:
     """A state directory and, most of the time, a controller on it."""
 
@@ -58,7 +61,8 @@ class World:
         pid = self.process.pid
         wait_for(
             lambda: ((a := self.dir.address()) is not None and a.pid == pid) or self.has_died(),
-            f"it does not start: {self.log()}",
+            f"it does not start: {self.dir.log}",
+            START_SECONDS,
         )
         assert not self.has_died(), self.log()
         address = self.dir.address()

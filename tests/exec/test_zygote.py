@@ -144,8 +144,9 @@ def test_one_that_was_prepared_is_there_before_the_first_worker_and_is_used(worl
     assert not world.launcher.history("next")
     before = alive_below(below)
     world.run("1-g", "wait", job="next")
-    forks = [child for pid in before for child in children_of(pid)]
-    assert world.pid("1-g") in forks, "it came from the one that was there"
+    pid = world.pid("1-g")
+    forks = [child for zygote in before for child in children_of(zygote)]
+    assert pid in forks, "it came from the one that was there"
     world.launcher.stop("1-g", 0.0)
     world.exit("1-g")
 

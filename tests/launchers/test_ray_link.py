@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,10 @@ def test_what_was_given_up_ends_before_its_node_may_work_again(
     """A manager that was frozen, or whose head came back, may have slept through all of it."""
     monkeypatch.setattr("ones.launchers.ray.link.POLL_SECONDS", 0.1)  # its threads end with it
     pid = manager.poll(0, {}, 0.0)["launches"]["1-a"][1]
-    bridge = asyncio.run(attach(tmp_path, manager, is_known=is_known))
+    with ThreadPoolExecutor(1) as apart:  # browser tests leave a loop in this thread
+        bridge = apart.submit(
+            lambda: asyncio.run(attach(tmp_path, manager, is_known=is_known))
+        ).result()
     assert bridge.alive_at_licence == [is_known]
     assert is_alive(pid) is is_known
     assert [word["node"] for word in bridge.said if word.get("event") == "node"] == ["n0"]

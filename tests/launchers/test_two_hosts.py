@@ -6,6 +6,7 @@ agents of the Slurm launcher, which need nothing of Slurm but their arguments.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -126,6 +127,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     if why := trouble():
         pytest.skip(why)
     monkeypatch.setenv("ONES_SLURM_TIMING", QUICK.to_text())
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)  # the allocation of other tests is out of reach from here
     with network() as net:
         near = net.hosts[0]
         given = {"launcher": "slurm", "policy": "equi", "host": near.address}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, NewType
@@ -318,3 +321,36 @@ def test_a_type_without_an_encoding_is_our_mistake() -> None:
         codec.encode(Odd(1j))
     with pytest.raises(TypeError, match="no decoding"):
         codec.decode({"type": "Odd", "value": 1})
+
+
+def test_a_codec_may_be_used_first_by_many_threads_at_once() -> None:
+    """A decoder that is half made in one thread is not seen by another."""
+
+    def decode_all(start: threading.Barrier, codec: Codec, plain: dict[str, Any]) -> object:
+        start.wait()
+        return codec.decode(plain)
+
+    plain = Codec(Outer).encode(Outer(Inner("a", (1.0,))))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(100):
+                start, codec = threading.Barrier(8), Codec(Outer)
+                found = [pool.submit(decode_all, start, codec, plain) for _ in range(8)]
+                assert all(f.result() == Outer(Inner("a", (1.0,))) for f in found)
+    finally:
+        sys.setswitchinterval(before)
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: str
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner
+    others: tuple[Inner, ...] = ()
+    words: Mapping[str, Inner | None] = field(default_factory=dict)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import threading
 import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from ones.errors import UserError
@@ -82,6 +84,8 @@ class _Compiler:
     def __init__(self) -> None:
         self._encoders: dict[Any, Encoder | None] = {}
         self._decoders: dict[Any, Decoder] = {}
+        self._making: dict[Any, Decoder] = {}
+        self._lock = threading.RLock()  # what is half made is no other thread's business
         self._tables: dict[type, list[tuple[str, Encoder | None, Any]]] = {}
 
     # encoding
@@ -189,14 +193,23 @@ class _Compiler:
     # decoding
 
     def decoder(self, hint: Any) -> Decoder:
-        if hint not in self._decoders:
-            # a type that contains itself finds this while its own decoder is being made
-            def later(plain: Any, at: str) -> Any:
-                return self._decoders[hint](plain, at)
+        found = self._decoders.get(hint)
+        if found is not None:
+            return found
+        with self._lock:
+            if hint not in self._decoders and hint not in self._making:
+                # a type that contains itself finds this while its own decoder is being made
+                self._making[hint] = partial(self._later, hint)
+                self._decoders[hint] = self._make_decoder(hint)
+                del self._making[hint]
+            return self._decoders.get(hint) or self._making[hint]
 
-            self._decoders[hint] = later
-            self._decoders[hint] = self._make_decoder(hint)
-        return self._decoders[hint]
+    def _later(self, hint: Any, plain: Any, at: str) -> Any:
+        found = self._decoders.get(hint)
+        if found is None:
+            with self._lock:  # another thread makes it
+                found = self._decoders[hint]
+        return found(plain, at)
 
     def _make_decoder(self, hint: Any) -> Decoder:
         hint = _bare(hint)
