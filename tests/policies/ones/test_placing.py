@@ -101,3 +101,14 @@ def test_packed_anew_who_can_stays() -> None:
     assert places is not None
     assert nodes_of(places[a]) == 1
     assert [job for job in (b, c) if places[job] == held[job]], "one of the two need not move"
+
+
+def test_packed_anew_a_job_that_shrinks_keeps_the_first_of_its_gpus() -> None:
+    """Not just any: equal runs place alike, whatever the order of a set."""
+    (node,) = Cluster.of(8, 8).nodes
+    state = State(Cluster.of(8, 8))
+    a = JobId("a")
+    gpus = tuple(Gpu(node, index) for index in range(8))
+    state.apply(JobSubmitted(0.0, Job(id=a, submitted_at=0.0)))
+    state.adopt(Plan(number=1, at=0.0, actions=(Start(a, Allocation.as_scripted(gpus)),)))
+    assert repacked(state.view(), {a: gpus}, {a: 3}) == {a: gpus[:3]}

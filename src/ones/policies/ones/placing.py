@@ -91,8 +91,7 @@ def repacked(
         while len(chosen) < sizes[job]:
             want = min(sizes[job] - len(chosen), view.cluster.width)
             node = _best_node(view, want, free, settled, mine)
-            own = [gpu for gpu in mine if gpu in free[node]]
-            taken = own[:want] if len(own) >= want else own
+            taken = sorted(mine & free[node])[:want]
             groups = nodes[node].groups
             taken += pick(free[node] - set(taken), want - len(taken), groups, taken)
             free[node] -= set(taken)
