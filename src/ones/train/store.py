@@ -84,6 +84,8 @@ class Calls:
         self._known: set[str] = set()
         self._failures: dict[str, _Failure] = {}
         self._formed: tuple[int, int] = (-1, -1)
+        self._word: dict[str, Any] = {}  # the last one on who goes on
+        self._word_for: dict[str, int] = {}  # worker -> its pid
         self._limit: int | None = None
         self.idle_since = started
         self.patience = IDLE_SECONDS
@@ -129,11 +131,14 @@ class Calls:
             self._limit = limit if self._limit is None else min(self._limit, limit)
         elif "failed" in words:
             if words["failed"] is None:
-                self._failures.pop(worker.name, None)
+                self._takes_no_part(worker)
                 return
             plan, incarnation = words["failed"]
             if (plan, incarnation) < self._formed:
-                worker.say(expelled=True)
+                if self._word_for.get(worker.name) == worker.pid:
+                    worker.say(**self._word)  # it asked again while the word was on its way
+                else:
+                    worker.say(expelled=True)
                 return
             self._failures[worker.name] = _Failure(
                 plan, incarnation, tuple(words["members"]), words["step"]
@@ -145,6 +150,14 @@ class Calls:
         elif "leaving" in words:
             self.patience = GOODBYE_SECONDS
             self._gone(worker, hangs=False)
+
+    def _takes_no_part(self, worker: _Worker) -> None:
+        """If the others were told otherwise meanwhile, they must not wait for it."""
+        was_waiting = self._failures.pop(worker.name, None) is not None
+        if not was_waiting and self._word_for.pop(worker.name, None) is not None:
+            for other in self.workers.values():
+                if other is not worker:
+                    other.say(gone=worker.name, hangs=False)
 
     def _gone(self, worker: _Worker, *, hangs: bool) -> None:
         if self.workers.get(worker.name) is not worker:
@@ -175,11 +188,11 @@ class Calls:
         newest = max(self._failures.values(), key=lambda f: (f.plan, f.incarnation))
         going_on = tuple(name for name in newest.members if name in self._failures)
         self._formed = (newest.plan, newest.incarnation + 1)
-        for name in self._failures:
-            if name in self.workers:
-                self.workers[name].say(
-                    reform=list(self._formed), members=list(going_on), limit=self._limit
-                )
+        self._word = dict(reform=list(self._formed), members=list(going_on), limit=self._limit)
+        told = [self.workers[name] for name in self._failures if name in self.workers]
+        self._word_for = {worker.name: worker.pid for worker in told}
+        for worker in told:
+            worker.say(**self._word)
         self._failures.clear()
 
     def _is_awaited(self, name: str, failed: set[tuple[int, int]]) -> bool:
