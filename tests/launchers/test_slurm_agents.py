@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,9 +27,10 @@ from ones.launchers import (
     SlotUp,
     Started,
 )
+from ones.launchers.devices import cpu_slots
 from ones.launchers.slurm.fence import clear_node, remains
 from ones.launchers.slurm.launcher import SlurmLauncher, SlurmOptions
-from ones.launchers.slurm.shared import AllocationFile, Shared
+from ones.launchers.slurm.shared import AllocationFile, Shared, proof
 from tests.processes import is_alive, wait_for
 from tests.slurm import QUICK
 
@@ -120,7 +123,17 @@ def test_who_cannot_prove_itself_gets_nothing_and_harms_nobody(site: Site) -> No
     assert [slot.id for slot in site.launcher.slots()] == ["n1/0", "n1/1"]
 
 
-def test_an_agent_believes_nobody_without_the_key(site: Site) -> None:
+FORGED = {"do": "welcome", "nonce": "1", "proof": "0" * 64, "probes": []}
+ORDER = {
+    "do": "launch",
+    "launch": asdict(
+        Launch(id="9-z", job="forged", slots=("n1/0",), argv=("true",), cwd="/", env=ENV)
+    ),
+}
+
+
+@pytest.mark.parametrize("said", [[FORGED, ORDER], [ORDER]])
+def test_an_agent_believes_nobody_without_the_key(site: Site, said: list[dict[str, Any]]) -> None:
     """Somebody else listens where the controller is said to be."""
     site.launcher.close(kill=False)
     with socket.create_server(("127.0.0.1", 0)) as door:
@@ -135,12 +148,34 @@ def test_an_agent_believes_nobody_without_the_key(site: Site) -> None:
             line.settimeout(30)
             words = line.makefile("rb")
             assert json.loads(words.readline())["node"] == "n1"
-            forged = {"do": "welcome", "nonce": "1", "proof": "0" * 64, "probes": []}
-            order = {"do": "launch", "launch": {}}
-            line.sendall(f"{json.dumps(forged)}\n{json.dumps(order)}\n".encode())
+            line.sendall("".join(json.dumps(word) + "\n" for word in said).encode())
             assert words.read() == b"", "it hangs up without a word"
     site.launcher = site.new_launcher()
     site.wait(SlotUp, "n1/0")
+    site.run("1-a", "n1/0", "exit 0")
+    assert site.exit("1-a").code == 0
+    assert not (site.root / "live" / "forged").exists()
+
+
+def test_what_an_agent_says_in_one_breath_with_its_proof_is_heard(site: Site) -> None:
+    address = site.shared.address()
+    assert address is not None
+    with socket.create_connection((address.hosts[0], address.port), timeout=30) as line:
+        words = line.makefile("rb")
+        line.sendall(b'{"node": "n1", "nonce": "x"}\n')
+        welcome = json.loads(words.readline())
+        registration = {
+            "proof": proof(site.shared.key(), "agent", welcome["nonce"], "n1"),
+            "allocation": "7",
+            "ending": False,
+            "slots": [asdict(slot) for slot in cpu_slots("n1", 1)],
+            "launches": [],
+            "trouble": "",
+        }
+        both = (registration, {"event": "ending"})
+        line.sendall("".join(json.dumps(word) + "\n" for word in both).encode())
+        site.wait(SlotUp, "n1/0")
+        site.wait(SlotEnding, "n1/0")
 
 
 def test_a_frozen_node_is_given_up_and_clears_up_before_it_serves_again(site: Site) -> None:

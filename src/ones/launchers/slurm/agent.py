@@ -107,6 +107,8 @@ class Agent:
             self._line.flush()
             try:
                 for message in self._line.receive():
+                    if self._line is None:
+                        break  # we hung up: what came with the last word is not for us
                     self._hear(message)
             except (ValueError, KeyError, TypeError) as problem:
                 print(f"the controller said what nobody understands: {problem!r}", file=sys.stderr)
@@ -175,6 +177,10 @@ class Agent:
 
     def _hear(self, message: dict[str, Any]) -> None:
         self._heard = time.monotonic()
+        if not self._is_registered and message.get("do") != "welcome":
+            print("whoever listens at the controller's address is not it", file=sys.stderr)
+            self.hang_up()
+            return
         match message.get("do"):
             case "welcome":
                 self._register(message)

@@ -269,7 +269,8 @@ class SlurmLauncher:
 
     def _attend(self, caller: _Caller) -> None:
         caller.line.flush()
-        for message in caller.line.receive():
+        messages = caller.line.receive()
+        for message in messages:
             if not caller.node:
                 caller.node = str(message.get("node", ""))
                 caller.line.send(
@@ -287,6 +288,10 @@ class SlurmLauncher:
             self._callers.remove(caller)
             if hmac.compare_digest(str(message.get("proof", "")), expected):
                 self._register(caller.node, caller.line, message)
+                node = self._nodes.get(caller.node)
+                if node is not None and node.line is caller.line:
+                    for more in messages:  # what came with the proof
+                        self._hear(node, more)
             else:
                 caller.line.close()
             return
