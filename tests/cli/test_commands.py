@@ -88,6 +88,14 @@ def test_the_real_command_says_its_version() -> None:
     assert run_alone("--version") == Result(0, f"ones {__version__}\n", "")
 
 
+def test_it_runs_as_a_module() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "ones", "--version"], capture_output=True, text=True, timeout=30,
+        check=True,
+    )  # fmt: skip
+    assert found.stdout == f"ones {__version__}\n"
+
+
 def test_help_lists_every_command(ones: Ones) -> None:
     found = ones("--help")
     assert found.code == 0
@@ -146,6 +154,25 @@ def test_sim_shows_a_table_to_people(ones: Ones) -> None:
     found = ones(*FIFO)
     assert (found.code, found.err) == (0, "")
     assert "paper seed 3: 8 jobs on 16 GPUs under fifo" in found.out
+
+
+def test_what_a_solver_prints_is_no_result(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from scipy.optimize import milp
+
+    def noisy(*words: Any, **more: Any) -> Any:  # noqa: ANN401
+        os.write(1, b"from a solver\n")
+        return milp(*words, **more)
+
+    monkeypatch.setattr("ones.policies.sia.milp", noisy)
+    for words in (["sim", "--policy", "sia", *SMALL, "--out", "run"], ["replay", "run/run.jsonl"]):
+        monkeypatch.setattr(sys, "argv", ["ones", *words, "--json"])
+        with pytest.raises(SystemExit):
+            main()
+        out, err = capfd.readouterr()
+        assert json.loads(out)["policy"] == "sia"
+        assert "from a solver" in err
 
 
 @pytest.mark.parametrize("policy", ["fifo", "equi"])

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from ones.cli.settings import effective
 from ones.errors import UnknownNameError, UserError, WorldError
@@ -22,27 +23,30 @@ class Client:
         import httpx
 
         self.url = url
-        self._http = httpx.Client(
-            base_url=url,
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=TIMEOUT,
-            verify=_trusting(certificate) if url.startswith("https:") else True,
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=url,
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=TIMEOUT,
+                verify=_trusting(certificate) if url.startswith("https:") else True,
+            )
+        except httpx.InvalidURL as problem:
+            raise UserError(f"{url}: is not the address of a service: {problem}") from problem
 
     def get(self, path: str, **query: Any) -> Any:  # noqa: ANN401
-        return self._call("GET", path, params=_given(query)).json()
+        return self._read(self._call("GET", path, params=_given(query)))
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401
-        return self._call("POST", path, json=body).json()
+        return self._read(self._call("POST", path, json=body))
 
     def put(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        return self._call("PUT", path, json=body).json()
+        return self._read(self._call("PUT", path, json=body))
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        return self._call("PATCH", path, json=body).json()
+        return self._read(self._call("PATCH", path, json=body))
 
     def delete(self, path: str) -> Any:  # noqa: ANN401
-        return self._call("DELETE", path).json()
+        return self._read(self._call("DELETE", path))
 
     def bytes(self, path: str, **query: Any) -> tuple[bytes, Mapping[str, str]]:
         answer = self._call("GET", path, params=_given(query))
@@ -69,8 +73,8 @@ class Client:
             return answer
         try:
             text = str(answer.json()["error"])
-        except (ValueError, KeyError, TypeError):
-            text = answer.text.strip() or answer.reason_phrase
+        except (ValueError, KeyError, TypeError) as problem:
+            raise self._stranger(answer) from problem
         if answer.status_code == 401:
             raise UserError(f"{self.url}: {text}; is ONES_API_TOKEN right?")
         if answer.status_code == 404:
@@ -78,6 +82,23 @@ class Client:
         if answer.status_code < 500:
             raise UserError(text)
         raise WorldError(f"{self.url}: {text}")
+
+    def _read(self, answer: Any) -> Any:  # noqa: ANN401
+        try:
+            return answer.json()
+        except ValueError as problem:
+            raise self._stranger(answer) from problem
+
+    def _stranger(self, answer: Any) -> WorldError:  # noqa: ANN401
+        status = f"{answer.status_code} {answer.reason_phrase}".strip()
+        return WorldError(f"{self.url}: what answers there is not ONES ({status})")
+
+
+def of_job(job: str, *more: str) -> str:
+    """Its path. What could not be an id must not lead elsewhere."""
+    if not job or "/" in job or job in (".", ".."):
+        raise UserError(f"unknown job {job!r}; all are in: ones ps --all")
+    return "/".join(("/api/jobs", *(quote(word, safe="") for word in (job, *more))))
 
 
 def _trusting(certificate: str) -> ssl.SSLContext:

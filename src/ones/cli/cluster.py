@@ -42,7 +42,7 @@ def show(
             slot["state"],
             slot["job"] or ("somebody's" if slot["owner"] else None),
             slot["owner"],
-            slot["batch"],
+            slot["batch"] or None,
             slot["aside"],
             *([slot["group"]] if grouped else []),
         )
@@ -52,7 +52,9 @@ def show(
     print_table(None, [*heads, *(["group"] if grouped else [])], rows)
     for node, why in sorted(found["unfit"].items()):
         print(f"{node} cannot be used: {why}")
-    print(f"{found['running']} jobs run, {found['waiting']} wait; policy {found['policy']}")
+    run = "1 job runs" if found["running"] == 1 else f"{found['running']} jobs run"
+    wait = "1 waits" if found["waiting"] == 1 else f"{found['waiting']} wait"
+    print(f"{run}, {wait}; policy {found['policy']}")
 
 
 def _nodes(found: dict[str, Any]) -> list[list[object]]:

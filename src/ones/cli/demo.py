@@ -100,7 +100,8 @@ def _shown() -> Iterator[Callable[[Scene, float, str], None]]:
         def draw(scene: Scene, seconds: float, link: str) -> None:
             tell(link)
             title = f"six jobs on 4 CPU slots, policy {scene.cluster['policy']}"
-            live.update(picture(scene, f"{title}, {duration(seconds)}"), refresh=True)
+            title = f"{title}, {duration(seconds)}"
+            live.update(picture(scene, title, console.width), refresh=True)
 
         yield draw
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ones.cli.client import connect
-from ones.cli.output import JSON_HELP, print_json, print_table, say
+from ones.cli.client import connect, of_job
+from ones.cli.joblist import job_table
+from ones.cli.output import JSON_HELP, out, print_json, print_table, say
 from ones.cli.words import duration, eta, moment, short
+from ones.errors import UserError
 
 STATE = typer.Option(help="The service's directory.", metavar="DIR")
 JSON = typer.Option("--json", help=JSON_HELP)
@@ -30,6 +33,16 @@ def ps(
     jobs = connect(state).get("/api/jobs", all="true" if all else None)
     if json:
         print_json(jobs)
+        return
+    if not jobs:
+        rest = "" if all else "; those that have ended: ones ps --all"
+        say(f"no jobs{rest}; queue one: ones submit -- python train.py")
+        return
+    if sys.stdout.isatty():
+        console = out()
+        everybody_is_one = len({job["owner"] for job in jobs}) == 1
+        without = ("owner",) if everybody_is_one else ()
+        console.print(job_table(reversed(jobs), console.width, now=time.time(), without=without))
         return
     rows = [
         (
@@ -61,8 +74,8 @@ def show(
     Example: ones show digits-1
     """
     client = connect(state)
-    found = client.get(f"/api/jobs/{job}")
-    launches = client.get(f"/api/jobs/{job}/launches")
+    found = client.get(of_job(job))
+    launches = client.get(of_job(job, "launches"))
     if json:
         print_json({**found, "launches": launches})
         return
@@ -82,6 +95,8 @@ def show(
     for launch in launches:
         where = ", ".join(launch["slots"])
         print(f"process {launch['id']} on {where}: {launch['ended'] or 'alive'}")
+    if found["state"] == "failed":
+        say(f"what it printed: ones logs {job}")
     for path in _changed(found["files"]):
         say(f"{path} was changed since the job was submitted")
 
@@ -97,14 +112,14 @@ def why(
     Example: ones why digits-1
     """
     client = connect(state)
-    lines = client.get(f"/api/jobs/{job}/story")
+    lines = client.get(of_job(job, "story"))
     if json:
         print_json(lines)
         return
     for line in lines:
         if all or line["kind"] not in ("epoch", "ready", "left"):
             print(f"{moment(line['at'])}  {line['text']}")
-    card = client.get(f"/api/jobs/{job}")
+    card = client.get(of_job(job))
     if card["ended_at"] is None:
         now = f"{card['state']}, {card['gpus']} GPUs" if card["gpus"] else card["state"]
         print(f"{moment(time.time())}  now: {now}" + (f"; {card['note']}" if card["note"] else ""))
@@ -120,12 +135,21 @@ def cancel(
     Example: ones cancel digits-1
     """
     client = connect(state)
-    answers = [client.post(f"/api/jobs/{job}/cancel") for job in jobs]
+    answers, problems = [], []
+    for job in jobs:  # a slip in one of them is no reason to let the others run
+        try:
+            answers.append(client.post(of_job(job, "cancel")))
+        except UserError as wrong:
+            problems.append(wrong)
+            continue
+        if not json:
+            print(f"{answers[-1]['id']}: {answers[-1]['state']}")
     if json:
         print_json(answers)
-        return
-    for answer in answers:
-        print(f"{answer['id']}: {answer['state']}")
+    for problem in problems[:-1]:
+        say(f"ones: {problem}")
+    if problems:
+        raise problems[-1]
 
 
 def _shown(name: str, value: object) -> object:

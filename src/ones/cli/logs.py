@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ones.cli.client import Client, connect
+from ones.cli.client import Client, connect, of_job
 from ones.cli.output import print_json, say
 from ones.errors import UnknownNameError, UserError
 
@@ -30,6 +30,8 @@ def logs(
 
     Example: ones logs -f digits-1
     """
+    if tail is not None and tail < 1:
+        raise UserError(f"--tail: {tail} is not at least 1")
     client = connect(state)
     if json:
         if follow:
@@ -46,13 +48,14 @@ def _all_output(
     client: Client, job: str, worker: str | None, tail: int | None
 ) -> list[dict[str, Any]]:
     found = []
-    for launch in client.get(f"/api/jobs/{job}/launches"):
+    for launch in client.get(of_job(job, "launches")):
         if worker is not None and worker not in launch["slots"]:
             continue
         text, first, offset = b"", None, -tail if tail is not None else 0
         while True:
-            path = f"/api/jobs/{job}/launches/{launch['id']}/log"
-            data, headers = client.bytes(path, offset=offset)
+            data, headers = client.bytes(
+                of_job(job, "launches", launch["id"], "log"), offset=offset
+            )
             first = int(headers["x-offset"]) if first is None else first
             text += data
             if not data or int(headers["x-next"]) == offset:
@@ -74,42 +77,87 @@ def follow_job(
     """Until the job has ended and all is printed; or, with `once`, what there is."""
     offsets: dict[str, int] = {}
     over: set[str] = set()
+    lines = _Lines()
+    told = False  # why there is nothing to see
     while True:
-        ended = once or client.get(f"/api/jobs/{job}")["ended_at"] is not None
-        launches = client.get(f"/api/jobs/{job}/launches")
+        card = client.get(of_job(job))
+        ended = once or card["ended_at"] is not None
+        launches = client.get(of_job(job, "launches"))
         if worker is not None:
             known = {slot for launch in launches for slot in launch["slots"]}
             if launches and worker not in known and ended:
                 raise UnknownNameError(f"worker of {job}", worker, known)
             launches = [launch for launch in launches if worker in launch["slots"]]
+        if not launches and not told and (once or card["state"] == "waiting" or ended):
+            told = True
+            say(_nothing(card))
         open_ones = [launch for launch in launches if launch["id"] not in over]
         named = len(launches) > 1
         for launch in open_ones:
             id = launch["id"]
             offset = offsets.get(id, -tail if tail is not None else 0)
-            offsets[id], done = _print_more(client, job, launch, offset, named=named)
+            offsets[id], done = _print_more(client, job, launch, offset, lines, named=named)
+            if done or ended:
+                lines.end(id)
             if done:
                 over.add(id)
         if ended and (once or all(launch["id"] in over for launch in launches)):
+            if launches and not lines.any:
+                say(f"{job} has printed nothing")
             return
         time.sleep(POLL_SECONDS)
 
 
+def _nothing(card: dict[str, Any]) -> str:
+    """Why there is no output at all."""
+    job, over = card["id"], card["ended_at"] is not None
+    if card["started_at"] is None:
+        why = card["message"] if over else card["note"]
+        return f"{job} has not started: {card['state']}" + (f", {why}" if why else "")
+    return f"the output of {job} is no longer kept" if over else f"{job}: {card['state']}"
+
+
+class _Lines:
+    """Output of several processes, line by line, each with its mark: a line that is not complete
+    waits for its rest, so that no other one comes in between."""
+
+    def __init__(self) -> None:
+        self._rests: dict[str, tuple[bytes, bytes]] = {}  # mark and text of each process
+        self.any = False
+
+    def write(self, process: str, mark: bytes, data: bytes) -> None:
+        self.any = True
+        if not mark:
+            self._put(data)
+            return
+        whole = self._rests.pop(process, (mark, b""))[1] + data
+        lines = whole.splitlines(keepends=True)
+        if not lines[-1].endswith((b"\n", b"\r")):
+            self._rests[process] = (mark, lines.pop())
+        self._put(b"".join(mark + line for line in lines))
+
+    def end(self, process: str) -> None:
+        mark, rest = self._rests.pop(process, (b"", b""))
+        if rest:
+            self._put(mark + rest + b"\n")
+
+    def _put(self, data: bytes) -> None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
 def _print_more(
-    client: Client, job: str, launch: dict[str, Any], offset: int, *, named: bool
+    client: Client, job: str, launch: dict[str, Any], offset: int, lines: _Lines, *, named: bool
 ) -> tuple[int, bool]:
+    mark = f"[{','.join(launch['slots'])}] ".encode() if named else b""
     while True:
-        data, headers = client.bytes(f"/api/jobs/{job}/launches/{launch['id']}/log", offset=offset)
+        path = of_job(job, "launches", launch["id"], "log")
+        data, headers = client.bytes(path, offset=offset)
         begins = int(headers["x-offset"])
         if 0 <= offset < begins:
             say(f"({begins - offset} bytes of older output were dropped)")
         if data:
-            if named:
-                mark = f"[{','.join(launch['slots'])}] ".encode()
-                lines = data.splitlines(keepends=True)
-                data = b"".join(mark + line for line in lines)
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+            lines.write(launch["id"], mark, data)
         offset = int(headers["x-next"])
         if not data or headers["x-over"] == "true":
             return offset, headers["x-over"] == "true"

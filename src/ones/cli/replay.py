@@ -22,6 +22,7 @@ def replay(
 
     Exit code 0 if it does, 1 with the first difference if it does not.
     """
+    from ones.lab.bench import results_only
     from ones.policies import create, names
     from ones.runlog import RunLog
     from ones.runlog import replay as play
@@ -39,7 +40,8 @@ def replay(
         fresh = create(header.policy, seed=header.seed, **header.settings)
     except UserError as problem:
         raise InvalidFileError(log, str(problem), line=1) from problem
-    result = play(recorded, fresh)
+    with results_only():
+        result = play(recorded, fresh)
     if recorded.cut_off:
         say(f"{log}: the last line is cut off; read up to it")
     elif result.open_end:

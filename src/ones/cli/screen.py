@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from ones.cli.words import duration, eta, short
+from ones.cli.joblist import job_table
+from ones.cli.words import duration, short
 from ones.lab.scene import Scene
 
 COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 #: more slots than this are shown by their jobs only
 MOST_SLOTS = 64
 DECISIONS = 6
-#: where the policy has given no reason
-_WAITS = {"waiting": "waits for its turn"}
 
 
 def is_live(console: Console) -> bool:
@@ -27,8 +24,8 @@ def is_live(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and os.environ.get("TERM") != "dumb"
 
 
-def picture(scene: Scene, title: str, *, ended: int = 20) -> RenderableType:
-    """All of it; of the jobs that have ended only the last so many."""
+def picture(scene: Scene, title: str, width: int, *, ended: int = 20) -> RenderableType:
+    """All of it, in so many columns; of the jobs that have ended only the last so many."""
     over = [job["id"] for job in scene.jobs if job["ended_at"] is not None]
     hidden = set(over[: max(0, len(over) - ended)])
     jobs = [job for job in scene.jobs if job["id"] not in hidden]
@@ -36,7 +33,7 @@ def picture(scene: Scene, title: str, *, ended: int = 20) -> RenderableType:
     return Group(
         Text(title, style="bold"),
         _slots(scene, color),
-        _jobs(jobs, color, scene.now),
+        job_table(jobs, width, now=scene.now, without=("owner",), color=color),
         *_decisions(scene, color),
     )
 
@@ -57,38 +54,6 @@ def _slots(scene: Scene, color: dict[str, str]) -> RenderableType:
         line.append(f"[{job}{batch}{leaving}]", style=f"{color.get(job, 'white')} reverse")
         line.append(" ")
     return line
-
-
-def _jobs(jobs: Iterable[dict[str, Any]], color: dict[str, str], now: float) -> Table:
-    table = Table(header_style="bold", expand=True)
-    for name in ("job", "state"):
-        table.add_column(name, no_wrap=True)
-    for name in ("GPUs", "batch", "epochs", "loss", "accuracy", "age"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("done in (90 %)", no_wrap=True)
-    table.add_column("why", ratio=1, no_wrap=True, overflow="ellipsis")
-    for job in jobs:
-        over = job["ended_at"] is not None
-        style = "dim" if over else ""
-        age = (job["ended_at"] or now) - job["submitted_at"]
-        table.add_row(
-            Text(job["id"], style=f"{style} {color[job['id']]}".strip()),
-            job["state"] + ("" if job["elastic"] else " (fixed)"),
-            "■" * job["gpus"] if 0 < job["gpus"] <= 8 else str(job["gpus"] or ""),
-            _number(job["batch"] if not over else None, "d"),
-            str(job["epochs"] or ""),
-            _number(job["loss"], ".3f"),
-            _number(job["accuracy"], ".3f"),
-            duration(age),
-            eta(job) or "",
-            job["message"] or job["note"] or _WAITS.get(job["state"], ""),
-            style=style,
-        )
-    return table
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
 
 
 def _decisions(scene: Scene, color: dict[str, str]) -> list[Text]:

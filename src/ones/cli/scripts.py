@@ -6,6 +6,9 @@ import hashlib
 import os
 import re
 import shutil
+import subprocess
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,16 +39,56 @@ def look_at(command: list[str], directory: Path, env: dict[str, str]) -> Script:
     command = [found, *command[1:]]
     if not os.path.basename(found).startswith("python"):
         return Script(command, os.path.basename(found), None, {})
-    words = [word for word in command[1:] if not word.startswith("-")]
-    if len(command) < 2 or command[1] in ("-m", "-c") or not words:
+    script = _script_of(command[1:])
+    if script is None:
         return Script(command, " ".join(command[1:3]), None, {})
-    path = directory / words[0]
+    path = directory / script
     try:
         text = path.read_bytes()
     except OSError as problem:
         raise UserError(f"{path}: {(problem.strerror or 'cannot be read').lower()}") from problem
     files = {str(path): hashlib.sha256(text).hexdigest()}
     return Script(command, path.name, _joins(path, text, {path}), files)
+
+
+def _script_of(arguments: list[str]) -> str | None:
+    """The file that Python is to run; None: a module, a line of code, or nothing at all.
+
+    >>> _script_of(["-u", "-W", "ignore", "-Xdev", "train.py", "-m", "8"])
+    'train.py'
+    >>> _script_of(["-um", "train"]) is None
+    True
+    """
+    words = iter(arguments)
+    for word in words:
+        if word == "-" or not word.startswith("-"):
+            return None if word == "-" else word
+        if word.startswith("--"):
+            if word == "--check-hash-based-pycs":
+                next(words, None)
+            continue
+        for place, letter in enumerate(word[1:], 1):
+            if letter in "cm":
+                return None
+            if letter in "WX":  # with a value: the rest of the word, or the next one
+                if place == len(word) - 1:
+                    next(words, None)
+                break
+    return None
+
+
+def lacks_ones(python: str, directory: Path, env: dict[str, str]) -> bool:
+    """Is it another Python than ours, where a script cannot import `ones`?"""
+    if os.path.dirname(python) == os.path.dirname(sys.executable):
+        return False
+    code = "import importlib.util as u, sys; sys.exit(3 * (u.find_spec('ones') is None))"
+    with suppress(OSError, subprocess.SubprocessError):
+        asked = subprocess.run(
+            [python, "-c", code], cwd=directory, env=env, capture_output=True, timeout=10,
+            check=False,
+        )  # fmt: skip
+        return asked.returncode == 3
+    return False
 
 
 def _joins(path: Path, text: bytes, seen: set[Path]) -> bool:

@@ -80,6 +80,7 @@ def sim(
 
     Example: ones sim --policy equi --gpus 64 --jobs 50 --seed 1 --out out/equi
     """
+    from ones.lab.bench import results_only
     from ones.lab.runs import LOG_NAME, RESULT_NAME, Run, RunSpec, draw_run, fresh_directory
 
     if snapshots and out is None:
@@ -117,7 +118,7 @@ def sim(
     n_jobs = len(run.trace.jobs)
     title = f"{run.trace.name}: {n_jobs} jobs on {chosen.gpus} GPUs under {chosen.policy}"
     try:
-        with progress_of_jobs(chosen.policy, n_jobs) as progress:
+        with results_only(), progress_of_jobs(chosen.policy, n_jobs) as progress:
             if directory is None:
                 row = run.carry_out(progress=progress)
             else:

@@ -7,15 +7,16 @@ import subprocess
 import time
 import tomllib
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ones.cli.client import Client, connect
+from ones.cli.client import Client, connect, of_job
 from ones.cli.logs import follow_job
 from ones.cli.output import JSON_HELP, print_json, say
-from ones.cli.scripts import look_at
+from ones.cli.scripts import lacks_ones, look_at
 from ones.errors import InvalidFileError, UserError
 
 #: what options are called in the service's own words
@@ -83,10 +84,15 @@ def submit(
         "max_run_seconds": max_run, "tags": tag, "command": command or None,
     }  # fmt: skip
     given.update({key: value for key, value in options.items() if value is not None})
-    if not given.get("command"):
+    if not given.get("command") or not given["command"][0]:
         raise UserError("what shall run? ones submit [options] -- python train.py ...")
+    for key, value in given.items():
+        if isinstance(value, float) and not isfinite(value):
+            raise UserError(f"{key}: {value} is not a number")
     directory = Path(cwd or given.get("cwd") or Path.cwd()).absolute()
-    given["env"] = {**os.environ, **given.get("env", {}), **_pairs(env or [])}
+    if not directory.is_dir():
+        raise UserError(f"cwd: {directory}: no such directory")
+    given["env"] = _sendable({**os.environ, **given.get("env", {}), **_pairs(env or [])})
     script = look_at(given["command"], directory, given["env"])
     given.update(
         command=script.command, cwd=str(directory), git=_git(directory), files=script.files
@@ -101,6 +107,8 @@ def submit(
         print(job)
     if script.elastic is False and "gpus" not in given:
         say(f"{script.name} has no ones.join: {job} runs as a fixed-size job on 1 GPU")
+    if script.elastic and lacks_ones(script.command[0], directory, given["env"]):
+        say(f"{script.command[0]} has no module ones: is the right environment active?")
     if wait or follow:
         return _await_end(client, job, follow=follow, json=json)
     return 0
@@ -110,7 +118,7 @@ def _await_end(client: Client, job: str, *, follow: bool, json: bool) -> int:
     try:
         if follow:
             follow_job(client, job)
-        while (card := client.get(f"/api/jobs/{job}"))["ended_at"] is None:
+        while (card := client.get(of_job(job)))["ended_at"] is None:
             time.sleep(0.3)
     except KeyboardInterrupt:
         say(f"detached; {job} goes on. Look: ones logs -f {job}; end it: ones cancel {job}")
@@ -121,7 +129,7 @@ def _await_end(client: Client, job: str, *, follow: bool, json: bool) -> int:
         say(f"{job}: {card['state']}" + (f" ({card['message']})" if card["message"] else ""))
     if card["state"] in ("finished", "converged"):
         return 0
-    codes = [p["exit_code"] for p in client.get(f"/api/jobs/{job}/launches")]
+    codes = [p["exit_code"] for p in client.get(of_job(job, "launches"))]
     return next((code for code in reversed(codes) if code), 1)
 
 
@@ -138,6 +146,19 @@ def _git(directory: Path) -> str:
         commit = ask("rev-parse", "--short=12", "HEAD")
         return commit + (" with changes" if ask("status", "--porcelain", "-uno") else "")
     return ""
+
+
+def _sendable(env: dict[str, str]) -> dict[str, str]:
+    """What is not text cannot be said in JSON, so the job goes without."""
+    kept = {}
+    for name, value in env.items():
+        try:
+            (name + value).encode()
+        except UnicodeEncodeError:
+            say(f"{name!r} is not passed to the job: it is not text in UTF-8")
+        else:
+            kept[name] = value
+    return kept
 
 
 def _pairs(pairs: list[str]) -> dict[str, str]:
@@ -159,4 +180,18 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise InvalidFileError(path, f"is not TOML: {problem}") from problem
     # by the names of the options, as they are typed
     named = {key.replace("-", "_"): value for key, value in given.items()}
+    _check(path, named)
     return {IN_FILES.get(key, key): value for key, value in named.items()}
+
+
+def _check(path: Path, given: dict[str, Any]) -> None:
+    """What is used here already; all else the service looks at."""
+    command, env, cwd = given.get("command", []), given.get("env", {}), given.get("cwd", "")
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        problem = f'{command!r} is not a list of words such as ["python", "train.py"]'
+        raise InvalidFileError(path, problem, field="command")
+    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+        problem = f'{env!r} is not a table of words such as {{ SEED = "1" }}'
+        raise InvalidFileError(path, problem, field="env")
+    if not isinstance(cwd, str):
+        raise InvalidFileError(path, f"{cwd!r} is not a directory's name", field="cwd")

@@ -55,11 +55,11 @@ def top(
 
     console = out()
     if once or not is_live(console):
-        console.print(picture(scene, title(scene)))
+        console.print(picture(scene, title(scene), console.width))
         return
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(picture(scene, title(scene) + "   (q: quit)"), refresh=True)
+            live.update(picture(scene, title(scene) + "   (q: quit)", console.width), refresh=True)
             if pressed(interval) in ("q", "Q", "\x03"):
                 return
             scene = look(client, ended=all)

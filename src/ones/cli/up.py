@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -150,18 +151,23 @@ def _end_controller(directory: StateDir, *, wait_for_jobs: bool) -> None:
     """Politely if it listens, so that workers' last reports are heard; by signal if not."""
     from ones.cli.client import connect
 
-    address = directory.address()
-    assert address is not None
     deadline = time.monotonic() + STOP_SECONDS
+    pid, address = directory.holder(), directory.address()
     try:
-        if not wait_for_jobs:
-            raise WorldError("the workers are not asked")
+        if not wait_for_jobs or address is None or address.pid != pid:
+            raise WorldError("the workers are not asked, or it has only begun to start")
         connect(directory.path).post("/api/shutdown")
         deadline += CHECKPOINT_SECONDS
     except OnesError:
-        os.kill(address.pid, signal.SIGTERM)
+        _signal(pid, signal.SIGTERM)
     while directory.is_locked():
         if time.monotonic() > deadline:
-            os.kill(address.pid, signal.SIGKILL)
+            _signal(pid, signal.SIGKILL)
             deadline = inf
         time.sleep(0.05)
+
+
+def _signal(pid: int | None, number: signal.Signals) -> None:
+    if pid is not None:
+        with suppress(ProcessLookupError):  # it is gone already
+            os.kill(pid, number)

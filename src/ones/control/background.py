@@ -16,7 +16,7 @@ from typing import Any
 from ones.config import ServiceSettings
 from ones.control.launching import stop_jobs
 from ones.control.statedir import Address, StateDir
-from ones.errors import WorldError
+from ones.errors import UserError, WorldError
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -27,6 +27,7 @@ def start(settings: ServiceSettings, policies: Mapping[str, Mapping[str, Any]]) 
     directory = StateDir.of(settings.state)
     directory.make()
     with directory.log.open("ab") as log:
+        before = log.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "ones.control.server"],
             stdin=subprocess.PIPE,
@@ -42,7 +43,7 @@ def start(settings: ServiceSettings, policies: Mapping[str, Mapping[str, Any]]) 
             json.dumps({"service": asdict(settings), "policy": dict(policies)}).encode()
         )
         process.stdin.close()
-        address = _await_address(directory, process)
+        address = _await_address(directory, process, before)
     except BaseException:  # an impatient Ctrl-C, too: what nobody waits for must not stay
         process.kill()
         process.wait()
@@ -51,16 +52,18 @@ def start(settings: ServiceSettings, policies: Mapping[str, Mapping[str, Any]]) 
     return address
 
 
-def _await_address(directory: StateDir, process: subprocess.Popen[bytes]) -> Address:
+def _await_address(directory: StateDir, process: subprocess.Popen[bytes], said: int) -> Address:
+    """`said`: bytes in its log before it began."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         address = directory.address()
         if address is not None and address.pid == process.pid and directory.is_locked():
             return address
         if process.poll() is not None:
-            lines = directory.log.read_text(errors="replace").strip().splitlines()
-            last = lines[-1].removeprefix("error: ") if lines else "it said nothing"
-            raise WorldError(f"the service did not start: {last}")
+            words = directory.log.read_bytes()[said:].decode(errors="replace").strip()
+            last = words.splitlines()[-1].removeprefix("error: ") if words else "it said nothing"
+            kind = UserError if process.returncode == UserError.exit_code else WorldError
+            raise kind(f"the service did not start: {last}")
         if time.monotonic() > deadline:
             raise WorldError(f"the service did not start in time; see {directory.log}")
         time.sleep(0.05)

@@ -15,10 +15,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ones.errors import UserError, WorldError
+
+#: a lock that stays for longer than these is a controller's
+MOST_TRIES, TRY_SECONDS = 10, 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +79,30 @@ class StateDir:
     def lock(self) -> None:
         """One controller for each directory: a second one is refused."""
         handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            where = self.address()
-            who = f" (pid {where.pid}, {where.url})" if where else ""
-            raise UserError(
-                f"{self.path}: another controller is running here{who}; stop it with: ones down"
-            ) from None
+        tries = 0
+        while not _locked(handle, fcntl.LOCK_EX):
+            tries += 1
+            if tries > MOST_TRIES:
+                os.close(handle)
+                where = self.address()
+                who = f" (pid {where.pid}, {where.url})" if where else ""
+                raise UserError(
+                    f"{self.path}: another controller is running here{who}; stop it with: ones down"
+                )
+            time.sleep(TRY_SECONDS)  # it may be a command that only looks
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
         self._lock = handle
+
+    def holder(self) -> int | None:
+        """The controller's process, if one lives here; known before it can be reached."""
+        if not self.is_locked():
+            return None
+        try:
+            return int((self.path / "lock").read_text())
+        except (OSError, ValueError):  # it has the lock and says so in a moment
+            address = self.address()
+            return address.pid if address is not None else None
 
     def unlock(self) -> None:
         if self._lock is not None:
@@ -97,12 +115,9 @@ class StateDir:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not _locked(handle, fcntl.LOCK_SH)  # who only looks does not see each other
         finally:
             os.close(handle)
-        return False
 
     def write_address(self, address: Address) -> None:
         path = self.path / "controller.json"
@@ -127,3 +142,11 @@ class StateDir:
             return self.token.read_text().strip()
         except OSError:
             return None
+
+
+def _locked(handle: int, how: int) -> bool:
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

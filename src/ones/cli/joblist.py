@@ -1,0 +1,99 @@
+"""Jobs as a table that fits the terminal: what matters least is left out first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ones.cli.words import duration, eta
+
+COLUMNS = ("job", "owner", "state", "GPUs", "batch", "epochs", "loss", "accuracy", "age", "done in")
+TO_THE_RIGHT = ("GPUs", "batch", "epochs", "loss", "accuracy", "age")
+RANGE = "done in (90 %)"
+#: what is given up, in this order, so that so many letters of the reason have room
+GIVEN_UP = {"owner": 30, "loss": 30, "age": 30, RANGE: 30, "epochs": 30, "batch": 30,
+            "accuracy": 16, "done in": 16}  # fmt: skip
+BETWEEN = 2
+#: where the policy has given no reason
+_WAITS = {"waiting": "waits for its turn"}
+
+
+def job_table(
+    jobs: Iterable[Mapping[str, Any]],
+    width: int,
+    *,
+    now: float,
+    without: Collection[str] = (),
+    color: Mapping[str, str] | None = None,
+) -> Table:
+    """`without`: columns that nobody wants here."""
+    jobs = list(jobs)
+    rows = [_cells(job, now) for job in jobs]
+    names = _fitting(rows, width, without)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        header_style="bold",
+        expand=True,
+        padding=(0, BETWEEN - 1, 0, 0),  # and one for the line between
+    )
+    for name in names:
+        right: Literal["left", "right"] = "right" if name in TO_THE_RIGHT else "left"
+        table.add_column(name, justify=right, no_wrap=True)
+    table.add_column("why", ratio=1, no_wrap=True, overflow="ellipsis")
+    for job, row in zip(jobs, rows, strict=True):
+        style = "dim" if job["ended_at"] is not None else ""
+        hue = (color or {}).get(job["id"], "")
+        cells = [row[name] for name in names[1:]]
+        table.add_row(
+            Text(row["job"], style=f"{style} {hue}".strip()), *cells, _why(job), style=style
+        )
+    return table
+
+
+def _fitting(rows: list[dict[str, str]], width: int, without: Collection[str]) -> list[str]:
+    """
+    >>> row = dict.fromkeys((*COLUMNS, RANGE), "12345678")
+    >>> _fitting([row], 200, ())[-3:], _fitting([row], 80, ("owner",))
+    (['accuracy', 'age', 'done in (90 %)'], ['job', 'state', 'GPUs', 'accuracy', 'done in'])
+    """
+    names = [name for name in (*COLUMNS[:-1], RANGE) if name not in without]
+    for least, reason in GIVEN_UP.items():
+        widths = (max(map(len, (name, *(row[name] for row in rows)))) for name in names)
+        if sum(BETWEEN + taken for taken in widths) + reason <= width:
+            break
+        if least == RANGE:
+            names[names.index(RANGE)] = COLUMNS[-1]
+        elif least in names:
+            names.remove(least)
+    return names
+
+
+def _cells(job: Mapping[str, Any], now: float) -> dict[str, str]:
+    left = eta(job) or ""
+    over = job["ended_at"] is not None
+    return {
+        "job": job["id"],
+        "owner": job["owner"],
+        "state": job["state"] + ("" if job["elastic"] else " (fixed)"),
+        "GPUs": str(job["gpus"] or ""),
+        "batch": _number(job["batch"] if not over else None, "d"),
+        "epochs": str(job["epochs"] or ""),
+        "loss": _number(job["loss"], ".3f"),
+        "accuracy": _number(job["accuracy"], ".3f"),
+        "age": duration((job["ended_at"] or now) - job["submitted_at"]),
+        RANGE: left,
+        COLUMNS[-1]: left.partition(" ")[0],
+    }
+
+
+def _why(job: Mapping[str, Any]) -> str:
+    return str(job["message"] or job["note"] or _WAITS.get(job["state"], ""))
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

@@ -1,0 +1,83 @@
+"""One controller for a directory: who has it, who only looks, and how a start fails."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ones.config import ServiceSettings
+from ones.control import background
+from ones.control.statedir import Address, StateDir
+from ones.errors import UserError
+from tests.processes import wait_for
+
+
+def test_a_command_that_only_looks_does_not_stop_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    assert not StateDir(tmp_path).is_locked(), "two who look do not see each other"
+    monkeypatch.setattr("ones.control.statedir.time.sleep", lambda seconds: os.close(looking))
+    directory = StateDir(tmp_path)
+    directory.lock()
+    assert directory.is_locked()
+    monkeypatch.setattr("ones.control.statedir.time.sleep", lambda seconds: None)
+    with pytest.raises(UserError, match="another controller is running here"):
+        StateDir(tmp_path).lock()
+    directory.unlock()
+    assert not directory.is_locked()
+
+
+def test_the_holder_is_known_before_it_can_be_reached(tmp_path: Path) -> None:
+    directory = StateDir(tmp_path)
+    assert directory.holder() is None
+    directory.write_address(Address(pid=1, url="http://127.0.0.1:1"))  # of an earlier one
+    directory.lock()
+    assert directory.holder() == os.getpid()
+    directory.unlock()
+    assert directory.holder() is None
+
+
+def test_down_ends_a_controller_that_has_only_begun_to_start(tmp_path: Path) -> None:
+    """The address in the directory is that of an earlier one, whose number is somebody else's."""
+    directory = StateDir(tmp_path)
+    directory.make()
+    innocent = subprocess.Popen(["sleep", "1000"])
+    directory.write_address(Address(pid=innocent.pid, url="http://127.0.0.1:1"))
+    starting = subprocess.Popen(
+        [
+            sys.executable, "-c",
+            "import sys, time; from pathlib import Path;"
+            "from ones.control.statedir import StateDir;"
+            "directory = StateDir(Path(sys.argv[1])); directory.lock(); time.sleep(1000)",
+            tmp_path,
+        ]
+    )  # fmt: skip
+    try:
+        wait_for(lambda: directory.holder() == starting.pid)
+        down = subprocess.run(
+            [sys.executable, "-m", "ones", "down", "--state", tmp_path],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (down.returncode, down.stderr) == (0, "the service is down\n")
+        assert starting.wait(30) == -15
+        assert innocent.poll() is None
+    finally:
+        for process in (innocent, starting):
+            process.kill()
+            process.wait()
+
+
+def test_a_start_that_fails_says_why_now_and_not_what_was_said_before(tmp_path: Path) -> None:
+    directory = StateDir(tmp_path)
+    directory.make()
+    directory.log.write_text("error: the disk is full\n")
+    settings = ServiceSettings(state=str(tmp_path), slots=1, port=0, mechanism="magic")
+    with pytest.raises(UserError, match=r"^the service did not start: unknown mechanism 'magic'"):
+        background.start(settings, {})
