@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ones.core import Brain, Cluster, Event, Job, JobId, Plan
+from ones.core import Brain, Cluster, Event, Generation, Job, JobId, Plan
 from ones.core import events as ev
 from ones.models.allocation import exact, total
 from ones.models.rounds import Restarts
@@ -252,3 +252,23 @@ def test_a_new_job_starts_at_once_unless_it_is_told_to_wait_for_the_round() -> N
 
     assert starts_after() == 130.0
     assert starts_after(start_at_once=False) == 180.0
+
+
+@pytest.mark.parametrize("policy", ["pollux", "sia"])
+def test_a_gpu_that_is_drained_is_left_at_once_and_not_in_the_next_round(policy: str) -> None:
+    brain = Brain(Cluster.of(2, 2), create(policy))
+    job = JobId("a")
+    brain.handle(ev.JobSubmitted(61.0, Job(id=job, submitted_at=61.0)))
+    [gpu] = brain.state.schedule[job].gpus
+    brain.handle(ev.WorkerReady(62.0, job, Generation(1), gpu))
+    brain.handle(
+        ev.JobDescribed(
+            at=62.0, job=job, generation=Generation(1), dataset_size=1000, base_batch=32
+        )
+    )
+    assert brain.wake_at == 120.0
+    brain.handle(ev.GpuSetAside(70.0, gpu, "it is to be looked at"))
+    assert brain.wake_at < 70.1
+    brain.handle(ev.Woke(brain.wake_at))
+    assert gpu not in brain.state.schedule[job].gpus
+    assert brain.wake_at == 120.0

@@ -26,7 +26,9 @@ from ones.models.rounds import Restarts, Rounds
 from ones.models.sharing import OwnerRoom
 
 #: the events after which such a policy is asked
-DECIDES_ON: frozenset[type[Event]] = frozenset({ev.JobSubmitted, ev.EpochFinished, ev.Woke})
+DECIDES_ON: frozenset[type[Event]] = frozenset(
+    {ev.JobSubmitted, ev.EpochFinished, ev.GpuSetAside, ev.NodeDraining, ev.Woke}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ _SAME_TIME = 1e-3
 
 
 class Rounds:
-    """Rounds are at whole multiples of the interval, as long as there are jobs."""
+    """Rounds are at whole multiples of the interval, as long as there are jobs; and at once when
+    GPUs are to be left."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
@@ -31,6 +32,8 @@ class Rounds:
             self._next = inf
         elif self._next == inf:
             self._next = self._interval * ceil(event.at / self._interval)
+        elif isinstance(event, ev.GpuSetAside | ev.NodeDraining):
+            self._next = min(self._next, event.at)  # who is there need not wait to leave
         if isinstance(event, ev.Woke) and event.at >= self._next:
             self.due = True
             self._next = self._interval * (floor(event.at / self._interval) + 1)

@@ -12,7 +12,14 @@ from math import inf
 from typing import Any, ClassVar
 
 from ones.core.cluster import Gpu, NodeState
-from ones.core.events import PROGRESS_EVENTS, EpochFinished, Event, JobEnded
+from ones.core.events import (
+    PROGRESS_EVENTS,
+    EpochFinished,
+    Event,
+    JobEnded,
+    Rescaled,
+    RescaleFailed,
+)
 from ones.core.job import JobId
 from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
@@ -21,6 +28,9 @@ from ones.core.view import JobView, View
 from ones.models.goodput import Goodput
 from ones.models.packing import Room
 from ones.models.sharing import Claim, OwnerRoom, equal_shares
+
+#: seconds that a job is left as it is after a change of it failed; twice as many each time
+FIRST_REST, LONGEST_REST = 60.0, 3600.0
 
 
 class Equi:
@@ -49,26 +59,40 @@ class Equi:
 
         # batch at the end of each job's last epoch: growth within an epoch counts together
         self._epoch_batch: dict[JobId, int] = {}
+        # until when a job is left as it is, and after how many changes that failed
+        self._rests: dict[JobId, tuple[float, int]] = {}
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         if isinstance(event, EpochFinished):
             held = view.job(event.job).held
             if held is not None:
                 self._epoch_batch[event.job] = held.batch
+        elif isinstance(event, RescaleFailed):
+            if event.job in view.jobs and view.job(event.job).wanted is not None:  # it goes on
+                times = self._rests.get(event.job, (0.0, 0))[1] + 1
+                self._rests[event.job] = (view.now + _rest(times), times)
+        elif isinstance(event, Rescaled):
+            if view.now >= self._rests.get(event.job, (inf, 0))[0]:  # the next try went well
+                del self._rests[event.job]
         elif isinstance(event, JobEnded):
             self._epoch_batch.pop(event.job, None)
+            self._rests.pop(event.job, None)
 
     def decide(self, view: View) -> Decision:
-        jobs = [job for job in view.jobs.values() if not job.pinned]
+        free_to_move = [job for job in view.jobs.values() if not job.pinned]
+        resting = {job.id: job for job in free_to_move if self._rests_now(view, job)}
+        jobs = [job for job in free_to_move if job.id not in resting]
+        rested_at = min((self._rests[job][0] for job in resting), default=inf)
+        kept = {job.id: self._kept(job) for job in resting.values()}
         if not jobs:
-            return Decision(schedule=view.schedule)
+            return Decision(schedule=view.schedule, wake_at=rested_at, notes=kept)
         staying = {job.id: _on_healthy_nodes(view, job) for job in jobs}
         gpus = len(view.free) + sum(map(len, staying.values()))
         turns = len(jobs) > gpus
         shares = self._shares(view, jobs, gpus)
         places = Room(view).arrange(staying, shares)
         edit = view.schedule.edit()
-        notes: dict[JobId, str] = {}
+        notes: dict[JobId, str] = kept
         crowd = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} on {gpus} GPUs"
         for job in jobs:
             if job.id not in places:
@@ -80,11 +104,16 @@ class Equi:
             if allocation != job.wanted:
                 edit.put(job.id, allocation)
                 notes[job.id] = f"an equal share: {len(places[job.id])} of {gpus} GPUs, {crowd}"
-        return Decision(
-            schedule=edit.done(),
-            wake_at=view.now + self._settings.quantum if turns and gpus else inf,
-            notes=notes,
-        )
+        next_turn = view.now + self._settings.quantum if turns and gpus else inf
+        return Decision(schedule=edit.done(), wake_at=min(next_turn, rested_at), notes=notes)
+
+    def _rests_now(self, view: View, job: JobView) -> bool:
+        return job.wanted is not None and view.now < self._rests.get(job.id, (0.0, 0))[0]
+
+    def _kept(self, job: JobView) -> str:
+        gpus = job.wanted.n_gpus if job.wanted else 0
+        rest = _rest(self._rests[job.id][1])
+        return f"keeps {gpus} GPUs for {rest:.0f} s: its last change failed"
 
     def _shares(self, view: View, jobs: list[JobView], gpus: int) -> dict[JobId, int]:
         """Equal for all; if there are too few, one each for those who have had the least."""
@@ -117,10 +146,19 @@ class Equi:
         return Allocation.even(gpus, best, job.local_limit)
 
     def save(self) -> dict[str, Any]:
-        return {"epoch_batch": dict(self._epoch_batch)}
+        return {
+            "epoch_batch": dict(self._epoch_batch),
+            "rests": {job: list(rest) for job, rest in self._rests.items()},
+        }
 
     def load(self, saved: Mapping[str, Any]) -> None:
         self._epoch_batch = {JobId(job): int(n) for job, n in saved["epoch_batch"].items()}
+        rests = saved.get("rests", {})  # earlier versions had none
+        self._rests = {JobId(job): (float(at), int(times)) for job, (at, times) in rests.items()}
+
+
+def _rest(times: int) -> float:
+    return float(min(LONGEST_REST, FIRST_REST * 2.0 ** min(times - 1, 10)))
 
 
 def _on_healthy_nodes(view: View, job: JobView) -> tuple[Gpu, ...]:
