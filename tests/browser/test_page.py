@@ -280,5 +280,12 @@ def test_a_gpu_that_was_set_aside_is_shown_with_its_reason(
     expect(page.locator("#map-hint")).to_be_visible()
     world.post("/api/cluster/undrain", {"place": "local/1"})
     expect(tile).to_contain_text("free")
+    expect(page.locator("#map-hint")).to_be_hidden()
+    world.post("/api/cluster/drain", {"place": "local"})  # the whole node
+    expect(page.locator("#map-summary")).to_contain_text("4 set aside")
+    expect(page.locator("#map-hint")).to_be_visible()
+    world.post("/api/cluster/undrain", {"place": "local"})
+    page.get_by_role("link", name="Timeline").click()
+    expect(page.locator("#timeline")).to_contain_text("Nothing has run in this time.")
     page.get_by_role("link", name="HTTP interface").click()
     expect(page.get_by_role("heading", name="POST /api/jobs", exact=True)).to_be_visible()

@@ -139,7 +139,7 @@ def test_a_job_in_the_queue_is_cancelled_at_once_and_the_next_one_starts(world: 
 def test_stop_rules_end_a_job(world: World) -> None:
     job = world.submit(1000, 0.1, target_accuracy=0.85)
     card = world.wait_end(job)
-    assert (card["state"], card["epochs"]) == ("converged", 3)
+    assert (card["state"], card["epochs"], card["accuracy"]) == ("converged", 3, 0.875)
     other = world.submit(1000, 0.1, max_epochs=2)
     assert world.wait_end(other)["state"] == "finished"
 

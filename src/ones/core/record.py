@@ -187,6 +187,10 @@ class Outcome:
     preemptions: int
     losses: int
     pause_seconds: float
+    # of its last epoch; and tries that failed. Not in snapshots of earlier versions
+    loss: float | None = None
+    accuracy: float | None = None
+    failures: int = 0
 
     @property
     def completion_seconds(self) -> float:
@@ -213,4 +217,7 @@ def outcome_of(record: JobRecord, at: float, reason: EndReason, message: str) ->
         preemptions=record.preemptions,
         losses=record.losses,
         pause_seconds=record.pause_seconds,
+        loss=record.loss,
+        accuracy=record.accuracy,
+        failures=record.failures,
     )

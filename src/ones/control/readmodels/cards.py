@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ones.control.readmodels.words import told_end
 from ones.control.submission import Submission
 from ones.core.cluster import Gpu
 from ones.core.record import JobRecord, Outcome
@@ -134,7 +135,7 @@ def card_of(
         eta_low=forecast.low if forecast else None,
         eta_high=forecast.high if forecast else None,
         note=record.note,
-        message=record.ending.message if record.ending else "",
+        message=told_end(record.ending.message) if record.ending else "",
         submitted_at=job.submitted_at,
         started_at=record.started_at,
         ended_at=None,
@@ -153,7 +154,8 @@ def card_of(
 def card_of_ended(
     outcome: Outcome, submission: Submission | None, last: JobCard | None, *, elastic: bool
 ) -> JobCard:
-    """Of a job that has. `last`: its card before that, if it was seen alive."""
+    """Of a job that has. `last`: its card before that, if it was seen alive: its last epoch may
+    have come after that."""
     return JobCard(
         id=outcome.id,
         name=submission.name if submission else last.name if last else outcome.id,
@@ -171,14 +173,14 @@ def card_of_ended(
         epochs=outcome.epochs,
         samples=outcome.samples,
         dataset_size=last.dataset_size if last else None,
-        loss=last.loss if last else None,
-        accuracy=last.accuracy if last else None,
+        loss=last.loss if last and outcome.loss is None else outcome.loss,
+        accuracy=last.accuracy if last and outcome.accuracy is None else outcome.accuracy,
         step_seconds=last.step_seconds if last else None,
         eta=None,
         eta_low=None,
         eta_high=None,
         note="",
-        message=outcome.message,
+        message=told_end(outcome.message),
         submitted_at=outcome.submitted_at,
         started_at=outcome.started_at,
         ended_at=outcome.ended_at,
@@ -190,7 +192,7 @@ def card_of_ended(
         pause_seconds=outcome.pause_seconds,
         preemptions=outcome.preemptions,
         losses=outcome.losses,
-        failures=last.failures if last else 0,
+        failures=max(outcome.failures, last.failures if last else 0),
     )
 
 

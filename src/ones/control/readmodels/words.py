@@ -9,6 +9,7 @@ from ones.core import events as ev
 from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop
 from ones.core.schedule import Allocation
 from ones.runlog import Entry
+from ones.stopping import StopReason
 
 
 def tell(entry: Entry, job: str) -> Iterator[tuple[str, str]]:
@@ -26,6 +27,19 @@ def tell(entry: Entry, job: str) -> Iterator[tuple[str, str]]:
         yield told[0], told[1](entry)
 
 
+#: rules to stop, which the log has in a word
+_STOPS = {
+    StopReason.TARGET.value: "its target accuracy is exceeded",
+    StopReason.PLATEAU.value: "no better epoch for as long as its patience lasts",
+    StopReason.EPOCHS.value: "as many epochs as it was to have",
+}
+
+
+def told_end(message: str) -> str:
+    """Why a job has ended."""
+    return _STOPS.get(message, message)
+
+
 def tell_action(action: Action) -> str:
     match action:
         case Start():
@@ -37,7 +51,7 @@ def tell_action(action: Action) -> str:
         case Stop():
             return "is told to save its work and leave"
         case Finish():
-            return f"is ended: {action.message or action.reason.value}"
+            return f"is ended: {told_end(action.message) or action.reason.value}"
         case _:
             return "will not get what was prepared for it"
 
@@ -76,7 +90,8 @@ def _epoch(event: ev.EpochFinished) -> str:
 
 
 def _ended(event: ev.JobEnded) -> str:
-    return f"ended: {event.reason.value}" + (f" ({event.message})" if event.message else "")
+    why = told_end(event.message)
+    return f"ended: {event.reason.value}" + (f" ({why})" if why else "")
 
 
 _WORDS: dict[type[ev.Event], tuple[str, Callable[[Any], str]]] = {

@@ -50,6 +50,7 @@ export class Charts {
       const points = this.points[curve.name];
       curve.place.hidden = !points.length;
       curve.nothing.hidden = points.length > 0;
+      setText(curve.nothing, alive ? "nothing reported yet" : "nothing was reported");
       if (!points.length) continue;
       const x = points.map(([at]) => at);
       const y = points.map(([, value]) => value);

@@ -28,11 +28,11 @@ export function showCluster(cluster) {
   if (focused) place.querySelector(`[data-slot="${CSS.escape(focused)}"] a`)?.focus();
   const busy = cluster.slots.filter((slot) => slot.owner !== null).length;
   const foreign = cluster.slots.filter((slot) => slot.used_by.length).length;
-  const aside = cluster.slots.filter((slot) => slot.aside && !slot.used_by.length).length;
+  const aside = cluster.slots.filter((slot) => slot.state === "draining" && !slot.used_by.length).length;
   const words = [`${busy} of ${cluster.slots.length} in use`];
   if (foreign) words.push(`${foreign} used by others`);
   if (aside) words.push(`${aside} set aside`);
-  words.push(`${cluster.running} ${cluster.running === 1 ? "job runs" : "jobs run"}`, `${cluster.waiting} wait`);
+  words.push(`${cluster.running} ${cluster.running === 1 ? "job runs" : "jobs run"}`, cluster.waiting === 1 ? "1 waits" : `${cluster.waiting} wait`);
   setText($("map-summary"), words.join(" · "));
   $("map-hint").hidden = !aside;
 }

@@ -38,7 +38,7 @@ function facts(now) {
     ["Waited", duration(waited), ""],
     ["Ran", duration(ran), `${duration(card.gpu_seconds + card.gpus * since)} GPU time`],
     ["Re-scales", number(card.rescales), card.rescales ? `${number(card.pause_seconds, 3)} s of standing still` : ""],
-    ["Preempted", number(card.preemptions), card.losses ? `${card.losses} workers lost` : ""],
+    ["Preempted", number(card.preemptions), card.losses ? `${card.losses} ${card.losses === 1 ? "worker" : "workers"} lost` : ""],
     ["Priority", number(card.priority), ""],
   ];
 }

@@ -13,7 +13,7 @@ function jobCell(card) {
   return el(
     "th",
     { scope: "row", role: "rowheader" },
-    el("span", { class: "name" }, swatch, el("a", { href: `/jobs/${encodeURIComponent(card.id)}` }, card.id)),
+    el("span", { class: "name", title: card.id }, swatch, el("a", { href: `/jobs/${encodeURIComponent(card.id)}` }, card.id)),
     " ",
     el("span", { class: "muted" }, card.owner),
   );

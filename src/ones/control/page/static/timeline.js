@@ -91,6 +91,12 @@ function draw() {
     if (s.job) jobs.set(s.job, Math.min(jobs.get(s.job) ?? Infinity, s.begin));
     picture.append(bar(s, rows.get(s.gpu) * row, row, x(s.begin), x(to), to));
   }
+  if (!jobs.size && !picture.querySelector(".segment")) {
+    const middle = row * Math.floor((data.gpus.length - 1) / 2) + row / 2; // within a row, not on a line
+    const nothing = svg("text", { x: LABEL + (width - LABEL) / 2, y: middle + 4, "text-anchor": "middle" });
+    nothing.textContent = "Nothing has run in this time.";
+    picture.append(nothing);
+  }
   $("timeline").replaceChildren(picture);
   legend([...jobs].sort((a, b) => a[1] - b[1]).map(([job]) => job));
 }

@@ -1,0 +1,42 @@
+"""What is shown of a job that has ended."""
+
+from __future__ import annotations
+
+from ones.control.readmodels.cards import Seats, card_of, card_of_ended
+from ones.core import Brain, Cluster, EndReason, Generation, Gpu, Job, JobId, NodeId
+from ones.core import events as ev
+from ones.policies import create
+from ones.runlog.encoding import decode_outcome, encode_saved
+
+
+def epoch(brain: Brain, number: int) -> None:
+    brain.handle(
+        ev.EpochFinished(
+            at=float(number), job=JobId("a"), generation=Generation(1), epoch=number, samples=64,
+            steps=1, loss=1 / number, accuracy=1 - 0.5**number,
+        )
+    )  # fmt: skip
+
+
+def test_the_last_epoch_counts_though_nobody_looked_between_it_and_the_end() -> None:
+    brain = Brain(Cluster.of(1), create("fifo"))
+    brain.handle(ev.JobSubmitted(0.0, Job(id=JobId("a"), submitted_at=0.0, requested_batch=64)))
+    brain.handle(ev.WorkerReady(0.5, JobId("a"), Generation(1), Gpu(NodeId("n0"), 0)))
+    epoch(brain, 1)
+    record = brain.state.records[JobId("a")]
+    last = card_of(record, Seats.of(record, None), None, elastic=True)
+    assert (last.epochs, last.accuracy) == (1, 0.5)
+    epoch(brain, 2)
+    brain.handle(ev.JobEnded(2.0, JobId("a"), EndReason.CONVERGED, "target"))
+    outcome = brain.state.ended[JobId("a")]
+    for seen in (last, None):  # None: the controller died before it had shown the job
+        card = card_of_ended(outcome, None, seen, elastic=True)
+        assert (card.epochs, card.loss, card.accuracy) == (2, 0.5, 0.75)
+        assert card.message == "its target accuracy is exceeded"
+
+    kept = encode_saved(outcome)
+    assert decode_outcome(kept) == outcome
+    for name in ("loss", "accuracy"):  # as earlier versions kept it
+        del kept[name]
+    old = card_of_ended(decode_outcome(kept), None, last, elastic=True)
+    assert (old.epochs, old.loss, old.accuracy) == (2, 1.0, 0.5)
