@@ -26,6 +26,8 @@ def test_a_near_name_is_suggested_and_else_all_are_listed() -> None:
     assert str(ERRORS[2][0]) == "unknown policy 'fifoo'; did you mean 'fifo'?"
     assert str(UnknownNameError("policy", "z", ["b", "a"])) == "unknown policy 'z'; known: a, b"
     assert str(UnknownNameError("setting", "z", [])) == "unknown setting 'z'; there are none"
+    many = str(UnknownNameError("job", "z", [f"job-{i:04d}" for i in range(1000)]))
+    assert many.endswith(" job-0038, job-0039 and 960 more")
 
 
 def test_a_file_is_named_with_line_and_field_where_they_are_known() -> None:

@@ -20,6 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+#: a list of names in one line
+MOST_NAMED = 40
+
 
 class OnesError(Exception):
     """The root. Carries the exit code of the command line."""
@@ -72,7 +75,8 @@ class UnknownNameError(UserError):
         if near:
             hint = f"did you mean {near[0]!r}?"
         else:
-            hint = f"known: {', '.join(names)}" if names else "there are none"
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            hint = f"known: {', '.join(names[:MOST_NAMED])}{more}" if names else "there are none"
         super().__init__(f"unknown {what} {name!r}; {hint}")
 
 

@@ -425,6 +425,7 @@ BAD_COMMANDS = {
     "bench sim --gpus 8 --jobs 2,3": "--jobs: 2 numbers for 1 sizes",
     "bench sim --gpus 0": "--gpus: 0 is not at least 1",
     "bench sim --policy zzz": "unknown policy 'zzz'; known: ",
+    "run -- no-such-program": "no-such-program: no such program",
 }
 
 

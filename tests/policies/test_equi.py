@@ -122,7 +122,7 @@ def test_a_change_that_failed_is_not_tried_again_at_once() -> None:
     assert brain.state.schedule[JobId("a")].n_gpus == 4
     answer = failed(brain, plan, 2.0)
     assert answer.actions == ()
-    assert answer.notes == {JobId("a"): "keeps 1 GPUs for 60 s: its last change failed"}
+    assert answer.notes == {JobId("a"): "keeps 1 GPU for 60 s: its last change failed"}
     assert brain.wake_at == 62.0
     other = Job(id=JobId("b"), submitted_at=3.0)
     started = brain.handle(ev.JobSubmitted(3.0, other))

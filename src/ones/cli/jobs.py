@@ -121,7 +121,8 @@ def why(
             print(f"{moment(line['at'])}  {line['text']}")
     card = client.get(of_job(job))
     if card["ended_at"] is None:
-        now = f"{card['state']}, {card['gpus']} GPUs" if card["gpus"] else card["state"]
+        gpus = "1 GPU" if card["gpus"] == 1 else f"{card['gpus']} GPUs"
+        now = f"{card['state']}, {gpus}" if card["gpus"] else card["state"]
         print(f"{moment(time.time())}  now: {now}" + (f"; {card['note']}" if card["note"] else ""))
 
 

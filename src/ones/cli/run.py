@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ones.cli.output import say
+from ones.cli.scripts import look_at
 
 
 def run(
@@ -28,6 +30,7 @@ def run(
     from ones.lab.elastic_run import ElasticRun, check_outcome, parse_schedule
 
     phases = parse_schedule(schedule, slots)
+    look_at(command, Path.cwd(), dict(os.environ))  # refuses what cannot run
     with tempfile.TemporaryDirectory(prefix="ones-run-") as temporary:
         job = ElasticRun(
             command,

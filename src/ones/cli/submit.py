@@ -15,7 +15,7 @@ import typer
 
 from ones.cli.client import Client, connect, of_job
 from ones.cli.logs import follow_job
-from ones.cli.output import JSON_HELP, print_json, say
+from ones.cli.output import JSON_HELP, InterruptedRunError, print_json, say
 from ones.cli.scripts import lacks_ones, look_at
 from ones.errors import InvalidFileError, UserError
 
@@ -121,8 +121,9 @@ def _await_end(client: Client, job: str, *, follow: bool, json: bool) -> int:
         while (card := client.get(of_job(job)))["ended_at"] is None:
             time.sleep(0.3)
     except KeyboardInterrupt:
-        say(f"detached; {job} goes on. Look: ones logs -f {job}; end it: ones cancel {job}")
-        return 130
+        raise InterruptedRunError(
+            f"detached; {job} goes on. Look: ones logs -f {job}; end it: ones cancel {job}"
+        ) from None
     if json:
         print_json(card)
     else:

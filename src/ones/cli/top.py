@@ -6,7 +6,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -57,7 +57,11 @@ def top(
     if once or not is_live(console):
         console.print(picture(scene, title(scene), console.width))
         return
-    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+    with (
+        suppress(KeyboardInterrupt),
+        _keys() as pressed,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         while True:
             live.update(picture(scene, title(scene) + "   (q: quit)", console.width), refresh=True)
             if pressed(interval) in ("q", "Q", "\x03"):

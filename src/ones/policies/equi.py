@@ -113,7 +113,7 @@ class Equi:
     def _kept(self, job: JobView) -> str:
         gpus = job.wanted.n_gpus if job.wanted else 0
         rest = _rest(self._rests[job.id][1])
-        return f"keeps {gpus} GPUs for {rest:.0f} s: its last change failed"
+        return f"keeps {gpus} GPU{'s'[: gpus > 1]} for {rest:.0f} s: its last change failed"
 
     def _shares(self, view: View, jobs: list[JobView], gpus: int) -> dict[JobId, int]:
         """Equal for all; if there are too few, one each for those who have had the least."""
