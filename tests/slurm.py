@@ -16,7 +16,8 @@ import pytest
 
 from ones.launchers import Launcher
 from ones.launchers.slurm.allocation import attend_in_background
-from ones.launchers.slurm.launcher import SlurmLauncher, SlurmOptions
+from ones.launchers.slurm.launcher import SlurmLauncher
+from ones.launchers.slurm.options import SlurmOptions
 from ones.launchers.slurm.shared import Timing
 from tests.processes import is_alive, wait_for
 

@@ -10,8 +10,8 @@ import pytest
 
 from ones.errors import WorldError
 from ones.launchers import LauncherEvent, Slot, SlotUsed
-from ones.launchers.devices import cpu_slots, gpu_slots, threads_per_slot
-from ones.launchers.local import LocalLauncher, local_slots
+from ones.launchers.devices import cpu_slots, gpu_slots, local_slots, threads_per_slot
+from ones.launchers.local import LocalLauncher
 from ones.launchers.topology import groups
 from tests.processes import wait_for
 
@@ -147,7 +147,7 @@ def test_slots_keep_their_device_while_jobs_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = found("B")
-    monkeypatch.setattr("ones.launchers.local.gpu_slots", lambda node, is_ours: now)
+    monkeypatch.setattr("ones.launchers.devices.gpu_slots", lambda node, is_ours: now)
 
     def shown() -> list[tuple[int, str, bool]]:
         return [(s.index, s.device, bool(s.used_by)) for s in local_slots("n0", tmp_path, None)]

@@ -259,8 +259,8 @@ def test_output_with_a_gap_keeps_its_offsets(mirror: Mirror) -> None:
     mirror.take("j", "n0", "1-a", 4, b"45")
     mirror.take("j", "n0", "1-a", 100, b"later")
     assert mirror.end("j", "n0", "1-a") == 105
-    assert mirror.read("j", "1-a", 0, 6).data == b"012345"
-    assert mirror.read("j", "1-a", -5, 10).data == b"later"
+    assert mirror.output("j", "1-a", 0, 6).data == b"012345"
+    assert mirror.output("j", "1-a", -5, 10).data == b"later"
 
 
 def test_the_newest_output_is_kept(mirror: Mirror, tmp_path: Path) -> None:
@@ -278,6 +278,6 @@ def test_an_ended_job_moves_and_stays_readable(mirror: Mirror) -> None:
     mirror.exited("j", "n0", "1-a", Exit(code=0, at=1.0, cause="exited"))
     mirror.end_job("j")
     assert list(mirror.all()) == []
-    assert mirror.read("j", "1-a", 0, 10).data == b"kept"
+    assert mirror.output("j", "1-a", 0, 10).data == b"kept"
     (process,) = mirror.history("j")
     assert process.exit is not None

@@ -29,7 +29,8 @@ from ones.launchers import (
 )
 from ones.launchers.devices import cpu_slots
 from ones.launchers.slurm.fence import clear_node, remains
-from ones.launchers.slurm.launcher import SlurmLauncher, SlurmOptions
+from ones.launchers.slurm.launcher import SlurmLauncher
+from ones.launchers.slurm.options import SlurmOptions
 from ones.launchers.slurm.shared import AllocationFile, Shared, proof
 from tests.processes import is_alive, wait_for
 from tests.slurm import QUICK

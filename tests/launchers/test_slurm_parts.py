@@ -13,10 +13,10 @@ import pytest
 
 from ones.errors import InvalidSettingError, UserError, WorldError
 from ones.launchers.probe import Probe, place, trouble
-from ones.launchers.slurm.agent import slots_of
 from ones.launchers.slurm.allocation import attend, step_environment
 from ones.launchers.slurm.commands import agent_command, look, read
 from ones.launchers.slurm.fence import clear_node, remains
+from ones.launchers.slurm.granted import slots_of
 from ones.launchers.slurm.script import Script
 from ones.launchers.slurm.shared import HERE, LOST, AllocationFile, Shared, Timing
 from tests.processes import is_alive, wait_for

@@ -21,7 +21,8 @@ from ones.control.statedir import StateDir
 from ones.launchers import LauncherEvent, SlotEnding, SlotLost
 from ones.launchers.slurm.allocation import attend_in_background
 from ones.launchers.slurm.fence import remains
-from ones.launchers.slurm.launcher import SlurmLauncher, SlurmOptions
+from ones.launchers.slurm.launcher import SlurmLauncher
+from ones.launchers.slurm.options import SlurmOptions
 from tests.control.world import ENV, PACED
 from tests.processes import alive_below, is_alive, wait_for
 from tests.slurm import QUICK, SlurmCluster, end_managers, new_cluster, tool

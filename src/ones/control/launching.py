@@ -13,7 +13,8 @@ from ones.config import ServiceSettings
 from ones.control.statedir import StateDir
 from ones.errors import InvalidSettingError, UnknownNameError, UserError
 from ones.launchers import Launcher
-from ones.launchers.local import LocalLauncher, local_slots, look_at_gpus
+from ones.launchers.devices import local_slots, look_at_gpus
+from ones.launchers.local import LocalLauncher
 
 NODE = "local"
 LAUNCHERS = ("local", "ray", "slurm")

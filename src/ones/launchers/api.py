@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from ones.exec import Chunk, Exit
 
@@ -33,6 +33,11 @@ class Slot:
     def id(self) -> str:
         return f"{self.node}/{self.index}"
 
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Self:
+        """From its fields as JSON has them."""
+        return cls(**{**plain, "used_by": tuple(plain["used_by"])})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
@@ -47,6 +52,11 @@ class Launch:
     env: Mapping[str, str] = field(repr=False)
     grace_seconds: float = 10.0
     zygote: bool = False  # fork it from an interpreter that has torch already
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Self:
+        """From its fields as JSON has them."""
+        return cls(**{**plain, "slots": tuple(plain["slots"]), "argv": tuple(plain["argv"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ones.exec import Exit, Spec, clear_up, known_launches, read_exit, read_spec, read_status
+from ones.exec import Exit, Spec, clear_up, known_launches, read_exit
 from ones.exec.lines import Connection, connect
 from ones.exec.remains import locked
+from ones.launchers.exits import fenced, not_started
 
 RETRY_SECONDS = 0.05
 MOST_STARTS = 3
@@ -211,11 +212,7 @@ class Keeper:
         unanswered, self._unanswered = self._unanswered, {}
         for request in unanswered.values():
             if request["do"] == "launch":
-                self._not_started(request["spec"]["id"], why)
-
-    def _not_started(self, id: str, why: str, cause: str = "not-started") -> None:
-        record = Exit(code=None, at=time.time(), cause=cause, message=why)
-        self._exited(id, record)
+                self._exited(request["spec"]["id"], not_started(why))
 
     # what it says
 
@@ -227,8 +224,9 @@ class Keeper:
         for launch in message.get("launches", ()):
             self._hear(launch)
         if "error" in message and request is not None and request["do"] == "launch":
-            cause = "fenced" if message.get("fenced") else "not-started"
-            self._not_started(request["spec"]["id"], message["error"], cause)
+            why = message["error"]
+            record = fenced(why) if message.get("fenced") else not_started(why)
+            self._exited(request["spec"]["id"], record)
 
     def _hear(self, news: dict[str, Any]) -> None:
         id = news["id"]
@@ -242,14 +240,3 @@ class Keeper:
         if id in self.open:
             self.open.discard(id)
             self._news(id, None, record)
-
-
-def on_disk(run_dir: Path) -> list[tuple[Spec, int | None, float, Exit | None]]:
-    """(spec, pid, started, exit) of every launch, in the order of their start."""
-    found = []
-    for path in known_launches(run_dir):
-        spec, status = read_spec(path), read_status(path)
-        if spec is not None:
-            began = status.started_at if status else path.stat().st_mtime
-            found.append((spec, status.pid if status else None, began, read_exit(path)))
-    return sorted(found, key=lambda entry: entry[2])

@@ -1,30 +1,100 @@
-"""What run directories tell to those who only read: `live/JOB/NODE/LAUNCH`, and `ended/...` of
-jobs that were forgotten."""
+"""Run directories below a root: `live/JOB/NODE/LAUNCH`, and `ended/...` of jobs that are forgotten,
+where their output stays."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from ones.exec import Chunk, read_output
+from ones.exec import Chunk, known_launches, read_exit, read_output, read_spec, read_status
 from ones.launchers.api import Process
-from ones.launchers.keeper import on_disk
 
 
-def history(root: Path, job: str) -> list[Process]:
-    """Launches of a job in the order of their start."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known of a launch by its files."""
+
+    node: str
+    process: Process
+    began: float
+
+
+class RunDirs:
+    def __init__(self, root: Path) -> None:
+        self._live, self._ended = root / "live", root / "ended"
+
+    def make(self) -> None:
+        for directory in (self._live, self._ended):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def of_job(self, job: str) -> Path:
+        return self._live / quote(job, safe="")
+
+    def of(self, job: str, node: str) -> Path:
+        return self.of_job(job) / node
+
+    def directory(self, job: str, node: str, id: str) -> Path:
+        return self.of(job, node) / id
+
+    def live(self, node: str = "*") -> list[Path]:
+        """Those of jobs that are not forgotten, on one node or on all."""
+        return sorted(self._live.glob(f"*/{node}"))
+
+    def all(self) -> Iterator[Kept]:
+        """Launches of jobs that are not forgotten."""
+        for run_dir in self.live():
+            yield from launches_in(run_dir)
+
+    def history(self, job: str) -> list[Process]:
+        """Launches of a job in the order of their start."""
+        found = [
+            kept
+            for base in (self._ended, self._live)
+            for run_dir in sorted((base / quote(job, safe="")).glob("*"))
+            for kept in launches_in(run_dir)
+        ]
+        return [kept.process for kept in sorted(found, key=lambda kept: kept.began)]
+
+    def output(self, job: str, id: str, offset: int, limit: int) -> Chunk:
+        for base in (self._live, self._ended):
+            for run_dir in (base / quote(job, safe="")).glob("*"):
+                if (run_dir / id).is_dir():
+                    return read_output(run_dir / id, offset, limit)
+        return Chunk(b"", 0, 0)
+
+    def put_away(self, job: str, *nodes: str) -> None:
+        """What these nodes have of it goes to the ended ones."""
+        source, target = self.of_job(job), self._ended / quote(job, safe="")
+        with suppress(OSError):  # a full disk: it is found again at the next start
+            for node in nodes:
+                if node and (source / node).is_dir():
+                    target.mkdir(mode=0o700, exist_ok=True)
+                    shutil.rmtree(target / node, ignore_errors=True)
+                    (source / node).rename(target / node)
+            source.rmdir()
+
+
+def job_of(run_dir: Path) -> str:
+    return unquote(run_dir.parent.name)
+
+
+def launches_in(run_dir: Path) -> list[Kept]:
+    """In the order of their start."""
     found = []
-    for base in (root / "ended", root / "live"):
-        for run_dir in sorted((base / quote(job, safe="")).glob("*")):
-            for spec, pid, began, exit in on_disk(run_dir):
-                process = Process(id=spec.id, job=job, slots=spec.slots, pid=pid, exit=exit)
-                found.append((began, process))
-    return [process for _, process in sorted(found, key=lambda entry: entry[0])]
-
-
-def output(root: Path, job: str, id: str, offset: int, limit: int) -> Chunk:
-    for base in (root / "live", root / "ended"):
-        for run_dir in (base / quote(job, safe="")).glob("*"):
-            if (run_dir / id).is_dir():
-                return read_output(run_dir / id, offset, limit)
-    return Chunk(b"", 0, 0)
+    for path in known_launches(run_dir):
+        spec, status = read_spec(path), read_status(path)
+        if spec is not None:
+            began = status.started_at if status else path.stat().st_mtime
+            process = Process(
+                id=spec.id,
+                job=job_of(run_dir),
+                slots=spec.slots,
+                pid=status.pid if status else None,
+                exit=read_exit(path),
+            )
+            found.append(Kept(run_dir.name, process, began))
+    return sorted(found, key=lambda kept: kept.began)

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ones.exec import Exit, Status
-from ones.exec.records import boot_id
 from ones.launchers.probe import Probe
 from ones.launchers.ray.actors import Managers, RayNode, room_on
+from ones.launchers.ray.following import Following
 from ones.launchers.ray.mirror import Mirror
 from ones.launchers.ray.options import MARGIN_SECONDS, RayOptions
 
@@ -38,15 +37,6 @@ class Bridge(Protocol):
     async def apart(self, what: Callable[[], Any], seconds: float = ...) -> Any: ...  # noqa: ANN401
 
 
-class _Launch:
-    """What is followed of one launch."""
-
-    def __init__(self, job: str, have: int) -> None:
-        self.job, self.have = job, have
-        self.pid: int | None = None
-        self.exit: dict[str, Any] | None = None
-
-
 class Link:
     """`node` None: it was there when an earlier bridge was, and is not now. `is_known`: the
     launcher knows of it, and of what runs there; else that was given up."""
@@ -60,8 +50,7 @@ class Link:
         self.told = False
         self.is_over = False
         self._actor: Any = None
-        self._launches: dict[str, _Launch] = {}
-        self._over: set[str] = set()
+        self._following = Following(name, bridge.mirror, bridge.say)
         self._version = 0
         self._trouble_since: float | None = None
         self._cause = ""
@@ -152,9 +141,8 @@ class Link:
         self._tasks[0].cancel()
 
     async def _poll(self) -> None:
-        have = {id: launch.have for id, launch in self._launches.items()}
-        hurry = any(launch.exit is not None for launch in self._launches.values())
-        wait = 0.0 if hurry else POLL_SECONDS
+        have = self._following.have
+        wait = 0.0 if self._following.in_a_hurry else POLL_SECONDS
         answer = await asyncio.wait_for(
             self._actor.poll.remote(self._version, have, wait), wait + ANSWER_SECONDS
         )
@@ -163,43 +151,7 @@ class Link:
         else:
             self._well()
         self._version = answer["version"]
-        for id, (job, pid, exit) in answer["launches"].items():
-            self._hear(id, job, pid, exit)
-        for id, (offset, data) in answer["output"].items():
-            launch = self._launches.get(id)
-            if launch is not None:
-                self._bridge.mirror.take(launch.job, self.name, id, offset, data)
-                launch.have = offset + len(data)
-        for id in [id for id in have if id in self._launches]:
-            if answer["is_all"] and id not in answer["output"]:
-                self._conclude(id)
-
-    def _hear(self, id: str, job: str, pid: int | None, exit: dict[str, Any] | None) -> None:
-        mirror = self._bridge.mirror
-        if id in self._over:
-            return
-        launch = self._launches.get(id)
-        if launch is None:
-            if mirror.is_over(job, self.name, id):
-                self._over.add(id)
-                return
-            launch = self._launches[id] = _Launch(job, mirror.end(job, self.name, id))
-        if pid is not None and launch.pid is None:
-            launch.pid = pid
-            status = Status(pid=pid, born=0, started_at=time.time(), boot_id=boot_id())
-            mirror.started(job, self.name, id, status)
-            self._bridge.say({"event": "started", "id": id, "pid": pid})
-        launch.exit = exit
-
-    def _conclude(self, id: str) -> None:
-        """It has exited, and all its output is here."""
-        launch = self._launches[id]
-        if launch.exit is None:
-            return
-        del self._launches[id]
-        self._over.add(id)
-        self._bridge.mirror.exited(launch.job, self.name, id, Exit(**launch.exit))
-        self._bridge.say({"event": "exited", "id": id, "exit": launch.exit})
+        self._following.hear(answer, have)
 
     # trouble
 
@@ -299,7 +251,7 @@ class Link:
         if actor is None:
             raise ConnectionError(self._cause)
         await self._clear(actor, grace=5.0)
-        while self._launches:  # their last words
+        while self._following:  # their last words
             await asyncio.sleep(0.05)
         self.is_over = True
         await asyncio.wait_for(actor.close.remote(), ANSWER_SECONDS)

@@ -127,7 +127,7 @@ class NodeManager:
         return ""
 
     def launch(self, launch: dict[str, Any]) -> None:
-        given = _launch_of(launch)
+        given = Launch.of(launch)
         with self._changed:
             if given.id not in self._known:
                 self._version += 1
@@ -135,7 +135,7 @@ class NodeManager:
         self._launcher.launch(given)
 
     def prepare(self, launch: dict[str, Any]) -> None:
-        self._launcher.prepare(_launch_of(launch))
+        self._launcher.prepare(Launch.of(launch))
 
     def stop(self, id: str, grace: float) -> None:
         self._launcher.stop(id, grace)
@@ -216,10 +216,6 @@ class NodeManager:
             else:
                 known.exit = event.exit
             self._changed.notify_all()
-
-
-def _launch_of(plain: dict[str, Any]) -> Launch:
-    return Launch(**{**plain, "slots": tuple(plain["slots"]), "argv": tuple(plain["argv"])})
 
 
 def slots_of(node: str, host: str, count: int, gpus: list[str] | None) -> list[Slot]:

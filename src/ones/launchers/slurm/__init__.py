@@ -2,7 +2,8 @@
 
 `allocation` runs once in each allocation and keeps an agent on every node (`srun --overlap`);
 `agent` holds a node's slots and starts workers under ones-exec; `launcher` is the controller's
-side. They meet in the state directory, which all nodes must share:
+side, where agents come in by its `door`. They meet in the state directory, which all nodes must
+share:
 
     runs/agents.json, agents.key    where agents find the controller, and how they know each other
     runs/allocations/ID.json        an allocation: its nodes, its end

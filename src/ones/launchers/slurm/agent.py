@@ -10,28 +10,23 @@ the node offers itself anew.
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import os
-import secrets
-import selectors
 import signal
-import socket
 import sys
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ones.exec import lease
-from ones.exec.lines import Connection
 from ones.launchers.api import Exited, Launch, LauncherEvent, Process, Slot, Started
-from ones.launchers.devices import cpu_slots, gpu_slots
 from ones.launchers.local import LocalLauncher
+from ones.launchers.loop import Bell, wait_for
 from ones.launchers.probe import Probe, trouble
-from ones.launchers.slurm.fence import clear_node
-from ones.launchers.slurm.shared import HERE, LOST, Shared, Timing, proof
+from ones.launchers.slurm.call import Call
+from ones.launchers.slurm.fence import clear_node, lease_file
+from ones.launchers.slurm.granted import slots_of
+from ones.launchers.slurm.shared import HERE, LOST, Shared, Timing
 
 AGAIN_SECONDS = 0.5  # between two calls
 UNFIT_SECONDS = 10.0  # the same when the node was found unfit
@@ -50,18 +45,13 @@ class Agent:
         self._slots = slots
         self._launcher = self._new_launcher()
         self._news: deque[dict[str, Any]] = deque()
-        self._line: Connection | None = None
-        self._nonce = ""
-        self._is_registered = False
+        self._call = Call(self._shared, node)
         self._dial_at = 0.0
-        self._heard = time.monotonic()
         self._checked = self._looked = 0.0
         self._forgetting: set[str] = set()
         self._stop_by: float | None = None  # workers must be gone by then
         self._is_ending = False
-        self._wake_end, self._wake = socket.socketpair()
-        for end in (self._wake_end, self._wake):
-            end.setblocking(False)
+        self._bell = Bell()
 
     def _new_launcher(self) -> LocalLauncher:
         return LocalLauncher(self._shared.root, self._slots, lease=self._lease, only=self._node)
@@ -71,7 +61,7 @@ class Agent:
         self._renew()
         self._launcher.open(self._on_launcher)
         signal.signal(signal.SIGTERM, lambda number, frame: self._told_to_go())
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._bell.cord, warn_on_full_buffer=False)
         while True:
             self._turn()
             if not self._renew():
@@ -84,35 +74,24 @@ class Agent:
                 return "left"
 
     def hang_up(self) -> None:
-        if self._line is not None:
-            self._line.close()
-        self._line, self._is_registered = None, False
+        self._call.hang_up()
 
     # one turn of the loop
 
     def _turn(self) -> None:
         now = time.monotonic()
-        if self._line is None and now >= self._dial_at:
+        if not self._call.is_up and now >= self._dial_at:
             self._dial_at = now + AGAIN_SECONDS
             self._dial()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._wake_end, selectors.EVENT_READ)
-            if self._line is not None:
-                writes = selectors.EVENT_WRITE if self._line.wants_to_write else 0
-                selector.register(self._line, selectors.EVENT_READ | writes)
-            selector.select(TICK_SECONDS if self._forgetting else self._timing.ping / 4)
-        with suppress(BlockingIOError):
-            self._wake_end.recv(4096)
-        if self._line is not None:
-            self._line.flush()
-            try:
-                for message in self._line.receive():
-                    if self._line is None:
-                        break  # we hung up: what came with the last word is not for us
-                    self._hear(message)
-            except (ValueError, KeyError, TypeError) as problem:
-                print(f"the controller said what nobody understands: {problem!r}", file=sys.stderr)
-                self.hang_up()
+        tick = TICK_SECONDS if self._forgetting else self._timing.ping / 4
+        wait_for([self._bell], self._call.lines, tick)
+        self._bell.silence()
+        try:
+            for message in self._call.receive():
+                self._hear(message)
+        except (ValueError, KeyError, TypeError) as problem:
+            print(f"the controller said what nobody understands: {problem!r}", file=sys.stderr)
+            self.hang_up()
         self._look_at_forgotten()
         if time.monotonic() - self._looked >= self._timing.ping:
             self._looked = time.monotonic()
@@ -121,15 +100,21 @@ class Agent:
 
     def _settle(self) -> None:
         """Tell what is to be told, if somebody listens; who comes later is told everything."""
-        if self._line is None or not self._is_registered:
+        if not self._call.is_registered:
             self._news.clear()
-        while self._news and self._line is not None:
-            self._line.send(self._news.popleft())
-        if self._line is not None and self._line.closed:
-            self.hang_up()
+        while self._news:
+            self._call.send(self._news.popleft())
+        self._call.end_if_closed()
 
     def _say(self, message: dict[str, Any]) -> None:
         self._news.append(message)
+
+    def _dial(self) -> None:
+        here = self._call.dial()
+        if here:
+            # other nodes reach our workers at the interface from which the controller is reached
+            self._slots = [replace(slot, host=here) for slot in self._slots]
+            self._launcher.reached_at(here)
 
     # the lease
 
@@ -139,7 +124,7 @@ class Agent:
         if now - self._checked < self._timing.ping:
             return True
         began = lease.now()
-        is_near = self._is_registered and now - self._heard < self._timing.suspect
+        is_near = self._call.is_registered and now - self._call.heard < self._timing.suspect
         self._checked = now
         try:
             if not is_near and self._shared.word(self._node) == LOST:
@@ -148,39 +133,15 @@ class Agent:
             return True  # nobody can say that we may: the lease runs on
         # from before we looked: who is stopped in between renews nothing
         lease.renew(self._lease, began + self._timing.lease)
-        if self._is_registered:
+        if self._call.is_registered:
             self._say({"event": "ping"})
-        if self._line is not None and now - self._heard > self._timing.condemn:
+        if self._call.is_up and now - self._call.heard > self._timing.condemn:
             self.hang_up()
         return True
 
-    # the line
-
-    def _dial(self) -> None:
-        address = self._shared.address()
-        for host in address.hosts if address is not None else ():
-            assert address is not None
-            try:
-                sock = socket.create_connection((host, address.port), timeout=2.0)
-            except OSError:
-                continue
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # other nodes reach our workers at the interface from which the controller is reached
-            here = str(sock.getsockname()[0])
-            self._slots = [replace(slot, host=here) for slot in self._slots]
-            self._launcher.reached_at(here)
-            self._line = Connection(sock)
-            self._heard = time.monotonic()
-            self._nonce = secrets.token_hex(16)
-            self._line.send({"node": self._node, "nonce": self._nonce})
-            return
+    # what the controller says
 
     def _hear(self, message: dict[str, Any]) -> None:
-        self._heard = time.monotonic()
-        if not self._is_registered and message.get("do") != "welcome":
-            print("whoever listens at the controller's address is not it", file=sys.stderr)
-            self.hang_up()
-            return
         match message.get("do"):
             case "welcome":
                 self._register(message)
@@ -191,7 +152,7 @@ class Agent:
             case "launch":
                 self._launch(message["launch"])
             case "prepare":
-                self._launcher.prepare(_launch_of(message["launch"]))
+                self._launcher.prepare(Launch.of(message["launch"]))
             case "stop":
                 self._launcher.stop(message["id"], message["grace"])
             case "forget":
@@ -203,28 +164,21 @@ class Agent:
                 pass  # a ping
 
     def _register(self, message: dict[str, Any]) -> None:
-        assert self._line is not None
-        key = self._shared.key()
-        if message["proof"] != proof(key, "controller", self._nonce, self._node):
-            print("whoever listens at the controller's address is not it", file=sys.stderr)
-            self.hang_up()
-            return
         probes = [Probe(*plain) for plain in message["probes"]]
-        self._line.send(
+        # from here on news are sent: what happened before is in what is said now
+        self._call.register(
+            message,
             {
-                "proof": proof(key, "agent", message["nonce"], self._node),
                 "allocation": self._allocation,
                 "ending": self._is_ending,
                 "slots": [asdict(slot) for slot in self._slots],
                 "launches": [_told(p) for p in self._launcher.running().values()],
                 "trouble": next((why for probe in probes if (why := trouble(probe))), ""),
-            }
+            },
         )
-        # from here on news are sent: what happened before is in what was just said
-        self._is_registered = True
 
     def _launch(self, plain: dict[str, Any]) -> None:
-        launch = _launch_of(plain)
+        launch = Launch.of(plain)
         if self._stop_by is not None:
             why = "its allocation ends"
             self._say({"event": "refused", "id": launch.id, "why": why})
@@ -237,8 +191,7 @@ class Agent:
             self._say({"event": "started", "id": event.id, "pid": event.pid})
         elif isinstance(event, Exited):
             self._say({"event": "exited", "id": event.id, "exit": asdict(event.exit)})
-        with suppress(BlockingIOError):
-            self._wake.send(b"x")
+        self._bell.ring()
 
     def _look_at_forgotten(self) -> None:
         if self._forgetting:
@@ -289,38 +242,6 @@ def _told(process: Process) -> dict[str, Any]:
     exit = asdict(process.exit) if process.exit is not None else None
     return {"id": process.id, "job": process.job, "slots": process.slots, "pid": process.pid,
             "exit": exit}  # fmt: skip
-
-
-def _launch_of(plain: dict[str, Any]) -> Launch:
-    return Launch(**{**plain, "slots": tuple(plain["slots"]), "argv": tuple(plain["argv"])})
-
-
-def lease_file(root: Path, node: str) -> Path:
-    """On the node itself: a shared file system that hangs must not keep a lease from ending."""
-    directory = Path(os.environ.get("TMPDIR", "/tmp"), f"ones-{os.getuid()}")
-    directory.mkdir(mode=0o700, exist_ok=True)
-    if directory.stat().st_uid != os.getuid():
-        raise PermissionError(f"{directory} belongs to somebody else")
-    name = hashlib.sha256(f"{root}\0{node}".encode()).hexdigest()[:16]
-    return directory / f"{name}.lease"
-
-
-def slots_of(node: str, gpus: list[int], cpus: int) -> list[Slot]:
-    """The GPUs that Slurm gave us here, by their names if NVML knows them; or parts of the CPUs."""
-    if not gpus:
-        return cpu_slots(node, cpus)
-    real: list[Slot] = []
-    with suppress(Exception):  # no driver: GPUs of another make, or fake ones
-        real = gpu_slots(node, lambda pid: True)
-    if len(real) == len(gpus):  # Slurm hides the others
-        return [replace(slot, index=i) for i, slot in enumerate(real)]
-    by_index = {slot.index: slot for slot in real}
-    return [
-        replace(by_index[gpu], index=i)
-        if gpu in by_index
-        else Slot(node=node, index=i, kind="gpu", name="GPU", device=str(gpu))
-        for i, gpu in enumerate(gpus)
-    ]
 
 
 def main(arguments: list[str]) -> int:

@@ -1,13 +1,26 @@
-"""Kill all that an earlier life of a node has left: its ones-exec, their workers, and theirs."""
+"""That nothing runs on a node that was given up: the lease of its workers, and how all that its
+earlier life has left is killed, its ones-exec, their workers, and theirs."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from contextlib import suppress
 from pathlib import Path
 
 from ones.exec.processes import Process, descendants, everybody, kill_all
 
 SECONDS = 10.0
+
+
+def lease_file(root: Path, node: str) -> Path:
+    """On the node itself: a shared file system that hangs must not keep a lease from ending."""
+    directory = Path(os.environ.get("TMPDIR", "/tmp"), f"ones-{os.getuid()}")
+    directory.mkdir(mode=0o700, exist_ok=True)
+    if directory.stat().st_uid != os.getuid():
+        raise PermissionError(f"{directory} belongs to somebody else")
+    name = hashlib.sha256(f"{root}\0{node}".encode()).hexdigest()[:16]
+    return directory / f"{name}.lease"
 
 
 def clear_node(root: Path, node: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ones.launchers.probe import place
 from ones.launchers.slurm.allocation import attend_in_background, current
-from ones.launchers.slurm.launcher import SlurmLauncher, SlurmOptions
+from ones.launchers.slurm.launcher import SlurmLauncher
+from ones.launchers.slurm.options import SlurmOptions
 from ones.launchers.slurm.shared import Shared, Timing
 
 #: seconds that a start waits for the nodes of its own allocation

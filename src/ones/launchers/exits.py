@@ -1,0 +1,15 @@
+"""Exits that no process has had: it never began, or nothing can run where it was."""
+
+from __future__ import annotations
+
+import time
+
+from ones.exec import Exit
+
+
+def not_started(why: str) -> Exit:
+    return Exit(code=None, at=time.time(), cause="not-started", message=why)
+
+
+def fenced(why: str) -> Exit:
+    return Exit(code=None, at=time.time(), cause="fenced", message=why)
