@@ -151,9 +151,8 @@ def deployed(
         view,
         question,
         np.array(counts, np.int32),
-        packed=packed,
-        choosy=False,
-        stay=300.0,
+        OnesSettings(placement="occurrence" if packed else "stay", switching_cost=False),
+        may_change=True,
         batch_seconds=0.0,
         speeds=Speeds("fitted"),
     )

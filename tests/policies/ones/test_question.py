@@ -176,10 +176,11 @@ def test_a_job_that_has_not_stayed_long_enough_keeps_what_it_has() -> None:
 
 
 def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> None:
-    """T/(T + delta) with T = min(300 s, what is left), delta the pause."""
+    """T/(T + delta) with T = min(300 s, what is left), delta four times the pause; who loses GPUs
+    will get others one day, and stand still again."""
     view, job = seen(gpus=16)
     job = held_by(job, 4)
-    pause, restart = job.switch_cost.rescale_seconds, job.switch_cost.restart_seconds
+    pause, restart = 4 * job.switch_cost.rescale_seconds, 4 * job.switch_cost.restart_seconds
     assert pause > 0
     assert restart > 0
     question = asked(view, job, work=1e12)
@@ -188,6 +189,8 @@ def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> Non
     assert cost[4] == pytest.approx(-rates[2] / rates[0])
     assert cost[8] == pytest.approx(-rates[3] / rates[0] * 300 / (300 + pause))
     assert cost[0] == pytest.approx(rates[2] / rates[0] * restart / (300 + restart))
+    back = rates[2] / rates[0] * pause / (300 + pause)
+    assert cost[1] == pytest.approx(-300 / (300 + pause) + back)
     assert cost[3] == cost[2]  # no use for a third
     free = asked(view, job, work=1e12, switching_cost=False).problem.cost[0]
     assert free[8] == pytest.approx(-rates[3] / rates[0])

@@ -10,7 +10,7 @@ import pytest
 
 from ones.core import Allocation, Brain, Cluster, Event, Job, JobId, NodeId, Plan
 from ones.core import events as ev
-from ones.core.plan import Rescale, Start
+from ones.core.plan import Prepare, Rescale, Start
 from ones.policies import create
 from ones.sim import Simulator
 from ones.sim.kinds import KindPhysics
@@ -217,7 +217,7 @@ def test_its_decisions_say_why_and_its_forecasts_hold_the_end_between_them() -> 
     simulator, log = play("ones", [job(f"j{i}", 20.0 * i, epochs=15) for i in range(10)], 8)
     plans = [entry for entry in log if isinstance(entry, Plan)]
     notes = [note for plan in plans for note in plan.notes.values()]
-    assert any("grows from" in note and "GPU-seconds left" in note for note in notes)
+    assert any("grows from" in note and "left on one GPU" in note for note in notes)
     forecasts = [(j, f) for plan in plans for j, f in plan.forecasts.items()]
     assert len(forecasts) > 50
     for _, forecast in forecasts:
@@ -234,4 +234,35 @@ def test_who_waits_is_told_why_once(policy: str) -> None:
     plans = [entry for entry in log if isinstance(entry, Plan)]
     waiting = [n for plan in plans for j, n in plan.notes.items() if j == "j3" and "waits" in n]
     assert len(waiting) == 1, waiting
-    assert "GPU-seconds left" in waiting[0]
+    assert "left on one GPU" in waiting[0]
+
+
+def test_an_urgent_job_that_wants_most_gpus_does_not_wait_for_those_who_have_just_changed() -> None:
+    """Who has just got or lost GPUs stays as it is for a while; an urgent job need not wait for it,
+    though on a busy cluster somebody always has."""
+    urgent = TraceJob(
+        Job(id=JobId("urgent"), submitted_at=100.0, kind=KIND, priority=3.0, min_gpus=6, epochs=3),
+        Training(kind=KIND, dataset_size=10_000, base_batch=64),
+    )
+    others = [job(f"j{i}", 12.0 * i) for i in range(15)]
+    _, log = play("ones", [*others[:9], urgent, *others[9:]], 8, least_stay=60.0)
+    started = next(
+        plan.at
+        for plan in log
+        if isinstance(plan, Plan)
+        for action in plan.actions
+        if isinstance(action, Start | Prepare) and action.job == "urgent"
+    )
+    assert started <= 110.0
+
+
+def test_what_users_declare_is_believed_where_nothing_else_ends_a_job() -> None:
+    """Two of a kind, the one ten times as long: what the short one took says nothing of it."""
+    simulator, log = play("ones", [job("long", 0.0, epochs=40), job("short", 1.0, epochs=4)], 2)
+    ended = simulator.brain.state.ended
+    end, alone = ended[JobId("long")].ended_at, ended[JobId("short")].ended_at
+    plans = [entry for entry in log if isinstance(entry, Plan)]
+    told = [plan.forecasts[JobId("long")] for plan in plans if "long" in plan.forecasts]
+    later = [f for f in told if f.eta > end or f.low > alone][len(told) // 4 :]
+    assert len(later) > 10
+    assert all(abs(forecast.eta - end) < 0.2 * (end - alone) for forecast in later)

@@ -17,9 +17,11 @@ from ones.core.job import JobId
 from ones.core.schedule import Allocation, Schedule
 from ones.core.view import JobView, View
 from ones.models.packing import Room
-from ones.models.sharing import OwnerRoom
+from ones.policies.ones.fitting import fitted, within_owners_room
+from ones.policies.ones.placing import Places
 from ones.policies.ones.question import Choices, Question
-from ones.policies.ones.spans import placed
+from ones.policies.ones.reasons import Reasons
+from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
 
 #: a change of nothing but the batch must save so many times what it costs
@@ -32,34 +34,35 @@ def deploy(
     view: View,
     question: Question,
     counts: NDArray[np.int32],
+    settings: OnesSettings,
     *,
-    packed: bool,
-    choosy: bool,
-    stay: float,
+    may_change: bool,
     batch_seconds: float,
     speeds: Speeds,
 ) -> tuple[Schedule, dict[JobId, str]]:
     """The schedule with these numbers of GPUs, and a note for each job that it changes.
 
-    `choosy` leaves a batch alone that is not worth a change of its own, which costs
-    `batch_seconds`; `stay` seconds is the next change away.
+    `may_change`: who runs may be touched, and is not only joined by others. A change of nothing
+    but the batch costs `batch_seconds`.
     """
-    sizes = _within_owners_room(view, question, counts)
-    if packed:
-        places = _pack(view, question, sizes)
+    choosy, stay = settings.switching_cost, settings.stay_seconds
+    if may_change and settings.placement == "occurrence":
+        places = _pack(view, question, within_owners_room(view, question, counts))
     elif question.problem.use_all:  # the paper's score: its cost says nothing of places
+        sizes = within_owners_room(view, question, counts)
         places = Room(view).arrange(question.staying, sizes)
     else:
-        places = placed(view, question, sizes, speeds, stay)
+        places = fitted(view, question, counts, speeds, stay=stay, again=may_change)
     edit = view.schedule.edit()
     notes: dict[JobId, str] = {}
+    reasons = Reasons(question)
     for i, job in enumerate(question.jobs):
         if job.id not in places:
             if job.wanted is not None:
                 edit.drop(job.id)
-                notes[job.id] = f"preempted: {_why(question, i)}"
+                notes[job.id] = reasons.preempted(i)
             elif not job.note.startswith(("waits", "preempted")):
-                notes[job.id] = f"waits: {_why(question, i)}"
+                notes[job.id] = reasons.waits(i)
             continue
         gpus = places[job.id]
         left = float(question.remaining[i])
@@ -68,27 +71,11 @@ def deploy(
         )
         if allocation != job.wanted:
             edit.put(job.id, allocation)
-            notes[job.id] = f"{_what(job, allocation)}: {_why(question, i)}"
+            notes[job.id] = reasons.changed(i, allocation)
     return edit.done(), notes
 
 
-def _within_owners_room(
-    view: View, question: Question, counts: NDArray[np.int32]
-) -> dict[JobId, int]:
-    """The search knows each job's room, not what an owner's jobs take together."""
-    room = OwnerRoom(view, question.jobs)
-    sizes: dict[JobId, int] = {}
-    for job, count in zip(question.jobs, counts.tolist(), strict=True):
-        for size in (count, len(question.staying[job.id]), 0):
-            if size <= count and room.take(job.job.owner, size):
-                sizes[job.id] = size
-                break
-    return sizes
-
-
-def _pack(
-    view: View, question: Question, sizes: Mapping[JobId, int]
-) -> dict[JobId, tuple[Gpu, ...]]:
+def _pack(view: View, question: Question, sizes: Mapping[JobId, int]) -> Places:
     """Reorder: workers side by side, in the order in which the jobs occur on the GPUs."""
 
     def place(gpu: Gpu) -> tuple[str, int, int]:
@@ -136,25 +123,3 @@ def allocate(
         ):
             return job.wanted
     return Allocation.even(gpus, batch, job.local_limit)
-
-
-def _what(job: JobView, allocation: Allocation) -> str:
-    gpus = f"{allocation.n_gpus} GPU" + ("s" if allocation.n_gpus > 1 else "")
-    batch = f", batch {allocation.batch}" if allocation.batch else ""
-    before = job.wanted.n_gpus if job.wanted else 0
-    if not before:
-        return f"starts on {gpus}{batch}"
-    if before == allocation.n_gpus:
-        return f"stays on {gpus}{batch}"
-    return f"{'grows' if allocation.n_gpus > before else 'shrinks'} from {before} to {gpus}{batch}"
-
-
-def _why(question: Question, i: int) -> str:
-    """Its place by remaining work, and how many compete."""
-    single = np.array([choices.rates[0] for choices in question.choices])
-    seconds = question.remaining / single
-    ahead = int((seconds < seconds[i]).sum())
-    return (
-        f"about {seconds[i]:,.0f} GPU-seconds left, {ahead} of {len(question.jobs) - 1} others"
-        f" have less, {question.problem.gpus} GPUs"
-    )

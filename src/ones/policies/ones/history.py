@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ones.core.job import JobId
+from ones.core.job import Job, JobId
 from ones.core.view import JobView
 
 Floats = NDArray[np.float64]
@@ -35,6 +35,7 @@ class Features:
     kind: str = ""
     declared_epochs: int | None = None
     usual_epochs: float | None = None  # of a job of its weight, when nothing else is known
+    sure_epochs: float | None = None  # to come: its user has said so, and nothing else ends it
 
     @property
     def epochs(self) -> float:
@@ -67,7 +68,18 @@ def features_of(view: JobView, samples: float | None = None) -> Features | None:
         accuracy=progress.accuracy,
         kind=view.job.kind,
         declared_epochs=view.job.epochs,
+        sure_epochs=sure_epochs(view.job, progress.samples / view.description.dataset_size),
     )
+
+
+def sure_epochs(job: Job, done: float = 0.0) -> float | None:
+    """What is to come of the epochs that its user has declared; None: it may end by a rule of
+    accuracy or patience, or it has done more already."""
+    rule = job.stop
+    if job.epochs is None or rule.target_accuracy is not None or rule.patience is not None:
+        return None
+    left = min(job.epochs, rule.max_epochs or job.epochs) - done
+    return left if left > 0 else None
 
 
 def epochs_of(features: Sequence[Features]) -> Floats:

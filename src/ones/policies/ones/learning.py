@@ -22,8 +22,10 @@ from ones.core.view import JobView, View
 from ones.policies.ones.batch_changes import BatchChanges
 from ones.policies.ones.cold_start import ColdStart
 from ones.policies.ones.effort import Effort
+from ones.policies.ones.history import sure_epochs
 from ones.policies.ones.limits import ArrivalRate, BatchLimits
 from ones.policies.ones.mistakes import mistakes
+from ones.policies.ones.paces import Paces
 from ones.policies.ones.progress import Features, ProgressModel, ProgressSettings, features_of
 from ones.policies.ones.question import UNKNOWN_DATASET, Knowledge, Standing
 from ones.policies.ones.refusals import Refusals
@@ -45,6 +47,7 @@ class Learned:
                 kinds=settings.kinds,
                 temper=settings.temper,
                 cold_start_epochs=settings.cold_start_epochs,
+                declared=settings.trust_declared,
             ),
             seed=seed,
         )
@@ -55,6 +58,7 @@ class Learned:
         self._arrivals = ArrivalRate()
         self._refusals = Refusals()
         self.batch_changes = BatchChanges()
+        self._paces = Paces()
         self._cold_start = ColdStart(settings.cold_start_epochs)
         self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
         self._new: set[JobId] = set()  # never deployed
@@ -93,6 +97,7 @@ class Learned:
                 self._refusals.granted(event.job)
                 self.batch_changes.made(event.job, event.pause_seconds)
             case ev.JobEnded():
+                self._paces.ended(event.job, view.now, completed=event.reason.completed)
                 self._forget(event.job, completed=event.reason.completed)
             case _:
                 pass
@@ -105,6 +110,9 @@ class Learned:
             return  # it reports without having joined
         self._progress.saw_epoch(job.id, self._features([job])[0])
         self._epoch_seconds[job.id] = self._speeds.epoch_seconds(job) or 0.0
+        seconds = self._seconds_to_go(job)
+        if seconds is not None and sure_epochs(job.job) is not None:
+            self._paces.told(job.id, view.now, seconds[0])
         if job.held is not None:
             self._last_batch[job.id] = job.held.batch
         rate = self._arrivals.at(view.now)
@@ -216,6 +224,7 @@ class Learned:
                     samples=0,
                     kind=job.job.kind,
                     declared_epochs=job.job.epochs,
+                    sure_epochs=sure_epochs(job.job),
                 )
             found.append(features)
         if self._settings.score != "flow":
@@ -229,18 +238,27 @@ class Learned:
         if self._spoke is None or self._spoke not in view.jobs:
             return {}
         job = view.job(self._spoke)
+        seconds = self._seconds_to_go(job)
+        if seconds is None:
+            return {}
+        return {job.id: Forecast(*(round(view.now + s, 3) for s in seconds))}
+
+    def _seconds_to_go(self, job: JobView) -> tuple[float, float, float] | None:
+        """At the speed that it has: in the middle, and the ends of a 90 % interval."""
         step = job.progress.step_seconds
         if job.description is None or not step or job.held is None or not job.held.batch:
-            return {}
+            return None
         features = self._features([job])[0]
         alpha, beta = self._progress.predict([features])
         middle, low, high = self._progress.forecast(features, float(alpha[0]), float(beta[0]))
         second = job.held.batch / step * self._effort.worth(job)  # (effective) samples
-        return {
-            job.id: Forecast(
-                *(round(view.now + samples / second, 3) for samples in (middle, low, high))
-            )
-        }
+        if self._is_sure(features):  # what is to come is known, but not at which speed
+            least, most = self._paces.range()
+            low, high = least * middle, most * middle
+        return middle / second, low / second, high / second
+
+    def _is_sure(self, features: Features) -> bool:
+        return self._settings.trust_declared and features.sure_epochs is not None
 
     # memory
 
@@ -260,6 +278,7 @@ class Learned:
             "arrivals": self._arrivals.save(),
             "refusals": self._refusals.save(),
             "batch_changes": self.batch_changes.save(),
+            "paces": self._paces.save(),
             "cold_start": self._cold_start.save(),
             "epoch_seconds": dict(self._epoch_seconds),
         }
@@ -279,5 +298,6 @@ class Learned:
         self._arrivals.load(saved["arrivals"])
         self._refusals.load(saved["refusals"])
         self.batch_changes.load(saved["batch_changes"])
+        self._paces.load(saved["paces"])
         self._cold_start.load(saved["cold_start"])
         self._epoch_seconds = {JobId(job): float(s) for job, s in saved["epoch_seconds"].items()}

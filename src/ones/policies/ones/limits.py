@@ -102,7 +102,7 @@ class BatchLimits:
         return view.id in self._warm
 
     def joined(self, view: JobView) -> None:
-        self._limits.setdefault(view.id, self._floor(view))
+        self._limits.setdefault(view.id, self._first(view))
 
     def stepped(self, view: JobView, steps: int) -> None:
         """It has measured itself over so many steps: warm-up is over (Start)."""
@@ -148,6 +148,15 @@ class BatchLimits:
         self._limits.pop(job, None)
         self._warm.discard(job)
         self._grown_at.pop(job, None)
+
+    def _first(self, view: JobView) -> int:
+        """What its user asked for has been tried before, as a rule."""
+        asked = view.job.requested_batch or 1
+        if not self._settings.trust_requested:
+            asked = 1
+        return max(
+            self._floor(view), min(asked, cap(view, self._settings.most_gpus, self._settings))
+        )
 
     def _floor(self, view: JobView) -> int:
         assert view.description is not None

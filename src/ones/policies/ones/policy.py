@@ -164,9 +164,8 @@ class Ones:
             view,
             question,
             counts,
-            packed=may_update and self._settings.placement == "occurrence",
-            choosy=self._settings.switching_cost,
-            stay=self._settings.stay_seconds,
+            self._settings,
+            may_change=may_update,
             batch_seconds=self._learned.batch_changes.seconds,
             speeds=self._learned.known.speeds,
         )

@@ -32,6 +32,7 @@ __all__ = ["Features", "ProgressModel", "ProgressSettings", "features_of"]
 HELD_PER_JOB = 5
 LEAST_LEFT = 0.05  # epochs: a job that should be over ends soon
 LEAST_QUANTILE = 1e-4  # of ρ, in a forecast
+SURE = 400.0  # α + β of a job whose length is known: half of it is done, to 4 percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,10 @@ class ProgressSettings:
     )
     cold_start_epochs: float = field(
         default=30.0, metadata={"help": "length of a job that declares none, at first"}
+    )
+    declared: bool = field(
+        default=True,
+        metadata={"help": "epochs that a user has declared are right, where nothing else ends it"},
     )
     blend: float = field(
         default=5.0, metadata={"help": "finished jobs that weigh as much as the cold start"}
@@ -127,7 +132,19 @@ class ProgressModel:
         beta = self._beta(rows_of(features), alpha, kinds, prior)
         known = np.array([self._lengths.knows(kind) for kind in kinds], np.bool_)
         tau = np.where(known, self._relatives.tau, self._strangers.tau)
-        return alpha * tau, beta * tau
+        return self._with_the_sure(features, alpha * tau, beta * tau)
+
+    def _with_the_sure(
+        self, features: Sequence[Features], alpha: Floats, beta: Floats
+    ) -> tuple[Floats, Floats]:
+        """A job that does the epochs its user has declared is not to be guessed."""
+        if not self._settings.declared:
+            return alpha, beta
+        sure = np.array([np.nan if f.sure_epochs is None else f.sure_epochs for f in features])
+        done = epochs_of(features)
+        scale = SURE / (done + sure)
+        known = ~np.isnan(sure)
+        return np.where(known, done * scale, alpha), np.where(known, sure * scale, beta)
 
     def _whole(self, features: Features | Lesson, furthest: float = 0.0) -> float:
         if features.declared_epochs:

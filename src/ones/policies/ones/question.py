@@ -105,11 +105,12 @@ def ask(
     least = np.array([job.job.min_gpus for job in jobs], np.int32)
     held = np.array([len(staying[job.id]) for job in jobs], np.int32)
     most = np.zeros(len(jobs), np.int32)
+    yields = _yields(jobs, held)
     choices = []
     for i, job in enumerate(jobs):
         standing = standings[job.id]
         most[i] = _most_gpus(view, job, known, standing, settings, gpus)
-        if not standing.may_shrink and 0 < held[i] <= most[i]:
+        if not standing.may_shrink and 0 < held[i] <= most[i] and not yields[i]:
             least[i] = held[i]
         choices.append(choices_of(view, job, int(most[i]), int(held[i]), known, standing, settings))
     width = int(max(most.max(), held.max(), 1)) + 1
@@ -126,12 +127,20 @@ def ask(
             most=most,
             held=held,
             new=np.array([settings.admit_new and standings[job.id].new for job in jobs], np.bool_)
-            | ((held > 0) & np.array([not standings[job.id].may_stop for job in jobs])),
+            | ((held > 0) & ~yields & ~np.array([standings[job.id].may_stop for job in jobs])),
             processed=np.array([job.run_seconds_at(view.now) for job in jobs]),
             use_all=settings.score != "flow",
             **score(view, jobs, choices, work, held, width, known, settings),
         ),
     )
+
+
+def _yields(jobs: list[JobView], held: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Who makes room at once, however short it has stayed: somebody more urgent waits."""
+    priorities = np.array([job.priority for job in jobs])
+    waiting = priorities[held == 0]
+    yields: NDArray[np.bool_] = priorities < (waiting.max() if len(waiting) else -np.inf)
+    return yields
 
 
 def movable(view: View) -> list[JobView]:
@@ -311,11 +320,14 @@ def _flow_time(
         speedup = rates / rates[0]
         value = speedup.copy()
         if settings.switching_cost and held[i]:
-            stay = np.minimum(settings.stay_seconds, middle[i] / speedup)
-            value *= stay / (stay + job.switch_cost.rescale_seconds)
             now = int(np.searchsorted(sizes, held[i]))
+            lost = settings.change_worth * job.switch_cost.rescale_seconds
+            stay = np.minimum(settings.stay_seconds, middle[i] / speedup)
+            value *= stay / (stay + lost)
+            # what is taken away is given back one day, for which it stands still again
+            value[:now] -= speedup[now] * lost / (settings.stay_seconds + lost)
             value[now] = speedup[now]
-            lost = job.switch_cost.restart_seconds
+            lost = settings.change_worth * job.switch_cost.restart_seconds
             cost[i, 0] = speedup[now] * lost / (settings.stay_seconds + lost)
         cost[i, 1:] = -_spread(sizes, value, width)
     return {"cost": cost, "extra": np.zeros_like(cost), "work": weights}

@@ -31,6 +31,9 @@ class OnesSettings:
     stay_seconds: float = field(
         default=300.0, metadata={"help": "flow: how long a job is expected to stay as it is"}
     )
+    change_worth: float = field(
+        default=4.0, metadata={"help": "flow: times what a change costs, that it must save"}
+    )
     waiting_charge: float = field(
         default=2.0,
         metadata={"help": "3: GPU-seconds that a waiting job costs, in those it would take"},
@@ -63,6 +66,10 @@ class OnesSettings:
     )
     cold_start_epochs: int = field(
         default=30, metadata={"help": "17: expected epochs when nothing is known and declared"}
+    )
+    trust_declared: bool = field(
+        default=True,
+        metadata={"help": "17: declared epochs are right where no accuracy or patience ends a job"},
     )
     prediction_error: float = field(
         default=1.0,
@@ -125,6 +132,9 @@ class OnesSettings:
     shrink_only_when_waiting: bool = field(
         default=True, metadata={"help": "31: long jobs lose batch only while somebody waits"}
     )
+    trust_requested: bool = field(
+        default=True, metadata={"help": "34: the limit starts at the batch that the user asked for"}
+    )
     warmup_steps: int = field(
         default=20, metadata={"help": "34: steps on one GPU before a job may grow"}
     )
@@ -156,8 +166,8 @@ class OnesSettings:
 
 
 _LEAST = {
-    "ageing": 0, "least_run": 0, "exploration": 1, "stay_seconds": 1, "ripening": 0,
-    "epoch_growth": 1,
+    "ageing": 0, "change_worth": 0, "least_run": 0, "exploration": 1, "stay_seconds": 1,
+    "ripening": 0, "epoch_growth": 1,
     "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
     "idle_generations": 0, "patience": 1, "spacing": 0, "thinking": 0, "least_stay": 0,
     "warmup_steps": 0, "growth": 1, "prediction_error": 1, "most_base_batches": 1,
@@ -187,6 +197,7 @@ class PaperSettings(OnesSettings):
     link: str = _choice("max", ("softplus", "max"), "14: max(Ax + b, 1)")
     kinds: bool = field(default=False, metadata={"help": "15: the five features of the footnote"})
     temper: bool = field(default=False, metadata={"help": "16: alpha is the epochs done"})
+    trust_declared: bool = field(default=False, metadata={"help": "17: only the cold start's"})
     population: int = field(default=0, metadata={"help": "26: as many as GPUs"})
     generations: int = field(default=1, metadata={"help": "26: not published"})
     placement: str = _choice(
@@ -196,5 +207,6 @@ class PaperSettings(OnesSettings):
         "epochs", ("events", "epochs"), "28: after all running jobs finished an epoch"
     )
     thinking: float = field(default=0.0, metadata={"help": "28: at every event"})
+    trust_requested: bool = field(default=False, metadata={"help": "34: at one GPU's"})
     least_run: float = field(default=0.0, metadata={"help": "28: nothing is said of it"})
     shrink_only_when_waiting: bool = field(default=False, metadata={"help": "31: always"})

@@ -27,13 +27,10 @@ MOVE_WORTH = 2.0
 AS_DEAR = 1.5
 
 
-def placed(
-    view: View, question: Question, sizes: Mapping[JobId, int], speeds: Speeds, stay: float
-) -> Places:
-    """Where jobs with these sizes go; `stay` seconds is the next change away."""
+def placed(view: View, question: Question, sizes: Mapping[JobId, int], judge: Judge) -> Places:
+    """Where jobs with these sizes go."""
     if not all(_restarts(job.switch_cost) for job in question.jobs):
         return Room(view).arrange(question.staying, sizes)
-    judge = _Judge(view, question, speeds, stay)
     close = near(view, question.staying, sizes)
     if not judge.is_spread(close):
         return close
@@ -43,31 +40,56 @@ def placed(
     return anew
 
 
-class _Judge:
+class Judge:
+    """Of the ways to place the jobs of one question; `stay` seconds is the next change away."""
+
     def __init__(self, view: View, question: Question, speeds: Speeds, stay: float) -> None:
         self._question, self._speeds, self._stay = question, speeds, stay
         self._per_node = max(1, view.cluster.width)
-        self._index = {job.id: i for i, job in enumerate(question.jobs)}
         self._weights = question.problem.work.mean(axis=0)
 
     def is_spread(self, places: Places) -> bool:
         """Is anybody on more nodes than it needs, or on a network card with others?"""
         cards = _cards(places)
-        return any(n > 1 for n in cards.values()) or any(
-            nodes_of(gpus) > -(-len(gpus) // self._per_node) for gpus in places.values()
-        )
+        return any(n > 1 for n in cards.values()) or any(map(self._is_spread, places.values()))
+
+    def _is_spread(self, gpus: tuple[Gpu, ...]) -> bool:
+        return nodes_of(gpus) > -(-len(gpus) // self._per_node)
 
     def value(self, places: Places) -> float:
+        """Of all jobs, also of those that get nothing."""
         cards = _cards(places)
-        return sum(self._value(job, gpus, cards) for job, gpus in places.items())
+        jobs = enumerate(self._question.jobs)
+        return sum(self._value(i, places.get(job.id, ()), cards) for i, job in jobs)
 
-    def _value(self, id: JobId, gpus: tuple[Gpu, ...], cards: Mapping[NodeId, int]) -> float:
-        i, size, nodes = self._index[id], len(gpus), nodes_of(gpus)
+    def cramped(self, places: Places) -> dict[int, int]:
+        """Who would do better with fewer of the GPUs that it was given, on fewer nodes: how
+        many of them, by its place in the question."""
+        cards = _cards(places)
+        smaller: dict[int, int] = {}
+        for i, job in enumerate(self._question.jobs):
+            gpus = places.get(job.id, ())
+            if not gpus or not self._is_spread(gpus):
+                continue
+            least = int(self._question.problem.least[i])
+            held = self._question.staying[job.id]
+            best = self._value(i, gpus, cards)
+            for size in self._question.choices[i].sizes.tolist():
+                if not least <= size < len(gpus):
+                    continue
+                fewer = held if size == len(held) else _fewest_nodes(gpus, size)
+                value = self._value(i, fewer, cards)
+                if value > best:
+                    best, smaller[i] = value, size
+        return smaller
+
+    def _value(self, i: int, gpus: tuple[Gpu, ...], cards: Mapping[NodeId, int]) -> float:
+        size, nodes = len(gpus), nodes_of(gpus)
         job, choices = self._question.jobs[i], self._question.choices[i]
         value = float(self._weights[i] * -self._question.problem.cost[i, size])
         if nodes > 1:
             batch = int(choices.batches[choices.at(size)])
-            sharing = max(cards[gpu.node] for gpu in gpus)
+            sharing = max(1, *(cards[gpu.node] for gpu in gpus))
             value *= self._speeds.slowdown(job, size, batch, nodes, self._per_node, sharing)
         lost = self._lost(i, gpus)
         if lost:
@@ -82,6 +104,12 @@ class _Judge:
         held = self._question.staying[job.id]
         moves = len(held) == len(gpus) and set(held) != set(gpus)
         return job.switch_cost.rescale_seconds if moves else 0.0
+
+
+def _fewest_nodes(gpus: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
+    """So many of them, from the nodes with the most."""
+    here = Counter(gpu.node for gpu in gpus)
+    return tuple(sorted(gpus, key=lambda gpu: (-here[gpu.node], gpu))[:size])
 
 
 def _restarts(cost: SwitchCost) -> bool:

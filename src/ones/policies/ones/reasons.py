@@ -1,0 +1,65 @@
+"""Why a job was started, grown, shrunk, sent away or left waiting, in the terms of the score.
+
+The score weighs what is left of a job, how much faster more GPUs make it, what a change costs
+it, and what its end is worth to those behind it. These are the words of `ones why`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ones.core.schedule import Allocation
+from ones.core.view import JobView
+from ones.policies.ones.question import Question
+
+
+class Reasons:
+    """Of one decision; what all jobs share is worked out once."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        least = np.array([choices.rates[0] for choices in question.choices])
+        self._seconds = question.remaining / least
+        # by the paper's score who has the least left comes first; by flow time who weighs most
+        by_flow = not question.problem.use_all
+        self._order = -question.problem.work.mean(axis=0) if by_flow else self._seconds
+
+    def preempted(self, i: int) -> str:
+        return f"preempted, its GPUs are worth more to others: {self._standing(i)}"
+
+    def waits(self, i: int) -> str:
+        return f"waits, GPUs are worth more to others: {self._standing(i)}"
+
+    def changed(self, i: int, allocation: Allocation) -> str:
+        job = self._question.jobs[i]
+        return f"{_what(job, allocation)}{self._effect(i, job, allocation)}: {self._standing(i)}"
+
+    def _effect(self, i: int, job: JobView, allocation: Allocation) -> str:
+        """How much faster or slower that makes it, and what the change costs."""
+        choices = self._question.choices[i]
+        if not choices.present:
+            return ""
+        times = float(choices.rates[choices.at(allocation.n_gpus)]) / choices.present
+        pace = f"{times:.1f} times as fast" if times >= 1 else f"{times:.0%} of its speed"
+        return f", {pace} for {job.switch_cost.rescale_seconds:.2g} s of standing still"
+
+    def _standing(self, i: int) -> str:
+        """What is left of it, and its place among those who compete."""
+        ahead = int((self._order < self._order[i]).sum())
+        least = int(self._question.choices[i].sizes[0])
+        on = "one GPU" if least == 1 else f"{least} GPUs"
+        return (
+            f"about {self._seconds[i]:,.0f} s left on {on}, {ahead} of"
+            f" {len(self._question.jobs) - 1} others come first, {self._question.problem.gpus} GPUs"
+        )
+
+
+def _what(job: JobView, allocation: Allocation) -> str:
+    gpus = f"{allocation.n_gpus} GPU" + ("s" if allocation.n_gpus > 1 else "")
+    batch = f", batch {allocation.batch}" if allocation.batch else ""
+    before = job.wanted.n_gpus if job.wanted else 0
+    if not before:
+        return f"starts on {gpus}{batch}"
+    if before == allocation.n_gpus:
+        return f"stays on {gpus}{batch}"
+    return f"{'grows' if allocation.n_gpus > before else 'shrinks'} from {before} to {gpus}{batch}"
