@@ -164,6 +164,23 @@ def test_a_failed_rescale_restores_what_was_held_and_frees_what_was_promised() -
     assert B in brain.state.waiting
 
 
+def test_workers_that_are_stopped_from_outside_while_a_job_grows_cost_no_try() -> None:
+    """As `ones down` without a controller does it, or the machine: nobody died."""
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = Schedule({A: on(0, 1)})
+    plan = brain.handle(ev.Woke(2.0))
+    wish.target = Schedule({})
+    brain.handle(ev.WorkerLeft(3.0, A, Generation(1), gpu(0)))
+    brain.handle(ev.WorkerLeft(3.0, A, Generation(plan.number), gpu(1)))
+    after = brain.handle(ev.RescaleFailed(3.0, A, Generation(plan.number), "stopped"))
+    assert after.actions == ()
+    assert A in brain.state.waiting
+    assert brain.state.records[A].failures == 0
+
+
 def test_reports_of_an_old_generation_are_dropped_and_counted() -> None:
     brain, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})

@@ -239,7 +239,9 @@ def _rescale_failed(tables: Tables, event: ev.RescaleFailed) -> bool:
     assert record.held is not None
     record.held = record.held.without(g for g in record.held.gpus if g not in record.occupied)
     if record.held is None:
-        losses.back_to_queue(tables, record, failed=True)
+        # all had left, for whoever loses the last one is told so: stopped from outside, or with
+        # the machine, which is no try of the job's
+        losses.back_to_queue(tables, record, failed=False)
     else:
         losses.stay(tables, record)
     return True
