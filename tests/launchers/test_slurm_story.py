@@ -250,7 +250,8 @@ def test_the_clock_ends_an_allocation_that_gets_no_signal(
     root = tmp_path / "runs"
     root.mkdir()
     events: list[LauncherEvent] = []
-    attend_in_background(root, root / "allocation.log", cpus=1, lead=55.0, timing=QUICK)
+    # 20 s for the agent to come, on a busy machine
+    attend_in_background(root, root / "allocation.log", cpus=1, lead=40.0, timing=QUICK)
     launcher = SlurmLauncher(root, SlurmOptions(timing=QUICK, patience=30.0))
     launcher.open(events.append)
     try:
