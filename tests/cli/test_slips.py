@@ -175,6 +175,31 @@ def test_a_list_of_jobs_fits_the_terminal_and_says_why(width: int) -> None:
     Console(width=width, file=told).print(job_table([], width, now=0.0))  # nobody there
 
 
+def test_leaving_a_job_that_is_followed_is_one_line(
+    here: World, ones: Ones, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ones.cli.submit.follow_job", interrupted)
+    found = ones("submit", "--follow", "--gpus", "1", "--", "sleep", "1000")
+    job = found.out.strip()
+    told = f"detached; {job} goes on. Look: ones logs -f {job}; end it: ones cancel {job}"
+    assert (found.code, found.err) == (130, f"ones: {told}\n")
+    here.wait_state(job, "running")
+    assert "  now: running, 1 GPU" in ones("why", job).out
+    assert "1 job runs, 0 wait; policy fifo" in ones("cluster").out
+    here.post(f"/api/jobs/{job}/cancel")
+    here.wait_end(job)
+
+
+def test_of_a_job_that_failed_it_says_where_to_look(here: World, ones: Ones) -> None:
+    job = here.run(["false"], gpus=1)
+    here.wait_end(job)
+    found = ones("show", job)
+    assert (found.code, found.err) == (0, f"what it printed: ones logs {job}\n")
+
+
 def test_the_script_is_found_behind_options_of_python(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import ones\nones.join\n")
     for options in (["-u"], ["-W", "ignore"], ["-X", "dev", "-uB"], ["-Wignore", "-Xdev"]):

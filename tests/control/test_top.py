@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from tests.control.world import World
 from tests.processes import wait_for
@@ -63,7 +66,8 @@ def read(terminal: int) -> bytes:
         return b""
 
 
-def test_in_a_terminal_it_is_drawn_again_until_q(world: World) -> None:
+@pytest.mark.parametrize("key", ["q", "Ctrl-C"])
+def test_in_a_terminal_it_is_drawn_again_until_it_is_left(world: World, key: str) -> None:
     process, terminal = in_terminal(world, "xterm-256color")
     seen = bytearray()
 
@@ -73,9 +77,19 @@ def test_in_a_terminal_it_is_drawn_again_until_q(world: World) -> None:
 
     wait_for(drawn_twice)
     assert process.poll() is None
-    os.write(terminal, b"q")
-    wait_for(lambda: read(terminal) is not None and process.poll() is not None)
+    if key == "q":
+        os.write(terminal, b"q")
+    else:
+        process.send_signal(signal.SIGINT)
+
+    def has_left() -> bool:
+        seen.extend(read(terminal))
+        return process.poll() is not None
+
+    wait_for(has_left)
+    seen.extend(read(terminal))
     assert process.returncode == 0
+    assert b"interrupted" not in seen
     os.close(terminal)
 
 

@@ -48,8 +48,9 @@ class Recorder:
         snapshot_number: int = 0,
         ended_written: int = 0,
         limit: Callable[[int, int], int] = tail_of_service,
+        policy: str = "",
     ) -> None:
-        self._store, self._brain, self._limit = store, brain, limit
+        self._store, self._brain, self._limit, self._policy = store, brain, limit, policy
         self.number = number  # of the last entry
         self._tail = number - snapshot_number
         self._ended = ended_written
@@ -84,7 +85,8 @@ class Recorder:
         saved = self._brain.state.snapshot(ended_before=self._ended)
         plain = encode_saved(saved)
         plain["ended"] = []
-        body = {"version": VERSION, "state": plain, "policy": self._brain.policy.save()}
+        learned = self._brain.policy.save()
+        body = {"version": VERSION, "state": plain, "policy": learned, "by": self._policy}
         rows = [
             {"position": self._ended + i, "job": o.id, "body": json.dumps(encode_saved(o))}
             for i, o in enumerate(saved.ended)
@@ -146,9 +148,19 @@ def _header(store: Store) -> Header | None:
 
 
 def recover(
-    store: Store, header: Header, policy: Policy, limit: Callable[[int, int], int] = tail_of_service
+    store: Store,
+    header: Header,
+    policy: Policy,
+    limit: Callable[[int, int], int] = tail_of_service,
+    *,
+    before: Header | None = None,
+    fresh: Callable[[], Policy] | None = None,
 ) -> tuple[Brain, Recorder]:
-    """The brain as it was, and the recorder that goes on where the log ends."""
+    """The brain as it was, and the recorder that goes on where the log ends.
+
+    `before`: of who was here last. `fresh` makes another policy: what a different one has learned,
+    or this one in another version, is of no use, and it learns anew.
+    """
     number, ended, state = 0, 0, None
     rows = store.rows(sa.select(snapshots).order_by(snapshots.c.number.desc()).limit(1))
     if rows:
@@ -164,7 +176,9 @@ def recover(
             )
         except (CodecError, KeyError, TypeError) as problem:
             raise WorldError(f"snapshot {rows[0].number} cannot be read: {problem}") from problem
-        policy.load(body["policy"])
+        learned_by = body.get("by", (before or header).policy)
+        if learned_by == header.policy:
+            policy = _taught(policy, body["policy"], fresh)
         number, ended = rows[0].number, body["ended"]
     brain = Brain(
         header.cluster,
@@ -186,5 +200,18 @@ def recover(
         snapshot_number=number,
         ended_written=ended,
         limit=limit,
+        policy=header.policy,
     )
     return brain, recorder
+
+
+def _taught(policy: Policy, saved: Any, fresh: Callable[[], Policy] | None) -> Policy:  # noqa: ANN401
+    try:
+        policy.load(saved)
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        if fresh is None:
+            raise
+        what = f"{type(problem).__name__}: {problem}"
+        print(f"what was learned cannot be read ({what}): the policy learns anew", flush=True)
+        return fresh()
+    return policy

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ones.control.accounts import Accounts, User
@@ -86,7 +87,8 @@ class Service:
     def start(self, url: str) -> None:
         """`url`: where workers reach us."""
         options = self._options
-        policy = create(options.policy, seed=options.seed, **options.settings)
+        fresh = partial(create, options.policy, seed=options.seed, **options.settings)
+        policy = fresh()  # refuses what cannot be, before anything is written
         wanted = Header(
             version=VERSION,
             software=SOFTWARE,
@@ -98,7 +100,7 @@ class Service:
             mechanism=options.mechanism,
         )
         header = begin(self.store, wanted)
-        self.brain, self.recorder = recover(self.store, wanted, policy)
+        self.brain, self.recorder = recover(self.store, wanted, policy, before=header, fresh=fresh)
         if header != wanted:
             change_header(self.store, wanted)
         self.clock = options.clock(self.brain.state.now)

@@ -77,9 +77,9 @@ class Drl:
             case ev.JobSubmitted():
                 self._kinds[event.job.id] = kind_of(event.job)
             case ev.JobDescribed() | ev.MemoryLimitLearned():
-                self._book.learn_limit(self._kinds[event.job], event.max_local_batch)
+                self._book.learn_limit(self._kind(event.job, view), event.max_local_batch)
             case ev.ThroughputMeasured():
-                kind, speed = self._kinds[event.job], event.step_seconds
+                kind, speed = self._kind(event.job, view), event.step_seconds
                 self._book.learn_speed(kind, event.configuration, speed, event.steps)
             case ev.EpochFinished():
                 told = view.job(event.job)
@@ -94,7 +94,15 @@ class Drl:
             if window is not None:
                 self._tuner.decided(window.look, chosen)
 
+    def _kind(self, job: JobId, view: View) -> str:
+        """Also of one that was here before this policy."""
+        if job not in self._kinds:
+            self._kinds[job] = kind_of(view.job(job).job)
+        return self._kinds[job]
+
     def _learn_end(self, event: ev.JobEnded) -> None:
+        if event.job not in self._kinds:
+            return
         kind = self._kinds.pop(event.job)
         batch, samples = self._done.pop(event.job, (0, 0))
         if is_nameless(kind):

@@ -1,0 +1,101 @@
+"""After a restart another policy decides, or the same in a version that cannot read what the
+last one had learned: it learns anew, and the service starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ones.control.recorder import begin, recover
+from ones.control.store import Store
+from ones.core import Generation, Job, JobId, Policy
+from ones.core import events as ev
+from ones.core.cluster import NodeId
+from ones.core.job import SwitchCost
+from ones.policies import create
+from ones.runlog import VERSION, Header
+
+A = JobId("a")
+
+
+def header(policy: str) -> Header:
+    return Header(
+        version=VERSION, software="0", policy=policy, seed=0, settings={}, nodes=(),
+        switch_cost=SwitchCost(),
+    )  # fmt: skip
+
+
+def epoch(number: int) -> ev.Event:
+    return ev.EpochFinished(
+        at=2.0 + number, job=A, generation=Generation(1), epoch=number, samples=640, steps=10,
+        loss=1 / number, accuracy=0.5, step_seconds=0.1,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """With a job, and a snapshot by `equi` after almost every event."""
+    store = Store(f"sqlite:///{tmp_path / 'ones.db'}")
+    begin(store, header("equi"))
+    brain, record = recover(store, header("equi"), create("equi"), lambda jobs, workers: 1)
+    described = ev.JobDescribed(
+        at=2.0, job=A, generation=Generation(1), dataset_size=640, base_batch=64
+    )
+    for event in (
+        ev.NodeUp(0.0, NodeId("n"), 1),
+        ev.JobSubmitted(1.0, Job(id=A, submitted_at=1.0, max_gpus=1)),
+        described,
+        epoch(1),
+        epoch(2),
+        epoch(3),
+    ):
+        record(event)
+        plan = brain.handle(event)
+        if not plan.says_nothing:
+            record(plan)
+        for action in plan.actions:
+            ready = ev.WorkerReady(event.at, A, Generation(1), action.allocation.gpus[0])  # type: ignore[union-attr]
+            record(ready)
+            brain.handle(ready)
+    store.flush()
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("policy", ["equi", "ones", "pollux", "sia", "drl", "optimus", "fifo"])
+def test_another_policy_goes_on_with_the_jobs_that_are_there(store: Store, policy: str) -> None:
+    brain, record = recover(
+        store, header(policy), create(policy), lambda jobs, workers: 1, before=header("equi")
+    )
+    assert brain.state.records[A].epochs == 3
+    if policy == "equi":
+        assert brain.policy.save()["epoch_batch"] == {A: 64}
+    for event in (epoch(4), epoch(5)):
+        record(event)
+        assert brain.handle(event).actions == ()
+    store.flush()
+    # its own snapshot now says whose it is, whatever the header was
+    again, _ = recover(store, header(policy), create(policy), before=header("equi"))
+    assert again.policy.save() == brain.policy.save()
+    recover(store, header("equi"), create("equi"), before=header("equi"))
+
+
+def test_what_another_version_has_learned_is_let_go(
+    store: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Newer(type(create("equi"))):  # type: ignore[misc]
+        def load(self, saved: Mapping[str, Any]) -> None:
+            raise KeyError("paces")
+
+    def fresh() -> Policy:
+        return create("equi")
+
+    with pytest.raises(KeyError):
+        recover(store, header("equi"), Newer())
+    brain, _ = recover(store, header("equi"), Newer(), fresh=fresh)
+    assert brain.state.records[A].epochs == 3
+    assert type(brain.policy) is type(fresh())
+    assert "cannot be read (KeyError: 'paces')" in capfd.readouterr().out
