@@ -20,8 +20,9 @@ from ones.sim.altered import factors_of
 OURS = "ones"
 RIVALS = (OURS, "equi", "sia")
 BOTH = ("elastic", "checkpoint")  # the same price for everybody
-#: values of `ageing`; 2 is what `ones` has
-AGEING = (0.0, 0.5, 1.0, 4.0, 8.0)
+#: values of `ageing`, and the one that `ones` has
+DEFAULT_AGEING = 8.0
+AGEING = (0.0, 1.0, 2.0, 4.0, 16.0)
 PREDICTION_ERRORS = (2, 4)
 WORLDS = ("noise=0.3", "noise=3", "network=0.3", "rescale=10")
 
@@ -205,8 +206,8 @@ def _trace(depth: Depth, path: Path) -> Sweep:
 
 def _frontier(depth: Depth) -> Sweep:
     labels = {age: f"{OURS}:ageing-{age:g}" for age in AGEING}
-    before = [label for age, label in labels.items() if age < 2.0]
-    after = [label for age, label in labels.items() if age > 2.0]
+    before = [label for age, label in labels.items() if age < DEFAULT_AGEING]
+    after = [label for age, label in labels.items() if age > DEFAULT_AGEING]
     part = replace(
         _usual(depth),
         policies=(*before, OURS, *after, "equi", "sia"),
@@ -216,7 +217,8 @@ def _frontier(depth: Depth) -> Sweep:
     return Sweep(
         name="frontier",
         title="Fairness: the mean against the slowest",
-        question="The setting `ageing` moves `ones` along a line; its default is 2.",
+        question="The setting `ageing` moves `ones` along a line;"
+        f" its default is {DEFAULT_AGEING:g}.",
         parts=[part],
     )
 

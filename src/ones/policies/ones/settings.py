@@ -25,7 +25,7 @@ class OnesSettings:
         "3: flow time, in which waiting jobs count; or remaining GPU time as printed",
     )
     ageing: float = field(
-        default=2.0,
+        default=8.0,
         metadata={"help": "flow: how much age counts; more serves the slowest, less the mean"},
     )
     stay_seconds: float = field(
