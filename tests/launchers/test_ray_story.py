@@ -41,10 +41,12 @@ TRAINED, PACED = 20, 34  # epochs
 def cluster(tmp_path: Path) -> Iterator[RayCluster]:
     cluster = RayCluster(tmp_path / "ray")
     cluster.start()
-    for name in ("n1", "n2"):
-        cluster.do("add", name, "--slots", "2")
-    yield cluster
-    cluster.stop()
+    try:
+        for name in ("n1", "n2"):
+            cluster.do("add", name, "--slots", "2")
+        yield cluster
+    finally:  # also of one whose nodes do not come
+        cluster.stop()
 
 
 @pytest.fixture
