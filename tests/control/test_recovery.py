@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from ones.control.clock import Clock
+from ones.control.launching import stop_jobs
 from ones.core import Brain, Plan
 from ones.core import events as ev
 from ones.core.cluster import Cluster
@@ -264,3 +265,20 @@ def test_the_command_line_starts_and_stops_it(tmp_path: Path) -> None:
         down = ones("down")
     assert down.returncode == 0
     assert not alive_below(tmp_path)
+
+
+def test_a_start_that_was_stopped_beside_the_controller_is_begun_again_at_no_cost(
+    make_world: Callable[..., World],
+) -> None:
+    """`ones down` after the controller was killed."""
+    world = make_world(slots=1)
+    job = world.run(["sleep", "1000"])  # it may join any moment, for all we know
+    wait_for(lambda: [process["alive"] for process in world.launches(job)] == [True])
+    assert world.job(job)["state"] == "starting"
+    world.kill()
+    stop_jobs(world.dir)
+    world.up()
+    wait_for(lambda: [process["alive"] for process in world.launches(job)] == [False, True])
+    assert world.job(job)["failures"] == 0
+    world.post(f"/api/jobs/{job}/cancel")
+    world.wait_end(job)

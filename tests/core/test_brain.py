@@ -181,6 +181,19 @@ def test_workers_that_are_stopped_from_outside_while_a_job_grows_cost_no_try() -
     assert brain.state.records[A].failures == 0
 
 
+def test_workers_that_are_stopped_from_outside_while_a_job_starts_cost_no_try() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    wish.target = Schedule({})
+    brain.handle(ev.WorkerLeft(1.0, A, Generation(1), gpu(1)))
+    failed = ev.RescaleFailed(1.0, A, Generation(1), "stopped", harmless=True)
+    assert brain.handle(failed).actions == (Stop(A),)  # half of it is of no use
+    brain.handle(ev.WorkerLeft(2.0, A, Generation(1), gpu(0)))
+    assert A in brain.state.waiting
+    assert brain.state.records[A].failures == 0
+
+
 def test_reports_of_an_old_generation_are_dropped_and_counted() -> None:
     brain, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})

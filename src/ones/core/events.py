@@ -148,6 +148,7 @@ class RescaleFailed:
     job: JobId
     generation: Generation
     reason: str = ""
+    harmless: bool = False  # of a start: stopped from outside, which costs the job no try
 
 
 @dataclass(frozen=True, slots=True)

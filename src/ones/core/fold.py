@@ -230,7 +230,8 @@ def _rescale_failed(tables: Tables, event: ev.RescaleFailed) -> bool:
     if order is None or order.plan != event.generation.plan or order.kind is OrderKind.STOP:
         return tables.drop("duplicate")
     if order.kind is OrderKind.START:
-        losses.abandon_start(tables, record, failed=True, why=f"its start failed: {event.reason}")
+        why = f"its start failed: {event.reason}"
+        losses.abandon_start(tables, record, failed=not event.harmless, why=why)
         return True
     record.in_flight = None
     if record.goal != order.allocation:  # a second stroke was prepared

@@ -53,6 +53,7 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
     if (told and exit.clean) or exit.cause in ("stopped", "reboot", "fenced"):
         _left(floor, job, worker)
         _give_up_what_needs_it(floor, job, worker, exit.told())
+        _give_up_a_start(floor, job, worker, exit.told())
     elif exit.clean or worker.done:
         _left_quietly(floor, job, worker)
     else:
@@ -86,6 +87,15 @@ def _give_up_what_needs_it(floor: Floor, job: LiveJob, worker: LiveWorker, reaso
         return
     if worker.plan == order.plan:  # a newcomer, and nobody has been told of it yet
         give_up_rescale(floor, job, f"worker {worker.name} died: {reason}")
+
+
+def _give_up_a_start(floor: Floor, job: LiveJob, worker: LiveWorker, reason: str) -> None:
+    """Its workers were stopped by somebody beside us before all had come."""
+    order = job.pending
+    if order is not None and order.kind is Kind.START and worker.plan == order.plan:
+        job.pending = None
+        failed = ev.RescaleFailed(NOW, job.id, Generation(order.plan), reason, harmless=True)
+        floor.say(failed)
 
 
 def done(floor: Floor, job: LiveJob, worker: LiveWorker) -> bool:
