@@ -8,7 +8,9 @@ Without seeds, the gap is that of the best member to the exact division of the s
 With seeds it is 0 by construction. What counts then is what the exact division does not
 see: candidates are laid out on real GPUs, and each job's speed is that of the nodes it
 really spans. `added_percent` is how much more the deployed candidate is worth so than the
-exact one, `could_add_percent` how much the best of all members would be.
+exact one, `could_add_percent` how much the best of all members would be, `fitted_percent`
+what is gained by choosing sizes again that lie badly, and `deployed_percent` what the policy
+deploys: the same, from the best of some members.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ from ones.core.view import View
 from ones.lab.bench import alone, peak_mb
 from ones.lab.bench_search import anneal, gap_percent, start_up
 from ones.models.allocation import greedy
-from ones.models.packing import Room
+from ones.policies.ones.fitting import fitted, within_owners_room
 from ones.policies.ones.policy import Ones
 from ones.policies.ones.problem import Problem, optimum
 from ones.policies.ones.question import Question
 from ones.policies.ones.search import Search
+from ones.policies.ones.spans import Judge, placed
 from ones.policies.pollux.search import divide
 from ones.sim import Simulator
 from ones.workload import generate
@@ -60,6 +63,8 @@ class Seen:
     same: list[bool] = field(default_factory=list)  # the exact division was deployed
     added: list[float] = field(default_factory=list)
     could_add: list[float] = field(default_factory=list)
+    fitted: list[float] = field(default_factory=list)
+    evolved: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)  # of a generation, ms
 
 
@@ -89,33 +94,24 @@ class _Watched(Ones):
         self.seen.problems.append(problem)
         self.seen.gaps.append(gap_percent(problem, found, best))
         self.seen.same.append(bool((found == best).all()))
-        seed = self._real_worth(view, question, best)
+        speeds, stay = self._learned.known.speeds, self._settings.stay_seconds
+        judge = Judge(view, question, speeds, stay)
+
+        def worth(counts: NDArray[np.int32]) -> float:
+            sizes = within_owners_room(view, question, question.rounded(counts))
+            return judge.value(placed(view, question, sizes, judge))
+
+        seed = worth(best)
         members = (
             _counts(jobs, counts, len(problem.keys)) for jobs, counts in search.save()["members"]
         )
-        top = max(self._real_worth(view, question, member) for member in members)
-        self.seen.added.append(_more(self._real_worth(view, question, found), seed))
-        self.seen.could_add.append(_more(top, seed))
-
-    def _real_worth(self, view: View, question: Question, counts: NDArray[np.int32]) -> float:
-        """The score with everybody on real GPUs: who spans more nodes than needed is slower."""
-        problem = question.problem
-        counts = question.rounded(counts)
-        sizes = {job.id: int(n) for job, n in zip(question.jobs, counts, strict=True)}
-        places = Room(view).arrange(question.staying, sizes)
-        weights = problem.work.mean(axis=0)
-        worth = 0.0
-        for i, job in enumerate(question.jobs):
-            value = -weights[i] * problem.cost[i, counts[i]] - problem.extra[i, counts[i]]
-            if job.id in places and value > 0:
-                choices = question.choices[i]
-                batch = int(choices.batches[choices.at(int(counts[i]))])
-                nodes = len({gpu.node for gpu in places[job.id]})
-                value *= self._learned.known.speeds.slowdown(
-                    job, int(counts[i]), batch, nodes, max(1, view.cluster.width)
-                )
-            worth += value
-        return float(worth)
+        self.seen.added.append(_more(worth(found), seed))
+        self.seen.could_add.append(_more(max(map(worth, members)), seed))
+        again = fitted(view, question, [question.rounded(found)], speeds, stay=stay, again=True)
+        ranked = list(map(question.rounded, search.ranked(problem, self._settings.candidates)))
+        evolved = fitted(view, question, ranked, speeds, stay=stay, again=True)
+        self.seen.evolved.append(_more(judge.value(evolved), seed))
+        self.seen.fitted.append(_more(judge.value(again), seed))
 
 
 def bench_states(
@@ -154,6 +150,8 @@ def bench_state(gpus: int, jobs: int, gap: float, seeded: bool) -> dict[str, Any
         "exact_was_deployed_percent": round(100 * float(np.mean(seen.same)), 1),
         "added_percent": round(float(np.mean(seen.added)), 4),
         "could_add_percent": round(float(np.mean(seen.could_add)), 4),
+        "fitted_percent": round(float(np.mean(seen.fitted)), 4),
+        "deployed_percent": round(float(np.mean(seen.evolved)), 4),
         "startup_seconds": started,
         "peak_mb": peak_mb(),
     }

@@ -150,7 +150,7 @@ def deployed(
     return deploy(
         view,
         question,
-        np.array(counts, np.int32),
+        [np.array(counts, np.int32)],
         OnesSettings(placement="occurrence" if packed else "stay", switching_cost=False),
         may_change=True,
         batch_seconds=0.0,

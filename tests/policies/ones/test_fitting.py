@@ -17,6 +17,7 @@ from ones.policies.ones.placing import Places, nodes_of
 from ones.policies.ones.problem import optimum
 from ones.policies.ones.question import Knowledge, Question, Standing, ask
 from ones.policies.ones.settings import OnesSettings
+from ones.policies.ones.spans import Judge, placed
 from ones.policies.ones.speeds import Speeds
 from tests.policies.ones.test_placing import PER_NODE, Held, check, moments, view_of
 
@@ -60,8 +61,14 @@ def question_of(
 
 
 def places_of(view: View, question: Question, speeds: Speeds, *, again: bool) -> Places:
-    counts = question.rounded(optimum(question.problem))
-    return fitted(view, question, counts, speeds, stay=300.0, again=again)
+    return fitted(
+        view,
+        question,
+        [question.rounded(optimum(question.problem))],
+        speeds,
+        stay=300.0,
+        again=again,
+    )
 
 
 def crowded(between_nodes: float, *, again: bool) -> tuple[Gpu, ...]:
@@ -89,6 +96,28 @@ def test_four_on_two_nodes_that_are_slower_than_two_on_one_are_not_taken() -> No
 
 def test_four_on_two_nodes_are_taken_where_the_network_is_fast() -> None:
     assert len(crowded(0.001, again=True)) == 4
+
+
+def test_of_several_divisions_the_one_that_lies_best_is_taken() -> None:
+    """Two jobs on two nodes, the second of them on both: others lie better."""
+    a, b = JobId("a"), JobId("b")
+    first, second = Cluster.of(8, PER_NODE).nodes
+    held: Held = {
+        a: tuple(Gpu(first, index) for index in range(3)),
+        b: (Gpu(first, 3), *(Gpu(second, index) for index in range(3))),
+    }
+    view = view_of(held, 2)
+    question, speeds = question_of(view, jobs_of(view, 1.0), {a: MOVES, b: MOVES})
+    judge = Judge(view, question, speeds, 300.0)
+
+    candidates = [np.array(counts, np.int32) for counts in ([3, 4], [2, 3], [4, 4])]
+    places = fitted(view, question, candidates, speeds, stay=300.0, again=True)
+    alone = [
+        judge.value(placed(view, question, {a: int(counts[0]), b: int(counts[1])}, judge))
+        for counts in candidates
+    ]
+    assert alone[0] < max(alone)
+    assert judge.value(places) >= max(alone)
 
 
 @given(moments())

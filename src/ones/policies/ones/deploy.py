@@ -6,7 +6,7 @@ in the order of their occurrence instead (`placement="occurrence"`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -33,26 +33,27 @@ LARGER_BATCH_GAIN, SMALLER_BATCH_GAIN = 0.05, 0.25
 def deploy(
     view: View,
     question: Question,
-    counts: NDArray[np.int32],
+    candidates: Sequence[NDArray[np.int32]],
     settings: OnesSettings,
     *,
     may_change: bool,
     batch_seconds: float,
     speeds: Speeds,
 ) -> tuple[Schedule, dict[JobId, str]]:
-    """The schedule with these numbers of GPUs, and a note for each job that it changes.
+    """The schedule with the best of these numbers of GPUs, or with better ones, and a note for
+    each job that it changes. The first candidate has the best score if places do not count.
 
     `may_change`: who runs may be touched, and is not only joined by others. A change of nothing
     but the batch costs `batch_seconds`.
     """
     choosy, stay = settings.switching_cost, settings.stay_seconds
     if may_change and settings.placement == "occurrence":
-        places = _pack(view, question, within_owners_room(view, question, counts))
+        places = _pack(view, question, within_owners_room(view, question, candidates[0]))
     elif question.problem.use_all:  # the paper's score: its cost says nothing of places
-        sizes = within_owners_room(view, question, counts)
+        sizes = within_owners_room(view, question, candidates[0])
         places = Room(view).arrange(question.staying, sizes)
     else:
-        places = fitted(view, question, counts, speeds, stay=stay, again=may_change)
+        places = fitted(view, question, candidates, speeds, stay=stay, again=may_change)
     edit = view.schedule.edit()
     notes: dict[JobId, str] = {}
     reasons = Reasons(question)

@@ -8,8 +8,8 @@ by real places is taken.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,35 +25,45 @@ from ones.policies.ones.speeds import Speeds
 
 #: so often sizes are chosen again
 ROUNDS = 4
+#: jobs, of all candidates together: to place them takes time
+MOST_PLACED = 1024
 
 
 def fitted(
     view: View,
     question: Question,
-    counts: NDArray[np.int32],
+    candidates: Sequence[NDArray[np.int32]],
     speeds: Speeds,
     *,
     stay: float,
     again: bool,
 ) -> Places:
-    """Places for these numbers, or, `again`, for better ones."""
+    """Places for one of these divisions, or, `again`, for a better one."""
     judge = Judge(view, question, speeds, stay)
-    best = placed(view, question, within_owners_room(view, question, counts), judge)
-    if not again or len(view.cluster.nodes) > MOST_NODES:
+
+    def placed_as(counts: NDArray[np.int32]) -> Places:
+        sizes = within_owners_room(view, question, counts)
+        return placed(view, question, sizes, judge)
+
+    best = placed_as(candidates[0])
+    if not again or len(view.cluster.nodes) > MOST_NODES or not judge.is_spread(best):
         return best
+    several = max(1, MOST_PLACED // len(question.jobs))
+    found = [best, *map(placed_as, candidates[1:several])]
+    values = [judge.value(places) for places in found]
     most = question.problem.most.copy()
-    places, highest = best, -inf
+    best = found[int(np.argmax(values))]
+    places, highest = best, max(values)
     for _ in range(ROUNDS):
         smaller = judge.cramped(places)
         if not smaller:
             break
-        highest = max(highest, judge.value(best))
         for i, size in smaller.items():
             most[i] = min(most[i], size)
-        counts = question.rounded(optimum(replace(question.problem, most=most)))
-        places = placed(view, question, within_owners_room(view, question, counts), judge)
-        if judge.value(places) > highest:
-            best = places
+        places = placed_as(question.rounded(optimum(replace(question.problem, most=most))))
+        value = judge.value(places)
+        if value > highest:
+            best, highest = places, value
     return best
 
 

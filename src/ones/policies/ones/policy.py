@@ -157,13 +157,14 @@ class Ones:
             if self._evolved != self._seen:  # deciding must not change what was learned
                 search = self._twin(search)
                 self._pose(search, question)
-            counts = question.rounded(search.best(question.problem))
+            ranked = search.ranked(question.problem, self._settings.candidates)
+            candidates = [question.rounded(counts) for counts in ranked]
         else:
-            counts = _only_starts(question)
+            candidates = [_only_starts(question)]
         schedule, notes = deploy(
             view,
             question,
-            counts,
+            candidates,
             self._settings,
             may_change=may_update,
             batch_seconds=self._learned.batch_changes.seconds,

@@ -145,6 +145,10 @@ class Search:
 
     def best(self, problem: Problem) -> Ints:
         """GPUs of each job in the best member."""
+        return self.ranked(problem, 1)[0]
+
+    def ranked(self, problem: Problem, most: int) -> list[Ints]:
+        """GPUs of each job in the best members, the very best first."""
         rows = self._ready(problem)
         # without the tables of the operators, which cost more than this for fresh draws
         jobs, counts, length = (field[: self._size] for field in rows)
@@ -154,7 +158,8 @@ class Search:
         idle = problem.usable - counts.sum(axis=1)
         if idle.any():
             ranks += problem.idle_charge() * idle
-        return genome.counts_of(rows, int(np.argmin(ranks)), len(problem.keys))
+        order = np.argsort(ranks, kind="stable")[:most].tolist()
+        return [genome.counts_of(rows, row, len(problem.keys)) for row in order]
 
     def add(self, counts: Ints, problem: Problem) -> None:
         """Put a member in, repaired, in the place of the worst."""

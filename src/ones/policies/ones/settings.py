@@ -97,6 +97,9 @@ class OnesSettings:
     idle_generations: int = field(
         default=1, metadata={"help": "26: generations a second between events"}
     )
+    candidates: int = field(
+        default=16, metadata={"help": "27: members of the population that are placed, to compare"}
+    )
     patience: int = field(
         default=20, metadata={"help": "generations without improvement that end the search"}
     )
@@ -171,7 +174,7 @@ _LEAST = {
     "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
     "idle_generations": 0, "patience": 1, "spacing": 0, "thinking": 0, "least_stay": 0,
     "warmup_steps": 0, "growth": 1, "prediction_error": 1, "most_base_batches": 1,
-    "least_steps": 1, "most_gpus": 1,
+    "least_steps": 1, "most_gpus": 1, "candidates": 1,
 }  # fmt: skip
 
 
@@ -200,6 +203,7 @@ class PaperSettings(OnesSettings):
     trust_declared: bool = field(default=False, metadata={"help": "17: only the cold start's"})
     population: int = field(default=0, metadata={"help": "26: as many as GPUs"})
     generations: int = field(default=1, metadata={"help": "26: not published"})
+    candidates: int = field(default=1, metadata={"help": "27: the best one"})
     placement: str = _choice(
         "occurrence", ("stay", "occurrence"), "27: packed in the order of occurrence"
     )
