@@ -237,7 +237,7 @@ def test_the_command_line_starts_and_stops_it(tmp_path: Path) -> None:
     assert "/login?code=" in up.stdout
     try:
         again = ones("up", "--slots", "2", "--port", "0")
-        assert again.returncode == 1
+        assert again.returncode == 2
         assert "another controller is running here" in again.stderr
         (tmp_path / "train.py").write_text("print('hello')\nraise SystemExit(4)\n")
         run = ones("submit", "--wait", "--", sys.executable, "train.py")

@@ -25,12 +25,12 @@ class Hall:
         #: (who heard it, of whom)
         self.gone: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self.workers: list[RollCall] = []
+        # in a thread from the beginning: tests with a browser leave a loop running in this one
         self._loop = asyncio.new_event_loop()
-        self._server = self._loop.run_until_complete(
-            asyncio.start_server(self.rules.serve, "127.0.0.1", 0)
-        )
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
+        opening = asyncio.start_server(self.rules.serve, "127.0.0.1", 0)
+        self._server = asyncio.run_coroutine_threadsafe(opening, self._loop).result()
 
     def enter(self, name: str, *groups: tuple[int, int]) -> RollCall:
         port = self._server.sockets[0].getsockname()[1]

@@ -112,6 +112,11 @@ class Place:
     def ends_at_once(self) -> bool:
         return self.end is not None and not self.ends_well
 
+    @property
+    def must_go(self) -> bool:
+        """Whoever has nothing to lose does so at once, lest it begin anew what others ended."""
+        return self.end is not None or self.must_save_and_leave or self.is_terminated
+
     def entering(self, now: bool) -> None:
         with self.upcoming.changed:
             self.is_entering = now
@@ -134,7 +139,7 @@ class Place:
         """A newcomer's first order; it stays on the CPU until its group is connected."""
         with self.upcoming.changed:
             while self.upcoming.plan is None:
-                if self.end is not None or self.must_save_and_leave or self.is_terminated:
+                if self.must_go:
                     break
                 self.upcoming.changed.wait(1.0)
             else:
@@ -228,9 +233,9 @@ class Place:
 
     def terminate(self, *_: object) -> None:
         """SIGTERM."""
+        self.is_terminated = True  # first: an exit that is raised in a destructor is swallowed
         if self.formation is None or not self.replica.has_state:
             sys.exit(TERMINATED)
-        self.is_terminated = True
 
     # in the threads of agent and roll call
 

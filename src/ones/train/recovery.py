@@ -28,7 +28,7 @@ def reform(place: Place, since: float) -> bool:
         answer = calls.reform(formation.plan, formation.incarnation, formation.workers, place.mark)
         if calls.expelled:
             place.exit_quietly("the others went on without it")
-        if place.ends_at_once:
+        if place.ends_at_once or (place.must_go and not place.replica.has_state):
             place.leave()
         if answer is None:  # the store died and another is on its way, or an order came
             if place.upcoming.is_there and not place.replica.has_state:
