@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,19 @@ class Elastic:
         watch.join()
         assert outcome.done, f"{outcome}\n{self.output()}"
         return outcome
+
+    def comes_after(self, phase: int, *, steps: int) -> None:
+        """A phase is due so many steps after the one before it is in force, whenever that is."""
+        schedule = list(self.run._schedule)
+        before, this = schedule[phase - 1], schedule[phase]
+
+        def said(text: str) -> None:
+            switched = re.match(rf"step (\d+): \d+ -> {before.workers} workers", text)
+            if switched:
+                schedule[phase] = replace(this, step=int(switched[1]) + steps)
+                self.run._schedule = tuple(schedule)
+
+        self.run._say = said
 
     def _watch(self, over: threading.Event) -> None:
         """Where the job's store listens: it may be replaced on the way."""
