@@ -105,8 +105,10 @@ def test_work_from_other_threads_wakes_and_is_done_in_order(todo: Todo) -> None:
 
 
 def test_work_for_a_thread_that_has_ended_is_no_error(todo: Todo) -> None:
+    done: list[int] = []
     todo.close()
-    todo.later(lambda: None)
+    todo.later(lambda: done.append(1))
+    assert done == []
 
 
 def test_more_rings_than_the_bell_holds_are_one(todo: Todo) -> None:
@@ -154,5 +156,6 @@ def test_a_job_none_of_whose_launches_began_is_forgotten(tmp_path: Path) -> None
         launcher.launch(launch("1-a"))  # on a slot that is not here
         launcher.forget("j")
         processes.wait_for(lambda: not launcher.running())
+        assert launcher.history("j") == []
     finally:
         launcher.close(kill=True)

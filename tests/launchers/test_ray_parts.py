@@ -83,6 +83,7 @@ def test_a_waiting_poll_ends_with_the_news(node: Node) -> None:
         version = answer["version"]
         if answer["launches"]["1-a"][2] is not None:
             break
+    assert answer["launches"]["1-a"][2]["code"] == 0
 
 
 def test_a_launch_is_prepared_on_its_node(node: Node) -> None:

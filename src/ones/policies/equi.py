@@ -27,6 +27,7 @@ from ones.core.schedule import Allocation
 from ones.core.view import JobView, View
 from ones.models.goodput import Goodput
 from ones.models.packing import Room
+from ones.models.patience import doubling
 from ones.models.sharing import Claim, OwnerRoom, equal_shares
 
 #: seconds that a job is left as it is after a change of it failed; twice as many each time
@@ -70,7 +71,10 @@ class Equi:
         elif isinstance(event, RescaleFailed):
             if event.job in view.jobs and view.job(event.job).wanted is not None:  # it goes on
                 times = self._rests.get(event.job, (0.0, 0))[1] + 1
-                self._rests[event.job] = (view.now + _rest(times), times)
+                self._rests[event.job] = (
+                    view.now + doubling(FIRST_REST, LONGEST_REST, times),
+                    times,
+                )
         elif isinstance(event, Rescaled):
             if view.now >= self._rests.get(event.job, (inf, 0))[0]:  # the next try went well
                 del self._rests[event.job]
@@ -112,7 +116,7 @@ class Equi:
 
     def _kept(self, job: JobView) -> str:
         gpus = job.wanted.n_gpus if job.wanted else 0
-        rest = _rest(self._rests[job.id][1])
+        rest = doubling(FIRST_REST, LONGEST_REST, self._rests[job.id][1])
         return f"keeps {gpus} GPU{'s'[: gpus > 1]} for {rest:.0f} s: its last change failed"
 
     def _shares(self, view: View, jobs: list[JobView], gpus: int) -> dict[JobId, int]:
@@ -155,10 +159,6 @@ class Equi:
         self._epoch_batch = {JobId(job): int(n) for job, n in saved["epoch_batch"].items()}
         rests = saved.get("rests", {})  # earlier versions had none
         self._rests = {JobId(job): (float(at), int(times)) for job, (at, times) in rests.items()}
-
-
-def _rest(times: int) -> float:
-    return float(min(LONGEST_REST, FIRST_REST * 2.0 ** min(times - 1, 10)))
 
 
 def _on_healthy_nodes(view: View, job: JobView) -> tuple[Gpu, ...]:

@@ -108,10 +108,10 @@ class Learned:
         self._trained.add(job.id)
         if job.description is None:
             return  # it reports without having joined
-        self._progress.saw_epoch(job.id, self._features([job])[0])
+        features = self._features([job])[0]
+        self._progress.saw_epoch(job.id, features)
         self._epoch_seconds[job.id] = self._speeds.epoch_seconds(job) or 0.0
-        seconds = self._seconds_to_go(job)
-        if seconds is not None and sure_epochs(job.job) is not None:
+        if self._is_sure(features) and (seconds := self._seconds_to_go(job)) is not None:
             self._paces.told(job.id, view.now, seconds[0])
         if job.held is not None:
             self._last_batch[job.id] = job.held.batch

@@ -45,13 +45,13 @@ class Reasons:
 
     def _standing(self, i: int) -> str:
         """What is left of it, and its place among those who compete."""
+        others = len(self._question.jobs) - 1
         ahead = int((self._order < self._order[i]).sum())
+        rivals = f"{ahead} of {others} others come first" if others else "alone"
         least = int(self._question.choices[i].sizes[0])
         on = "one GPU" if least == 1 else f"{least} GPUs"
-        return (
-            f"about {self._seconds[i]:,.0f} s left on {on}, {ahead} of"
-            f" {len(self._question.jobs) - 1} others come first, {self._question.problem.gpus} GPUs"
-        )
+        gpus = self._question.problem.gpus
+        return f"about {self._seconds[i]:,.0f} s left on {on}, {rivals}, {gpus} GPUs"
 
 
 def _what(job: JobView, allocation: Allocation) -> str:

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from ones.core.job import JobId
+from ones.models.patience import doubling
 
 FIRST_WAIT, LONGEST_WAIT = 300.0, 3600.0
 
@@ -36,7 +37,7 @@ class Refusals:
         """`held`: what it goes on with."""
         before = self._refused.get(job)
         times = before.times + 1 if before else 1
-        wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(times - 1, 10))
+        wait = doubling(FIRST_WAIT, LONGEST_WAIT, times)
         most = max(1, held, self._asked.get(job, 1) // 2)
         self._refused[job] = Refusal(most, now + wait, times)
 
