@@ -8,6 +8,7 @@ the usual number of epochs and the usual number of GPU-seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -20,23 +21,27 @@ class ColdStart:
     def __init__(self, epochs: float) -> None:
         self._epochs = epochs
         self._seconds: list[float] = []  # of completed jobs, on one GPU
+        self._usual: float | None = None  # of them, once there are enough
 
     def learn(self, seconds: float) -> None:
-        self._seconds = [*self._seconds[1 - REMEMBERED :], seconds]
+        self._know([*self._seconds[1 - REMEMBERED :], seconds])
+
+    def _know(self, seconds: list[float]) -> None:
+        self._seconds = seconds
+        self._usual = float(np.median(seconds)) if len(seconds) >= ENOUGH else None
 
     def usual_epochs(self, epoch_seconds: Sequence[float | None]) -> list[float | None]:
         """For each job, by the seconds of its epoch on one GPU; None: not known."""
         known = [seconds for seconds in epoch_seconds if seconds]
-        if len(self._seconds) >= ENOUGH:
-            usual = float(np.median(self._seconds))
-        elif known:
+        usual = self._usual
+        if usual is None:
+            if not known:
+                return [None] * len(epoch_seconds)
             usual = self._epochs * float(np.exp(np.mean(np.log(known))))
-        else:
-            return [None] * len(epoch_seconds)
-        return [s and float(np.sqrt(self._epochs * usual / s)) for s in epoch_seconds]
+        return [s and sqrt(self._epochs * usual / s) for s in epoch_seconds]
 
     def save(self) -> dict[str, Any]:
         return {"seconds": list(self._seconds)}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self._seconds = list(map(float, saved["seconds"]))
+        self._know(list(map(float, saved["seconds"])))

@@ -49,7 +49,9 @@ def fitted(
     if not again or len(view.cluster.nodes) > MOST_NODES or not judge.is_spread(best):
         return best
     several = max(1, MOST_PLACED // len(question.jobs))
-    found = [best, *map(placed_as, candidates[1:several])]
+    others = {c.tobytes(): c for c in candidates[1:several]}  # rounded, many are alike
+    others.pop(candidates[0].tobytes(), None)
+    found = [best, *map(placed_as, others.values())]
     values = [judge.value(places) for places in found]
     most = question.problem.most.copy()
     best = found[int(np.argmax(values))]

@@ -14,6 +14,8 @@ Two estimates are mixed, since each errs the other way:
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -107,6 +109,7 @@ def _coarse(sizes: Ints, speedups: Floats, gpus: int) -> tuple[Ints, Floats, int
     return units[last], speedups[:, last], gpus // unit
 
 
+@cache
 def usual_sizes(most: int, per_node: int) -> Ints:
     """Powers of two within a node, then whole nodes, ever coarser: odd sizes break nodes up."""
     sizes = [1]
@@ -121,4 +124,6 @@ def usual_sizes(most: int, per_node: int) -> Ints:
     whole = most // per_node * per_node
     if sizes[-1] < whole:
         sizes.append(whole)  # who is alone may have them all
-    return np.array(sizes, np.int64)
+    found = np.array(sizes, np.int64)
+    found.flags.writeable = False  # it is kept
+    return found

@@ -188,6 +188,8 @@ class Ones:
             size = job.wanted.n_gpus
             standing = learned.standing(job, view.now)
             choices = choices_of(view, job, size, size, learned.known, standing, self._settings)
+            if choices.batches[choices.at(size)] == job.wanted.batch:
+                continue
             left = float(learned.work([job], self._seen).mean())
             chosen = allocate(
                 job,

@@ -48,7 +48,7 @@ class Choices(NamedTuple):
 
     def at(self, gpus: int) -> int:
         """The largest size of use within so many GPUs, as its place; 0 if there is none."""
-        return max(0, int(np.searchsorted(self.sizes, gpus, side="right")) - 1)
+        return max(0, int(self.sizes.searchsorted(gpus, "right")) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +199,8 @@ def choices_of(
     up_to = max(1, most, held)
     sizes = np.arange(1, up_to + 1)
     if settings.score == "flow":
-        odd = [n for n in (held, job.job.min_gpus) if n]
-        sizes = np.union1d(usual_sizes(up_to, per_node), odd).astype(np.int64)
+        usual = usual_sizes(up_to, per_node).tolist()
+        sizes = np.array(sorted({*usual, held, job.job.min_gpus} - {0}), np.int64)
     highest = _highest_batches(job, sizes, limit, standing, settings)
     if settings.batch == "goodput" and job.description is not None:
         noise = known.effort.noise(job)
@@ -225,8 +225,7 @@ def _present_rate(
 ) -> float:
     if not held or job.wanted is None or job.wanted.n_gpus != held or job.description is None:
         return 0.0
-    size, batch = np.array([held]), np.array([job.wanted.batch])
-    rate = float(known.speeds.samples_per_second(job, size, batch, per_node)[0])
+    rate = known.speeds.rate(job, held, job.wanted.batch, per_node)
     if settings.batch != "goodput":
         return rate
     base, noise = job.description.base_batch, known.effort.noise(job)

@@ -46,7 +46,10 @@ class Judge:
     def __init__(self, view: View, question: Question, speeds: Speeds, stay: float) -> None:
         self._question, self._speeds, self._stay = question, speeds, stay
         self._per_node = max(1, view.cluster.width)
-        self._weights = question.problem.work.mean(axis=0)
+        weights = question.problem.work.mean(axis=0)
+        # of each job with each number of GPUs, packed; as lists, since single numbers are read
+        self._packed: list[list[float]] = (weights[:, None] * -question.problem.cost).tolist()
+        self._slower: dict[tuple[int, int, int, int], float] = {}  # asked before
 
     def is_spread(self, places: Places) -> bool:
         """Is anybody on more nodes than it needs, or on a network card with others?"""
@@ -85,18 +88,27 @@ class Judge:
 
     def _value(self, i: int, gpus: tuple[Gpu, ...], cards: Mapping[NodeId, int]) -> float:
         size, nodes = len(gpus), nodes_of(gpus)
-        job, choices = self._question.jobs[i], self._question.choices[i]
-        value = float(self._weights[i] * -self._question.problem.cost[i, size])
+        value = self._packed[i][size]
         if nodes > 1:
-            batch = int(choices.batches[choices.at(size)])
             sharing = max(1, *(cards[gpu.node] for gpu in gpus))
-            value *= self._speeds.slowdown(job, size, batch, nodes, self._per_node, sharing)
+            value *= self._slowdown(i, size, nodes, sharing)
         lost = self._lost(i, gpus)
         if lost:
+            choices = self._question.choices[i]
             rate = choices.present or float(choices.rates[0])
             horizon = min(self._stay, float(self._question.remaining[i]) / rate)
             value *= horizon / (horizon + MOVE_WORTH * lost)
         return value
+
+    def _slowdown(self, i: int, size: int, nodes: int, sharing: int) -> float:
+        key = (i, size, nodes, sharing)
+        if key not in self._slower:
+            job, choices = self._question.jobs[i], self._question.choices[i]
+            batch = int(choices.batches[choices.at(size)])
+            self._slower[key] = self._speeds.slowdown(
+                job, size, batch, nodes, self._per_node, sharing
+            )
+        return self._slower[key]
 
     def _lost(self, i: int, gpus: tuple[Gpu, ...]) -> float:
         """Seconds that a move costs; a change of the size costs them anyway."""

@@ -72,6 +72,22 @@ class Speeds:
                 rates[same] = c.batch / time.seconds
         return rates
 
+    def rate(self, view: JobView, gpus: int, batch: int, per_node: int) -> float:
+        """As `samples_per_second`, of one size and batch."""
+        if self._rule == "per-gpu":
+            return self._rate_per_gpu(view) * gpus
+        own = view.base_batch or 1
+        batch = batch or max(own, gpus)
+        nodes = -(-gpus // per_node)
+        share = -(-batch // gpus)
+        parts = -(-share // (view.local_limit or own))
+        measured = view.profile.get(Configuration(gpus, nodes, batch, parts))
+        if measured is not None:
+            return batch / measured.seconds
+        return batch / self._model(view).step_seconds(
+            gpus=gpus, nodes=nodes, batch=batch, micro_steps=parts
+        )
+
     def slowdown(
         self, view: JobView, gpus: int, batch: int, nodes: int, per_node: int, sharing: int = 1
     ) -> float:
@@ -122,7 +138,7 @@ class Speeds:
         """Which numbers of GPUs the job, or another of its kind, has been measured with."""
         pool = self._kinds.get(view.job.kind, {})
         known = {c.gpus for profile in (pool, view.profile) for c in profile}
-        return np.isin(sizes, list(known))
+        return np.array([size in known for size in sizes.tolist()], np.bool_)
 
     def is_measured(self, view: JobView) -> bool:
         """Has it, or another of its kind, been measured at all?"""
@@ -132,8 +148,7 @@ class Speeds:
         """Of its data with its base batch on one GPU; None: nobody has measured it."""
         if view.description is None or not self.is_measured(view):
             return None
-        one, base = np.array([1]), np.array([view.description.base_batch])
-        rate = float(self.samples_per_second(view, one, base, 1)[0])
+        rate = self.rate(view, 1, view.description.base_batch, 1)
         return view.description.dataset_size / rate
 
     def largest_tried(self, view: JobView) -> int:

@@ -1,0 +1,58 @@
+"""How fast a job would be: one question or many at once, the answer is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ones.core.job import Configuration, StepTime
+from ones.policies.ones.speeds import Speeds
+from tests.policies.ones.jobs import a_job
+
+PROFILES = st.dictionaries(
+    st.builds(
+        Configuration,
+        st.sampled_from([1, 2, 4, 8]),
+        st.sampled_from([1, 2]),
+        st.sampled_from([64, 256, 1000]),
+        st.sampled_from([1, 2]),
+    ),
+    st.builds(StepTime, st.floats(0.01, 10.0), st.integers(1, 50)),
+    max_size=6,
+)
+
+
+@pytest.mark.parametrize("rule", ["model", "per-gpu"])
+@given(
+    profile=PROFILES,
+    gpus=st.sampled_from([1, 2, 3, 4, 8]),
+    batch=st.sampled_from([0, 64, 256, 1000]),
+)
+def test_one_rate_is_as_in_many(
+    rule: str, profile: dict[Configuration, StepTime], gpus: int, batch: int
+) -> None:
+    job = replace(a_job(), profile=profile)
+    speeds = Speeds(rule)
+    speeds.learn(job)
+    many = speeds.samples_per_second(job, np.array([gpus]), np.array([batch]), 4)
+    assert speeds.rate(job, gpus, batch, 4) == many[0]
+
+
+def test_what_was_measured_is_not_guessed() -> None:
+    profile = {Configuration(2, 1, 256, 1): StepTime(0.5, 20)}
+    job = replace(a_job(), profile=profile)
+    speeds = Speeds("model")
+    assert speeds.rate(job, 2, 256, 4) == 512.0
+    assert speeds.epoch_seconds(job) is not None
+
+
+def test_sizes_tried_are_its_own_and_its_kinds() -> None:
+    one = replace(a_job(), profile={Configuration(2, 1, 256, 1): StepTime(0.5, 20)})
+    other = replace(a_job(), profile={Configuration(8, 2, 256, 1): StepTime(0.2, 20)})
+    speeds = Speeds("model")
+    speeds.learn(one)
+    assert speeds.tried(other, np.array([1, 2, 4, 8])).tolist() == [False, True, False, True]
