@@ -105,6 +105,7 @@ class Ideal:
             done_seconds=np.array([t.work for t in truth]) / rates[:, 0],
             ages=np.array([view.now - job.job.submitted_at for job in jobs]),
             ageing=AGEING,
+            seniority=0.0,
         )[0]
         table = np.full((len(jobs), gpus + 1), _NEVER)
         for i, speedup in enumerate(speedups):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ones.models.allocation import exact, total
 from ones.policies.ones.flow import (
     MOST_UNITS,
+    OLDEST,
     POWER,
     Floats,
     Ints,
@@ -109,7 +110,9 @@ def test_a_job_that_scales_badly_is_worth_more_a_gpu_second() -> None:
     assert weights[0] > 2 * weights[1]
 
 
-def of_two(*, ages: list[float], ageing: float, done: float = 0.0) -> Floats:
+def of_two(
+    *, ages: list[float], ageing: float = 0.0, seniority: float = 0.0, done: float = 0.0
+) -> Floats:
     sizes = usual_sizes(8, 4)
     weights: Floats = flow_weights(
         np.array([[100.0, 100.0]]),
@@ -119,6 +122,7 @@ def of_two(*, ages: list[float], ageing: float, done: float = 0.0) -> Floats:
         done_seconds=np.array([done, done]),
         ages=np.array(ages),
         ageing=ageing,
+        seniority=seniority,
     )[0]
     return weights
 
@@ -131,6 +135,26 @@ def test_age_raises_a_weight_against_the_length_of_the_job() -> None:
     assert of_two(ages=[160.0, 0.0], ageing=0.0).tolist() == young.tolist()
     # the same age counts less in a job that is longer
     assert of_two(ages=[160.0, 0.0], ageing=1.0, done=160.0)[0] == pytest.approx(1.5 * young[0])
+
+
+def test_who_has_been_here_longer_than_the_others_weighs_more_up_to_a_bound() -> None:
+    young = of_two(ages=[0.0, 0.0])
+    old = of_two(ages=[3000.0, 1000.0], seniority=1.0)
+    assert old == pytest.approx([2.5 * young[0], 1.5 * young[1]])  # of 2000 s on average
+    # the same age of all is no reason to favour anybody
+    alike = of_two(ages=[900.0, 900.0], seniority=1.0)
+    assert alike == pytest.approx(2 * young)
+    # jobs that have just come do not make one of a minute a veteran
+    assert of_two(ages=[6.0, 0.0], seniority=1.0)[0] == pytest.approx(1.1 * young[0])
+
+
+@given(ages=st.lists(st.floats(0, 1e9), min_size=2, max_size=2), seniority=st.floats(0, 10))
+def test_a_job_of_weeks_does_not_push_everybody_else_aside(
+    ages: list[float], seniority: float
+) -> None:
+    raised = of_two(ages=ages, seniority=seniority) / of_two(ages=[0.0, 0.0])
+    assert (raised >= 1 - 1e-9).all()
+    assert (raised <= (1 + OLDEST * seniority) * (1 + 1e-9)).all()
 
 
 def test_large_clusters_are_counted_in_coarser_units() -> None:

@@ -139,7 +139,7 @@ def _figure(
     if sweep.name == "frontier":
         painters, told = list(_frontiers(records)), (
             "Mean completion time against the time within which 99 % of the jobs of all seeds are"
-            " done, as `ageing` moves; left and low is good."
+            " done, as `seniority` moves; left and low is good."
         )  # fmt: skip
     elif len({lead.world for lead in leads}) > 1:
         return None, ""

@@ -16,17 +16,18 @@ from ones.policies import settings_of
 FROM, TO = "ones-paper", "ones"
 
 GROUPS: Sequence[tuple[str, Sequence[str]]] = (
-    ("score", ("score", "ageing", "stay_seconds", "waiting_charge", "switching_cost")),
+    ("score", ("score", "ageing", "seniority", "stay_seconds", "change_worth", "waiting_charge",
+               "switching_cost")),
     ("sampling", ("draws", "select_by_mean")),
     ("limits", ("warmup_steps", "growth", "ripening", "epoch_growth", "most_base_batches",
-                "least_steps", "most_gpus")),
+                "least_steps", "most_gpus", "trust_requested")),
     ("sigma", ("sigma", "shrink_only_when_waiting", "scale_down")),
     ("update rule", ("update", "spacing", "least_stay")),
-    ("predictor", ("link", "kinds", "temper", "cold_start_epochs")),
+    ("predictor", ("link", "kinds", "temper", "cold_start_epochs", "trust_declared")),
     ("speed and goodput", ("throughput", "effective", "batch")),
     ("crossover, mutation and refresh", ("crossover", "mutation", "admit_new",
                                          "fill_waiting_first", "sizes", "exploration")),
-    ("placement", ("placement",)),
+    ("placement", ("placement", "candidates")),
     ("search effort", ("seeds", "population", "generations", "idle_generations", "patience")),
 )  # fmt: skip
 

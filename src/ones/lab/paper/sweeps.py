@@ -20,9 +20,9 @@ from ones.sim.altered import factors_of
 OURS = "ones"
 RIVALS = (OURS, "equi", "sia")
 BOTH = ("elastic", "checkpoint")  # the same price for everybody
-#: values of `ageing`, and the one that `ones` has
-DEFAULT_AGEING = 8.0
-AGEING = (0.0, 1.0, 2.0, 4.0, 16.0)
+#: values of `seniority`, and the one that `ones` has
+DEFAULT_SENIORITY = 2.0
+SENIORITY = (0.0, 1.0, 4.0, 8.0)
 PREDICTION_ERRORS = (2, 4)
 WORLDS = ("noise=0.3", "noise=3", "network=0.3", "rescale=10")
 
@@ -205,20 +205,20 @@ def _trace(depth: Depth, path: Path) -> Sweep:
 
 
 def _frontier(depth: Depth) -> Sweep:
-    labels = {age: f"{OURS}:ageing-{age:g}" for age in AGEING}
-    before = [label for age, label in labels.items() if age < DEFAULT_AGEING]
-    after = [label for age, label in labels.items() if age > DEFAULT_AGEING]
+    labels = {value: f"{OURS}:seniority-{value:g}" for value in SENIORITY}
+    before = [label for value, label in labels.items() if value < DEFAULT_SENIORITY]
+    after = [label for value, label in labels.items() if value > DEFAULT_SENIORITY]
     part = replace(
         _usual(depth),
         policies=(*before, OURS, *after, "equi", "sia"),
-        given=[f"{label}.ageing={age:g}" for age, label in labels.items()],
+        given=[f"{label}.seniority={value:g}" for value, label in labels.items()],
         mechanisms=("elastic",),
     )
     return Sweep(
         name="frontier",
         title="Fairness: the mean against the slowest",
-        question="The setting `ageing` moves `ones` along a line;"
-        f" its default is {DEFAULT_AGEING:g}.",
+        question="The setting `seniority` moves `ones` along a line;"
+        f" its default is {DEFAULT_SENIORITY:g}.",
         parts=[part],
     )
 

@@ -311,6 +311,7 @@ def _flow_time(
         done_seconds=np.array([known.effort.done(job) for job in jobs]) / single,
         ages=np.array([view.now - job.job.submitted_at for job in jobs]),
         ageing=settings.ageing,
+        seniority=settings.seniority,
     )
     weights *= np.exp2(np.clip([job.priority for job in jobs], -20, 20))
     cost = np.zeros((len(jobs), width))

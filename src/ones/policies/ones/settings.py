@@ -26,7 +26,14 @@ class OnesSettings:
     )
     ageing: float = field(
         default=8.0,
-        metadata={"help": "flow: how much age counts; more serves the slowest, less the mean"},
+        metadata={"help": "flow: how much it counts to be here for long, for one's length"},
+    )
+    seniority: float = field(
+        default=2.0,
+        metadata={
+            "help": "flow: how much it counts to be here longer than the others; more serves the"
+            " slowest, less the short ones"
+        },
     )
     stay_seconds: float = field(
         default=300.0, metadata={"help": "flow: how long a job is expected to stay as it is"}
@@ -169,8 +176,8 @@ class OnesSettings:
 
 
 _LEAST = {
-    "ageing": 0, "change_worth": 0, "least_run": 0, "exploration": 1, "stay_seconds": 1,
-    "ripening": 0, "epoch_growth": 1,
+    "ageing": 0, "seniority": 0, "change_worth": 0, "least_run": 0, "exploration": 1,
+    "stay_seconds": 1, "ripening": 0, "epoch_growth": 1,
     "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
     "idle_generations": 0, "patience": 1, "spacing": 0, "thinking": 0, "least_stay": 0,
     "warmup_steps": 0, "growth": 1, "prediction_error": 1, "most_base_batches": 1,
