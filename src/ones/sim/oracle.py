@@ -16,7 +16,7 @@ from ones.core.job import Job, JobId
 from ones.core.schedule import Allocation
 from ones.core.view import JobView
 from ones.models.oracle import Ahead, Oracle
-from ones.sim.engine import accuracy_noise
+from ones.sim.course import accuracy_noise
 from ones.sim.lengths import Truth, physics_of
 from ones.sim.physics import JobPhysics
 from ones.stopping import Track, after_epoch

@@ -1,0 +1,169 @@
+"""How a simulated job trains: steps, reports, epochs, its end, and who shares its network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ones.core import events as ev
+from ones.core.job import EndReason
+from ones.core.schedule import Allocation
+from ones.sim.network import Network
+from ones.sim.noise import lognormal, normal
+from ones.sim.stage import ALWAYS, Stage
+from ones.sim.trainee import Trainee
+
+#: steps after which a job reports its speed in a new configuration
+MEASURED_STEPS = 20
+_ACCURACY, _SPEED, _NOISE, _STEP = 1, 2, 3, 4  # what a random number is for
+
+
+def accuracy_noise(seed: int, job: int, epoch: int) -> float:
+    """The luck of a job in an epoch, the same under every policy."""
+    return normal(seed, job, _ACCURACY, epoch)
+
+
+class Course:
+    """Of all jobs: what each does next is planned, and planned anew after a change."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self._stage, self._seed = stage, seed
+        self._network = Network()
+
+    def describe(self, job: Trainee) -> None:
+        training = job.training
+        job.described = True
+        self._stage.say(
+            ev.JobDescribed(
+                at=self._stage.now,
+                job=job.job.id,
+                generation=job.generation,
+                dataset_size=training.dataset_size,
+                base_batch=training.base_batch,
+                optimizer=job.physics.optimizer,
+                parameter_bytes=job.physics.parameter_bytes,
+                max_local_batch=job.physics.max_local_batch,
+            )
+        )
+
+    def spelled_out(self, job: Trainee, allocation: Allocation) -> Allocation:
+        """What a script does with its own batch, when the plan does not say."""
+        if allocation.batch:
+            return allocation
+        batch = max(job.training.base_batch, allocation.n_gpus)
+        return Allocation.even(allocation.gpus, batch, job.physics.max_local_batch)
+
+    def train(self, job: Trainee, allocation: Allocation) -> None:
+        allocation = self._within_memory(job, allocation)
+        job.begin(self._stage.now, allocation, self._network.enter(job, allocation))
+        self._plan_ahead(job)
+        self._repace(self._network.neighbours(job))
+
+    def _within_memory(self, job: Trainee, allocation: Allocation) -> Allocation:
+        """A script that runs out of memory says so, and goes on in smaller parts."""
+        limit = job.physics.max_local_batch
+        if limit is None or allocation.largest_part <= limit:
+            return allocation
+        self._stage.say(
+            ev.MemoryLimitLearned(
+                at=self._stage.now, job=job.job.id, generation=job.generation, max_local_batch=limit
+            )
+        )
+        return Allocation.even(allocation.gpus, allocation.batch, limit)
+
+    def halt(self, job: Trainee) -> None:
+        """Stand still; those who shared its network go faster."""
+        neighbours = self._network.leave(job)
+        job.halt()
+        self._repace(neighbours)
+
+    def _repace(self, jobs: Iterable[Trainee]) -> None:
+        for other in jobs:
+            sharing = self._network.sharing(other)
+            if sharing != other.sharing:
+                other.share_network(self._stage.now, sharing)
+                self._plan_ahead(other)
+
+    def _plan_ahead(self, job: Trainee) -> None:
+        """What will happen to it if nothing changes: a report, an epoch, or its end."""
+        epoch_end = job.epoch_end()
+        if job.configuration not in job.measured:
+            measured_at = job.since + MEASURED_STEPS * job.step_seconds
+            if self._stage.now <= measured_at < epoch_end:
+                self._stage.at(measured_at, job, job.run, self._measure)
+        death = job.physics.death
+        if death is not None and (dies_at := job.time_of(death)) < epoch_end:
+            self._stage.at(max(self._stage.now, dies_at), job, job.run, self._die)
+        else:
+            self._stage.at(epoch_end, job, job.run, self._epoch)
+
+    def _measure(self, job: Trainee) -> None:
+        job.settle(self._stage.now)
+        job.measured.add(job.configuration)
+        steps = min(MEASURED_STEPS, max(1, job.stretch_steps))
+        jitter = job.physics.report_noise.step_seconds / steps**0.5
+        factor = lognormal(jitter, self._seed, job.number, _SPEED, len(job.measured))
+        self._stage.say(
+            ev.ThroughputMeasured(
+                at=self._stage.now,
+                job=job.job.id,
+                generation=job.generation,
+                configuration=job.configuration,
+                step_seconds=job.step_seconds * factor,
+                steps=steps,
+            )
+        )
+
+    def _epoch(self, job: Trainee) -> None:
+        steps, samples = job.finish_epoch(self._stage.now)
+        physics, seed, number, epoch = job.physics, self._seed, job.number, job.epochs
+        noise = physics.noise_scale(job.progress)
+        if noise is not None:
+            noise *= lognormal(physics.report_noise.gradient_noise, seed, number, _NOISE, epoch)
+        self._stage.say(
+            ev.EpochFinished(
+                at=self._stage.now,
+                job=job.job.id,
+                generation=job.generation,
+                epoch=epoch,
+                samples=samples,
+                steps=steps,
+                loss=job.loss(),
+                accuracy=physics.accuracy(job.progress, accuracy_noise(seed, number, epoch)),
+                first_loss=physics.loss(0.0) if epoch == 1 else None,
+                step_seconds=job.step_seconds * self._step_noise(job, steps),
+                gradient_noise=noise,
+            )
+        )
+        if job.configuration not in job.measured:
+            self._measure(job)
+        times = physics.switch
+        if job.job.epochs is not None and epoch >= job.job.epochs:
+            if times.finish:
+                self.halt(job)
+                job.finishing = True
+                self._stage.at(self._stage.now + times.finish, job, ALWAYS, self._done)
+            else:
+                self._done(job)
+        else:
+            job.since += times.epoch
+            self._plan_ahead(job)
+
+    def _done(self, job: Trainee) -> None:
+        if self._stage.jobs.get(job.job.id) is job:  # else it was cancelled meanwhile
+            self.end(job, EndReason.FINISHED, "")
+
+    def _step_noise(self, job: Trainee, steps: int) -> float:
+        sigma = job.physics.report_noise.step_seconds / max(1, steps) ** 0.5
+        return lognormal(sigma, self._seed, job.number, _STEP, job.epochs)
+
+    def _die(self, job: Trainee) -> None:
+        assert job.physics.death is not None
+        self.end(job, job.physics.death.reason, job.physics.death.message)
+
+    def end(self, job: Trainee, reason: EndReason, message: str) -> None:
+        self.halt(job)
+        job.order += 1
+        del self._stage.jobs[job.job.id]
+        self._stage.say(ev.JobEnded(self._stage.now, job.job.id, reason, message))
+        newest = job.pending.generation if job.pending else job.generation
+        self._stage.leave_after(job.physics.switch.clear, job, sorted(job.present), newest)
