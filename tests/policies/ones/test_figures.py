@@ -10,11 +10,12 @@ from ones.core import events as ev
 from ones.core.schedule import Schedule
 from ones.policies import create
 from ones.policies.ones import kernels, reference
+from ones.policies.ones.choices import Knowledge, Standing
 from ones.policies.ones.deploy import deploy
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.genome import Rows, counts_of, room_for, write
 from ones.policies.ones.limits import BatchLimits
-from ones.policies.ones.question import Knowledge, Question, Standing, ask
+from ones.policies.ones.question import Question, ask
 from ones.policies.ones.search import Operators
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds

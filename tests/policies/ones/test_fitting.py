@@ -10,12 +10,13 @@ from hypothesis import given
 from ones.core import Allocation, Gpu, JobView, View
 from ones.core.cluster import Cluster
 from ones.core.job import Configuration, Description, JobId, StepTime
+from ones.policies.ones.choices import Knowledge, Standing
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.fitting import fitted
 from ones.policies.ones.limits import BatchLimits
 from ones.policies.ones.placing import Places, nodes_of
 from ones.policies.ones.problem import optimum
-from ones.policies.ones.question import Knowledge, Question, Standing, ask
+from ones.policies.ones.question import Question, ask
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.spans import Judge, placed
 from ones.policies.ones.speeds import Speeds

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from ones.core import Allocation, Gpu, JobView, NodeId, View
 from ones.core.job import Configuration, StepTime
+from ones.policies.ones.choices import Choices, Knowledge, Standing, choices_of
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.limits import BatchLimits
-from ones.policies.ones.question import Choices, Knowledge, Question, Standing, ask, choices_of
+from ones.policies.ones.question import Question, ask
 from ones.policies.ones.settings import OnesSettings, PaperSettings
 from ones.policies.ones.speeds import Speeds
 from tests.policies.ones.jobs import seen

@@ -17,9 +17,10 @@ from ones.core.job import JobId
 from ones.core.schedule import Allocation, Schedule
 from ones.core.view import JobView, View
 from ones.models.packing import Room
+from ones.policies.ones.choices import Choices
 from ones.policies.ones.fitting import fitted, within_owners_room
 from ones.policies.ones.placing import Places
-from ones.policies.ones.question import Choices, Question
+from ones.policies.ones.question import Question
 from ones.policies.ones.reasons import Reasons
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds

@@ -20,6 +20,7 @@ from ones.core.job import Forecast, JobId
 from ones.core.plan import PlanAdopted, Prepare, Rescale, Start
 from ones.core.view import JobView, View
 from ones.policies.ones.batch_changes import BatchChanges
+from ones.policies.ones.choices import Knowledge, Standing
 from ones.policies.ones.cold_start import ColdStart
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.history import sure_epochs
@@ -27,13 +28,14 @@ from ones.policies.ones.limits import ArrivalRate, BatchLimits
 from ones.policies.ones.mistakes import mistakes
 from ones.policies.ones.paces import Paces
 from ones.policies.ones.progress import Features, ProgressModel, ProgressSettings, features_of
-from ones.policies.ones.question import UNKNOWN_DATASET, Knowledge, Standing
 from ones.policies.ones.refusals import Refusals
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
 
 #: a job must stay so many times what a change costs it, up to so many seconds
 STAY_FACTOR, MOST_STAY = 10.0, 120.0
+#: samples of an epoch of a job that has not joined, when no other job can tell
+UNKNOWN_DATASET = 10_000
 _DRAWS = 1  # what a random number is for
 
 

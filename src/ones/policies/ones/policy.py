@@ -22,10 +22,11 @@ from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
 from ones.core.schedule import Schedule
 from ones.core.view import View
+from ones.policies.ones.choices import choices_of
 from ones.policies.ones.deploy import allocate, deploy
 from ones.policies.ones.learning import Learned
 from ones.policies.ones.problem import optimum
-from ones.policies.ones.question import Question, ask, choices_of, movable
+from ones.policies.ones.question import Question, ask, movable
 from ones.policies.ones.search import PAPER, Search, SearchOptions
 from ones.policies.ones.settings import OnesSettings, PaperSettings
 

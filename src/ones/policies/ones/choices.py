@@ -1,0 +1,166 @@
+"""What a job may have: sizes, with the batch and the speed that it would have in each.
+
+How many GPUs follows from its batch limit R_j, or from the sizes that its kind has tried; the batch
+is R_j's, or that of the best goodput up to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ones.core.view import JobView, View
+from ones.models.goodput import efficiency
+from ones.policies.ones.effort import Effort
+from ones.policies.ones.flow import usual_sizes
+from ones.policies.ones.limits import BatchLimits
+from ones.policies.ones.settings import OnesSettings
+from ones.policies.ones.speeds import Speeds
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: measurements differ by chance: a size is slower than another one below this part of its speed
+CLEARLY_SLOWER = 0.9
+
+
+class Choices(NamedTuple):
+    """What a job may have: sizes in ascending order, with a batch and a speed for each."""
+
+    sizes: Ints
+    batches: Ints  # 0: the script's own
+    rates: Floats  # (effective) samples per second; of flow time, rising but for what it holds
+    present: float = 0.0  # the rate with the GPUs and the batch that it has; 0: it has none
+
+    def at(self, gpus: int) -> int:
+        """The largest size of use within so many GPUs, as its place; 0 if there is none."""
+        return max(0, int(self.sizes.searchsorted(gpus, "right")) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the policy knows of a job beside its view."""
+
+    new: bool  # never deployed
+    may_shrink: bool  # it has stayed long enough
+    may_stop: bool  # it has run long enough since its last start to be sent away
+    last_batch: int  # that it trained with an epoch ago; 0: it has not
+    most: int | None = None  # GPUs that it may ask for, after a refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What has been learned of all jobs."""
+
+    limits: BatchLimits
+    speeds: Speeds
+    effort: Effort
+
+
+def most_gpus(
+    view: View,
+    job: JobView,
+    known: Knowledge,
+    standing: Standing,
+    settings: OnesSettings,
+    gpus: int,
+) -> int:
+    """By what R_j feeds, or what its kind has tried; a job that is not warm starts small."""
+    least, owner_room = job.job.min_gpus, view.room(job.job.owner)
+    most, tried = least, known.speeds.largest_tried(job)
+    if settings.sizes == "tried":
+        shape = known.effort.shape(job)
+        if job.description is not None:
+            most = max(least, int(settings.exploration * max(tried, 1)))
+        elif shape is not None:  # its own batch, which it starts with, is shared by its workers
+            most = max(least, min(tried, shape.base_batch))
+    elif job.description is not None and known.limits.is_warm(job):
+        share = min(job.description.base_batch, job.local_limit or job.description.base_batch)
+        most = max(least, known.limits.of(job) // share)
+    most = min(most, settings.most_gpus, gpus, job.max_gpus or gpus)
+    if standing.most is not None:
+        most = min(most, max(least, standing.most))
+    if owner_room is not None:
+        most = min(most, (job.wanted.n_gpus if job.wanted else 0) + owner_room)
+    return most if most >= least else 0
+
+
+def choices_of(
+    view: View,
+    job: JobView,
+    most: int,
+    held: int,
+    known: Knowledge,
+    standing: Standing,
+    settings: OnesSettings,
+) -> Choices:
+    """A job that has not joined is taken for one of its kind, and starts with its own batch."""
+    joined, limit = job.description is not None, known.limits.of(job)
+    if not joined and settings.score == "flow":
+        job = known.effort.like_its_kind(job)
+        limit = max(limit, known.speeds.largest_batch(job))
+    per_node = max(1, view.cluster.width)
+    up_to = max(1, most, held)
+    sizes = np.arange(1, up_to + 1)
+    if settings.score == "flow":
+        usual = usual_sizes(up_to, per_node).tolist()
+        sizes = np.array(sorted({*usual, held, job.job.min_gpus} - {0}), np.int64)
+    highest = _highest_batches(job, sizes, limit, standing, settings)
+    if settings.batch == "goodput" and job.description is not None:
+        noise = known.effort.noise(job)
+        batches, rates = known.speeds.best_batches(job, sizes, highest, per_node, noise)
+        if not joined:  # what others of its kind have measured is not to be guessed
+            proven = known.speeds.proven(job, sizes, job.description.base_batch, noise)
+            rates = np.where(np.isnan(proven), rates, proven)
+    else:
+        batches, rates = highest, known.speeds.samples_per_second(job, sizes, highest, per_node)
+    if settings.score == "flow":
+        slower = _proven_slower(sizes, rates, known.speeds.tried(job, sizes), job.job.min_gpus)
+        rates = np.where(slower, rates, np.maximum.accumulate(rates))
+        useful = ~slower | (sizes == held)
+        if not joined:
+            batches = np.zeros_like(batches)
+        sizes, batches, rates = sizes[useful], batches[useful], rates[useful]
+    return Choices(sizes, batches, rates, _present_rate(job, held, known, per_node, settings))
+
+
+def _present_rate(
+    job: JobView, held: int, known: Knowledge, per_node: int, settings: OnesSettings
+) -> float:
+    if not held or job.wanted is None or job.wanted.n_gpus != held or job.description is None:
+        return 0.0
+    rate = known.speeds.rate(job, held, job.wanted.batch, per_node)
+    if settings.batch != "goodput":
+        return rate
+    base, noise = job.description.base_batch, known.effort.noise(job)
+    return rate * efficiency(job.wanted.batch or base, base, noise)
+
+
+def _proven_slower(
+    sizes: Ints, rates: Floats, tried: NDArray[np.bool_], least: int
+) -> NDArray[np.bool_]:
+    """Sizes tried and found to be slower than a smaller one, tried too, that the job may have.
+
+    Nobody grows to such a size again, and who holds it sees how slow it is. Where one of the
+    two is only thought to be slower, more GPUs are taken to do no harm: models err.
+    """
+    proven = np.where(tried & (sizes >= least), rates, -np.inf)
+    before = np.append(-np.inf, np.maximum.accumulate(proven)[:-1])
+    slower: NDArray[np.bool_] = tried & (rates < CLEARLY_SLOWER * before)
+    return slower
+
+
+def _highest_batches(
+    job: JobView, sizes: Ints, limit: int, standing: Standing, settings: OnesSettings
+) -> Ints:
+    """min(R_j, what memory holds), and no sudden growth (§3.3.2)."""
+    if job.description is None:
+        return np.zeros(len(sizes), np.int64)
+    local = job.local_limit or job.description.base_batch
+    most = np.minimum(limit, sizes * local)
+    if standing.last_batch:
+        most = np.minimum(most, int(settings.epoch_growth * standing.last_batch))
+    return np.maximum(most, sizes).astype(np.int64)
