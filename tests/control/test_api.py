@@ -77,6 +77,12 @@ def test_only_admins_manage_users(world: World, ann: httpx.Client) -> None:
     assert ann.put("/api/users/ann/limit", json={"max_gpus": 100}).status_code == 403
     assert ann.get("/api/me").json() == {"name": "ann", "role": "user", "max_gpus": None}
     assert world.http.post("/api/users", json={"name": "ann"}).status_code == 422
+    wrong = world.http.post("/api/users", json={"name": "Ann B"})
+    assert wrong.status_code == 422
+    assert "'Ann B' is not a name (a-z, 0-9, _, -, .)" in wrong.text
+    wrong = world.http.post("/api/users", json={"name": "eve", "role": "boss"})
+    assert wrong.status_code == 422
+    assert "'boss' is not one of admin, user" in wrong.text
     assert world.http.post("/api/users/nobody/token").status_code == 404
 
 

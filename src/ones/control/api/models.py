@@ -79,8 +79,8 @@ class Change(Strict):
 
 
 class NewUser(Strict):
-    name: Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_.-]{0,31}$")]
-    role: Annotated[str, StringConstraints(pattern="^(admin|user)$")] = "user"
+    name: Word = Field(description="of a-z, 0-9, _, - and .")
+    role: Word = Field("user", description="admin or user")
 
 
 class Limit(Strict):
