@@ -25,6 +25,7 @@ RUN_KEYS = {
     "makespan": ("s", "from the first submission to the last completion"),
     "utilization": ("0 to 1", "share of the GPU time in which a worker was on the GPU"),
     "rescales": ("", "changes of size or batch between two steps, of all jobs"),
+    "rescale_rate": ("1/h", "the same for each job and hour of running"),
     "preemptions": ("", "times that a job was stopped and went back to the queue, of all jobs"),
     "finished": ("jobs", "that completed: converged or finished"),
     "failed": ("jobs", "that failed"),

@@ -26,8 +26,8 @@ from ones.runlog import RunLog
 
 PROMISED = {
     "policy", "workload", "gpus", "jobs", "seed", "mechanism", "mean_jct", "median_jct", "p95_jct",
-    "p99_jct", "mean_exec", "mean_queue", "makespan", "utilization", "rescales", "preemptions",
-    "finished", "wall_seconds", "policy_cpu_seconds", "events",
+    "p99_jct", "mean_exec", "mean_queue", "makespan", "utilization", "rescales", "rescale_rate",
+    "preemptions", "finished", "wall_seconds", "policy_cpu_seconds", "events",
 }  # fmt: skip
 SMALL = ("--gpus", "16", "--jobs", "8", "--seed", "3")
 FIFO = ("sim", "--policy", "fifo", *SMALL)

@@ -16,8 +16,8 @@ Ones = Callable[..., tuple[int, str, str]]
 TINY = ("--seeds", "2", "--jobs", "3", "--gpus", "16", "--processes", "1")
 PROMISED = {
     "policy", "workload", "gpus", "jobs", "seed", "mechanism", "mean_jct", "median_jct", "p95_jct",
-    "p99_jct", "mean_exec", "mean_queue", "makespan", "utilization", "rescales", "preemptions",
-    "finished", "wall_seconds", "policy_cpu_seconds", "events",
+    "p99_jct", "mean_exec", "mean_queue", "makespan", "utilization", "rescales", "rescale_rate",
+    "preemptions", "finished", "wall_seconds", "policy_cpu_seconds", "events",
 }  # fmt: skip
 
 

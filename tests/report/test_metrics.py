@@ -50,6 +50,7 @@ def test_without_a_completed_job_there_are_no_times() -> None:
         times = (none.mean_jct, none.median_jct, none.p95_jct, none.p99_jct)
         assert (*times, none.mean_exec, none.mean_queue, none.makespan) == (None,) * 7
         assert none.utilization == 0.0
+    assert metrics.rescale_rate is None  # nobody ran
     assert (metrics.finished, metrics.failed, metrics.cancelled, metrics.unfinished) == (0, 1, 1, 1)
 
 
@@ -66,6 +67,8 @@ def test_queueing_and_execution_add_up_to_completion(policy: str) -> None:
     assert 0.0 < metrics.utilization <= 1.0
     assert metrics.rescales == sum(outcome.rescales for outcome in state.ended.values())
     assert (metrics.rescales > 0) == (policy == "equi")
+    hours = sum(outcome.run_seconds for outcome in state.ended.values()) / 3600
+    assert metrics.rescale_rate == pytest.approx(metrics.rescales / hours)
 
 
 def test_a_cancelled_job_counts_in_no_mean_but_its_submission_begins_the_makespan() -> None:

@@ -95,6 +95,7 @@ RESULT_ROWS: Mapping[str, str] = {
     "makespan": "last job done after s",
     "utilization": "GPUs held %",
     "rescales": "re-scales",
+    "rescale_rate": "re-scales of a job in an hour",
     "preemptions": "preemptions",
     "finished": "jobs finished",
 }

@@ -24,7 +24,7 @@ TIMES = ("completion", "execution", "queueing")
 #: of a row, averaged over seeds in the summary
 AVERAGED = (
     "mean_jct", "median_jct", "p95_jct", "p99_jct", "mean_exec", "mean_queue", "makespan",
-    "utilization", "rescales", "preemptions", "finished", "within_200s", "max_exec",
+    "utilization", "rescales", "rescale_rate", "preemptions", "finished", "within_200s", "max_exec",
     "wall_seconds", "policy_cpu_seconds", "events",
 )  # fmt: skip
 

@@ -30,6 +30,7 @@ class Metrics:
     utilization: float  # share of all GPU time in which a worker was there
     rescales: int  # these two over all jobs, unfinished ones too
     preemptions: int
+    rescale_rate: float | None  # re-scales of a job in an hour of running
     finished: int  # completed jobs
     failed: int
     cancelled: int
@@ -43,6 +44,8 @@ def metrics_of(state: State) -> Metrics:
     completed = [outcome for outcome in ended if outcome.reason.completed]
     jcts = [outcome.completion_seconds for outcome in completed]
     capacity = state.capacity_gpu_seconds
+    rescales = sum(o.rescales for o in ended) + sum(r.rescales for r in living)
+    hours = (fsum(o.run_seconds for o in ended) + fsum(r.run_seconds for r in living)) / 3600
     return Metrics(
         mean_jct=_mean(jcts),
         median_jct=_percentile(jcts, 50),
@@ -52,8 +55,9 @@ def metrics_of(state: State) -> Metrics:
         mean_queue=_mean([outcome.queue_seconds for outcome in completed]),
         makespan=_makespan(completed, state),
         utilization=state.busy_gpu_seconds / capacity if capacity else 0.0,
-        rescales=sum(o.rescales for o in ended) + sum(r.rescales for r in living),
+        rescales=rescales,
         preemptions=sum(o.preemptions for o in ended) + sum(r.preemptions for r in living),
+        rescale_rate=rescales / hours if hours else None,
         finished=len(completed),
         failed=_count(ended, EndReason.FAILED),
         cancelled=_count(ended, EndReason.CANCELLED),
