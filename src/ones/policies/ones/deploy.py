@@ -57,7 +57,7 @@ def deploy(
         places = fitted(view, question, candidates, speeds, stay=stay, again=may_change)
     edit = view.schedule.edit()
     notes: dict[JobId, str] = {}
-    reasons = Reasons(question)
+    reasons = Reasons(question, batch_seconds)
     for i, job in enumerate(question.jobs):
         if job.id not in places:
             if job.wanted is not None:

@@ -35,6 +35,7 @@ class Question:
     staying: dict[JobId, tuple[Gpu, ...]]  # what each holds on nodes that are up
     choices: list[Choices]
     remaining: Floats  # expected work of each job, in (effective) samples
+    measured: list[bool]  # is the speed of each known, or of another of its kind?
     problem: Problem
 
     def rounded(self, counts: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -78,6 +79,7 @@ def ask(
         staying,
         choices,
         work.mean(axis=0),
+        [known.speeds.is_measured(job) for job in jobs],
         Problem(
             gpus=gpus,
             keys=np.array([job.number for job in jobs], np.int64),

@@ -16,8 +16,9 @@ from ones.policies.ones.question import Question
 class Reasons:
     """Of one decision; what all jobs share is worked out once."""
 
-    def __init__(self, question: Question) -> None:
-        self._question = question
+    def __init__(self, question: Question, batch_seconds: float) -> None:
+        """`batch_seconds`: what a change of nothing but the batch costs."""
+        self._question, self._batch_seconds = question, batch_seconds
         least = np.array([choices.rates[0] for choices in question.choices])
         self._seconds = question.remaining / least
         # by the paper's score who has the least left comes first; by flow time who weighs most
@@ -41,7 +42,9 @@ class Reasons:
             return ""
         times = float(choices.rates[choices.at(allocation.n_gpus)]) / choices.present
         pace = f"{times:.1f} times as fast" if times >= 1 else f"{times:.0%} of its speed"
-        return f", {pace} for {job.switch_cost.rescale_seconds:.2g} s of standing still"
+        moves = job.wanted is None or job.wanted.gpus != allocation.gpus
+        cost = job.switch_cost.rescale_seconds if moves else self._batch_seconds
+        return f", {pace}" + (f" for {cost:.2g} s of standing still" if cost >= 0.01 else "")
 
     def _standing(self, i: int) -> str:
         """What is left of it, and its place among those who compete."""
@@ -51,7 +54,10 @@ class Reasons:
         least = int(self._question.choices[i].sizes[0])
         on = "one GPU" if least == 1 else f"{least} GPUs"
         gpus = self._question.problem.gpus
-        return f"about {self._seconds[i]:,.0f} s left on {on}, {rivals}, {gpus} GPUs"
+        left = f"about {self._seconds[i]:,.0f} s left on {on}"
+        if not self._question.measured[i]:
+            left = "its length is not known yet"
+        return f"{left}, {rivals}, {gpus} GPUs"
 
 
 def _what(job: JobView, allocation: Allocation) -> str:

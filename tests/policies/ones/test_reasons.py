@@ -1,0 +1,52 @@
+"""The words of `ones why`: what is known is told in figures, what is not is told as that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ones.core import Allocation, JobView, View
+from ones.core.job import Configuration, StepTime
+from ones.policies.ones.choices import Knowledge, Standing
+from ones.policies.ones.effort import Effort
+from ones.policies.ones.limits import BatchLimits
+from ones.policies.ones.question import Question, ask
+from ones.policies.ones.reasons import Reasons
+from ones.policies.ones.settings import OnesSettings
+from ones.policies.ones.speeds import Speeds
+from tests.policies.ones.jobs import seen
+
+STAYS = Standing(new=False, may_shrink=True, may_stop=True, last_batch=64)
+
+
+def question_of(view: View, job: JobView) -> Question:
+    settings = OnesSettings()
+    known = Knowledge(BatchLimits(settings), Speeds(settings.throughput), Effort(raw=False))
+    known.speeds.learn(job)
+    question = ask(view, [job], {job.id: STAYS}, np.full((4, 1), 64_000.0), known, settings)
+    assert question is not None
+    return question
+
+
+def measured(job: JobView) -> JobView:
+    return replace(job, profile={Configuration(1, 1, 64, 1): StepTime(0.1, 20)})
+
+
+def test_what_nobody_has_measured_is_not_told_in_seconds() -> None:
+    view, job = seen()
+    assert "its length is not known yet, alone, 4 GPUs" in Reasons(question_of(view, job), 0).waits(
+        0
+    )
+    told = Reasons(question_of(view, measured(job)), 0).waits(0)
+    assert "about 100 s left on one GPU, alone, 4 GPUs" in told
+
+
+def test_a_change_of_the_batch_is_told_with_what_that_costs() -> None:
+    """Not with what other GPUs would cost."""
+    view, job = seen()
+    job = measured(job)
+    assert job.wanted is not None
+    other = Allocation.even(job.wanted.gpus, 128, 256)
+    assert "s of standing still" not in Reasons(question_of(view, job), 0.0).changed(0, other)
+    assert "for 3 s of standing still" in Reasons(question_of(view, job), 3.0).changed(0, other)
