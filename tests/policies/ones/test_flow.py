@@ -137,15 +137,14 @@ def test_age_raises_a_weight_against_the_length_of_the_job() -> None:
     assert of_two(ages=[160.0, 0.0], ageing=1.0, done=160.0)[0] == pytest.approx(1.5 * young[0])
 
 
-def test_who_has_been_here_longer_than_the_others_weighs_more_up_to_a_bound() -> None:
-    young = of_two(ages=[0.0, 0.0])
-    old = of_two(ages=[3000.0, 1000.0], seniority=1.0)
-    assert old == pytest.approx([2.5 * young[0], 1.5 * young[1]])  # of 2000 s on average
+def test_who_has_been_here_for_long_for_the_length_of_all_weighs_more_up_to_a_bound() -> None:
+    """Both have 100 s left and have done 60 s, on one GPU; a minute is added to that."""
+    young = of_two(ages=[0.0, 0.0], done=60.0)
+    old = of_two(ages=[220.0, 110.0], done=60.0, seniority=1.0)
+    assert old == pytest.approx([2.0 * young[0], 1.5 * young[1]])
     # the same age of all is no reason to favour anybody
-    alike = of_two(ages=[900.0, 900.0], seniority=1.0)
-    assert alike == pytest.approx(2 * young)
-    # jobs that have just come do not make one of a minute a veteran
-    assert of_two(ages=[6.0, 0.0], seniority=1.0)[0] == pytest.approx(1.1 * young[0])
+    assert of_two(ages=[220.0, 220.0], done=60.0, seniority=1.0) == pytest.approx(2 * young)
+    assert of_two(ages=[1e6, 0.0], seniority=1.0)[0] == pytest.approx((1 + OLDEST) * young[0])
 
 
 @given(ages=st.lists(st.floats(0, 1e9), min_size=2, max_size=2), seniority=st.floats(0, 10))

@@ -26,8 +26,8 @@ Ints = NDArray[np.int64]
 POWER = 0.8
 #: a job's age counts against its own length on one GPU and this many seconds
 AGE_SECONDS = 60.0
-#: who is so many times as old as the others is not favoured any more for being older
-OLDEST = 8.0
+#: an age of so many times the usual length of a job is the most that counts
+OLDEST = 2.0
 
 
 def flow_weights(
@@ -44,15 +44,15 @@ def flow_weights(
     """[draw, job]. `seconds` [draw, job]: left on one GPU; `speedups` [job, size]: over one GPU.
 
     `done_seconds` is what each job has done, on one GPU. `ageing` lets jobs that have been here
-    for long, for their length, go first; `seniority`, those that have been here longer than the
-    others: long jobs, which end last of all. The more of it, the better the slowest fare.
+    for long, for their length, go first; `seniority`, those that have been here for long, for the
+    length of all jobs: long ones, which end last. The more of it, the better the slowest fare.
     """
     middle = np.median(seconds, axis=0)
     marginal = marginal_weights(middle, speedups, sizes, gpus)
     weights = np.sqrt(marginal / marginal.max() * rank_weights(seconds))
-    for_its_length = ages / (middle + done_seconds + AGE_SECONDS)
-    among_others = np.minimum(ages / max(float(ages.mean()), AGE_SECONDS), OLDEST)
-    aged: Floats = weights * (1 + ageing * for_its_length + seniority * among_others)
+    lengths = middle + done_seconds + AGE_SECONDS
+    among_all = np.minimum(ages / lengths.mean(), OLDEST)
+    aged: Floats = weights * (1 + ageing * ages / lengths + seniority * among_all)
     return aged
 
 

@@ -29,10 +29,10 @@ class OnesSettings:
         metadata={"help": "flow: how much it counts to be here for long, for one's length"},
     )
     seniority: float = field(
-        default=2.0,
+        default=8.0,
         metadata={
-            "help": "flow: how much it counts to be here longer than the others; more serves the"
-            " slowest, less the short ones"
+            "help": "flow: how much it counts to be here for long, for the length of all jobs; more"
+            " serves the slowest, less the short ones"
         },
     )
     stay_seconds: float = field(
