@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,15 @@ ENV = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 
 
 START_SECONDS = 90.0  # on a machine that may be busy
+
+
+def ends_told(story: Callable[[], list[str]]) -> list[str]:
+    """The lines that tell of a job's end, which its card shows a moment before they are stored."""
+
+    def ends() -> list[str]:
+        return [line for line in story() if line.startswith("ended")]
+
+    return wait_for(ends, "its end is not told")
 
 
 class World:

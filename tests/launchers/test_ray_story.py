@@ -8,11 +8,12 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.control.world import World
+from tests.control.world import World, ends_told
 from tests.processes import alive_below, children_of, command_of, is_alive, wait_for
 from tests.rays import RayCluster
 
@@ -146,7 +147,7 @@ def test_all_jobs_end_whatever_dies(world: World, cluster: RayCluster) -> None:
         card = world.wait_end(job, seconds=2 * LONG)
         assert card["state"] == "finished", (world.story(job), world.output(job))
         assert (card["epochs"], card["failures"]) == (epochs, 0), world.story(job)
-        assert sum(line.startswith("ended") for line in world.story(job)) == 1
+        assert len(ends_told(partial(world.story, job))) == 1
     for job in trained:
         assert world.job(job)["samples"] == TRAINED * 256, "every sample of every epoch, once"
         # it has finished when it says so; its last line and its exit come after that

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from ones.launchers.slurm.allocation import attend_in_background
 from ones.launchers.slurm.fence import remains
 from ones.launchers.slurm.launcher import SlurmLauncher
 from ones.launchers.slurm.options import SlurmOptions
-from tests.control.world import ENV, PACED
+from tests.control.world import ENV, PACED, ends_told
 from tests.processes import alive_below, is_alive, wait_for
 from tests.slurm import QUICK, SlurmCluster, end_managers, new_cluster, tool
 
@@ -99,6 +100,9 @@ class Site:
 
     def job(self, id: str) -> dict[str, Any]:
         return self.get(f"/api/jobs/{id}") or {"state": "nobody answers", "epochs": -1}
+
+    def story(self, id: str) -> list[str]:
+        return [line["text"] for line in self.get(f"/api/jobs/{id}/story") or ()]
 
     def nodes(self) -> dict[str, str]:
         return {
@@ -235,8 +239,7 @@ def test_every_job_ends_once_with_all_its_epochs(site: Site) -> None:
         assert card["state"] == "finished", (card, site.get(f"/api/jobs/{job}/story"), site.logs())
         assert card["epochs"] == (TRAINED if job in trained else PACED_EPOCHS)
         assert card["epochs"] >= before[job] >= 0
-        story = [line["text"] for line in site.get(f"/api/jobs/{job}/story")]
-        assert sum(line.startswith("ended") for line in story) == 1, story
+        assert len(ends_told(partial(site.story, job))) == 1, site.story(job)
     for job in trained:
         assert site.job(job)["samples"] == TRAINED * SAMPLES, "every sample of every epoch, once"
 

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ones.launchers.slurm.fence import clear_node, remains
-from tests.control.world import ENV, World
+from tests.control.world import ENV, World, ends_told
 from tests.hosts import Host, Network, network, trouble
 from tests.processes import wait_for
 from tests.slurm import QUICK
@@ -177,4 +178,4 @@ def test_a_network_that_is_cut_and_mended_costs_a_pause_and_gives_no_gpu_to_two(
         assert card["state"] == "finished", (world.story(job), world.output(job))
         assert (card["epochs"], card["failures"]) == (EPOCHS, 0), world.story(job)
         assert card["samples"] == EPOCHS * SAMPLES, "every sample of every epoch, once"
-        assert sum(line.startswith("ended") for line in world.story(job)) == 1
+        assert len(ends_told(partial(world.story, job))) == 1

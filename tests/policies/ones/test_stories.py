@@ -234,7 +234,7 @@ def test_who_waits_is_told_why_once(policy: str) -> None:
     plans = [entry for entry in log if isinstance(entry, Plan)]
     waiting = [n for plan in plans for j, n in plan.notes.items() if j == "j3" and "waits" in n]
     assert len(waiting) == 1, waiting
-    assert "left on one GPU" in waiting[0]
+    assert "its length is not known yet" in waiting[0]
 
 
 def test_an_urgent_job_that_wants_most_gpus_does_not_wait_for_those_who_have_just_changed() -> None:
