@@ -15,8 +15,18 @@ from ones.cli import main
 from ones.errors import InvalidFileError, UnknownNameError
 from ones.lab.kept import Kept
 from ones.lab.paper.beyond import found_of, panels_of, write_sweeps
-from ones.lab.paper.sweeps import FULL, QUICK, Part, Sweep, chosen, commands, sweeps
+from ones.lab.paper.sweeps import (
+    DEFAULT_SENIORITY,
+    FULL,
+    QUICK,
+    Part,
+    Sweep,
+    chosen,
+    commands,
+    sweeps,
+)
 from ones.lab.tasks import carry_out
+from ones.policies.ones.settings import OnesSettings
 
 TINY = Sweep(
     name="tiny",
@@ -57,6 +67,7 @@ def test_every_sweep_of_the_list_can_be_run() -> None:
     assert errors == {None, 2.0, 4.0}
     line = {c.spec.settings.get("seniority") for c in by_name["frontier"].cells(1)}
     assert line == {None, 0.0, 4.0, 16.0, 32.0}
+    assert OnesSettings().seniority == DEFAULT_SENIORITY, "which None stands for"
     worlds = [dict(c.spec.physics) for c in by_name["physics"].cells(1)]
     assert {"rescale": 10.0} in worlds
     assert {} not in worlds

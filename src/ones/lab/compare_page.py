@@ -25,7 +25,7 @@ _TIMES = {
 _DEEDS = {
     "label": "policy", "finished": "jobs finished", "longest_exec": "longest run s",
     "makespan": "makespan s", "utilization": "GPUs held", "rescales": "re-scales",
-    "rescale_rate": "a job and hour",
+    "rescale_rate": "re-scales a job and hour",
     "preemptions": "preemptions", "policy_cpu_seconds": "policy CPU s",
 }  # fmt: skip
 _TESTS = {

@@ -76,8 +76,10 @@ class Stage:
     def leave_after(
         self, seconds: float, job: Trainee, gpus: list[Gpu], generation: Generation
     ) -> None:
+        def gone(job: Trainee) -> None:
+            self.leave(job, gpus, generation)
+
         if seconds:
-            gone = lambda job: self.leave(job, gpus, generation)  # noqa: E731
             self.at(self.now + seconds, job, ALWAYS, gone)
         else:
-            self.leave(job, gpus, generation)
+            gone(job)

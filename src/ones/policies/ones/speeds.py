@@ -76,29 +76,20 @@ class Speeds:
         """As `samples_per_second`, of one size and batch."""
         if self._rule == "per-gpu":
             return self._rate_per_gpu(view) * gpus
-        own = view.base_batch or 1
-        batch = batch or max(own, gpus)
-        nodes = -(-gpus // per_node)
-        share = -(-batch // gpus)
-        parts = -(-share // (view.local_limit or own))
-        measured = view.profile.get(Configuration(gpus, nodes, batch, parts))
+        asked = _configuration(view, gpus, -(-gpus // per_node), batch)
+        measured = view.profile.get(asked)
         if measured is not None:
-            return batch / measured.seconds
-        return batch / self._model(view).step_seconds(
-            gpus=gpus, nodes=nodes, batch=batch, micro_steps=parts
-        )
+            return asked.batch / measured.seconds
+        return asked.batch / self._model(view).step_seconds(**asked._asdict())
 
     def slowdown(
         self, view: JobView, gpus: int, batch: int, nodes: int, per_node: int, sharing: int = 1
     ) -> float:
         """Speed when spread over so many nodes, as a part of the speed when packed; `sharing`
         jobs use the busiest network card of those nodes, each a part of it."""
-        batch = batch or max(view.base_batch or 1, gpus)
-        share = -(-batch // gpus)
-        parts = -(-share // (view.local_limit or view.base_batch or 1))
         model = self._model(view)
         packed, spread = (
-            model.step_seconds(gpus=gpus, nodes=n, batch=batch, micro_steps=parts)
+            model.step_seconds(**_configuration(view, gpus, n, batch)._asdict())
             for n in (-(-gpus // per_node), nodes)
         )
         if nodes > 1:
@@ -215,3 +206,11 @@ class Speeds:
             for kind, rows in saved["kinds"].items()
         }
         self._fits, self._best = {}, {}
+
+
+def _configuration(view: JobView, gpus: int, nodes: int, batch: int) -> Configuration:
+    """How it would run: a batch of 0 is the script's own, parts are as large as memory allows."""
+    own = view.base_batch or 1
+    batch = batch or max(own, gpus)
+    share = -(-batch // gpus)
+    return Configuration(gpus, nodes, batch, -(-share // (view.local_limit or own)))
