@@ -149,6 +149,46 @@ def test_what_nodes_have_of_a_job_is_put_away_one_by_one(tmp_path: Path) -> None
     assert dirs.output("a/b", "1-n1", 0, 9).data == b"n1"
 
 
+LOOKS = ("glob", "iterdir", "is_dir", "is_file", "stat", "read_text", "open")
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("look", range(30))
+def test_what_is_put_away_while_it_is_looked_at_is_not_missed(
+    look: int, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just before or after each look at the disk in turn: who reads a log sees nothing of it."""
+    dirs = RunDirs(tmp_path)
+    dirs.make()
+    directory = dirs.directory("a", "n0", "1-a")
+    directory.mkdir(parents=True)
+    write(directory, Spec(id="1-a", argv=("true",), cwd="/", env={}))
+    (directory / "out.000000000000000").write_bytes(b"told")
+    left = look
+
+    def watched(name: str) -> None:
+        real = getattr(Path, name)
+
+        def looking(path: Path, *words: object, **more: object) -> object:
+            nonlocal left
+            left -= 1
+            now = left == -1
+            if now and before:
+                dirs.put_away("a", "n0")
+            found = real(path, *words, **more)
+            if now and not before:
+                dirs.put_away("a", "n0")
+            return found
+
+        monkeypatch.setattr(Path, name, looking)
+
+    for name in LOOKS:
+        watched(name)
+    seen = [process.id for process in dirs.history("a")], dirs.output("a", "1-a", 0, 9).data
+    monkeypatch.undo()
+    assert seen == (["1-a"], b"told")
+
+
 def test_a_job_none_of_whose_launches_began_is_forgotten(tmp_path: Path) -> None:
     launcher = LocalLauncher(tmp_path, cpu_slots("n9", 1))
     launcher.open(lambda event: None)

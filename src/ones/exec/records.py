@@ -117,7 +117,11 @@ def spec_of(plain: Mapping[str, Any]) -> Spec:
 
 def known_launches(run_dir: Path) -> Iterator[Path]:
     """Directories of launches that were accepted, running or not."""
-    for path in sorted(run_dir.iterdir()) if run_dir.is_dir() else ():
+    try:
+        paths = sorted(run_dir.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for path in paths:
         if (path / "spec.json").is_file():
             yield path
 

@@ -51,20 +51,28 @@ class RunDirs:
 
     def history(self, job: str) -> list[Process]:
         """Launches of a job in the order of their start."""
-        found = [
-            kept
-            for base in (self._ended, self._live)
-            for run_dir in sorted((base / quote(job, safe="")).glob("*"))
+        found = {
+            kept.process.id: kept
+            for run_dir in self._run_dirs(job)
             for kept in launches_in(run_dir)
-        ]
-        return [kept.process for kept in sorted(found, key=lambda kept: kept.began)]
+        }
+        return [kept.process for kept in sorted(found.values(), key=lambda kept: kept.began)]
 
     def output(self, job: str, id: str, offset: int, limit: int) -> Chunk:
+        chunk = Chunk(b"", 0, 0)
+        for run_dir in self._run_dirs(job):
+            if (run_dir / id).is_dir():
+                chunk = read_output(run_dir / id, offset, limit)
+                if (run_dir / id).is_dir():  # else it was put away while it was read
+                    return chunk
+        return chunk
+
+    def _run_dirs(self, job: str) -> Iterator[Path]:
+        """What each node has of it, and had: in this order nothing is missed that is put away
+        meanwhile. It may be found twice, and what is found last holds."""
         for base in (self._live, self._ended):
-            for run_dir in (base / quote(job, safe="")).glob("*"):
-                if (run_dir / id).is_dir():
-                    return read_output(run_dir / id, offset, limit)
-        return Chunk(b"", 0, 0)
+            with suppress(FileNotFoundError):
+                yield from sorted((base / quote(job, safe="")).iterdir())
 
     def put_away(self, job: str, *nodes: str) -> None:
         """What these nodes have of it goes to the ended ones."""
@@ -88,7 +96,7 @@ def launches_in(run_dir: Path) -> list[Kept]:
     for path in known_launches(run_dir):
         spec, status = read_spec(path), read_status(path)
         if spec is not None:
-            began = status.started_at if status else path.stat().st_mtime
+            began = status.started_at if status else _changed(path)
             process = Process(
                 id=spec.id,
                 job=job_of(run_dir),
@@ -98,3 +106,10 @@ def launches_in(run_dir: Path) -> list[Kept]:
             )
             found.append(Kept(run_dir.name, process, began))
     return sorted(found, key=lambda kept: kept.began)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # put away in this moment
+        return 0.0
