@@ -62,6 +62,8 @@ class Equi:
         self._epoch_batch: dict[JobId, int] = {}
         # until when a job is left as it is, and after how many changes that failed
         self._rests: dict[JobId, tuple[float, int]] = {}
+        # what was found for a job of which nothing has changed since: most of them, at any event
+        self._found: dict[JobId, tuple[JobView, tuple[Gpu, ...], int, Allocation]] = {}
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         if isinstance(event, EpochFinished):
@@ -80,6 +82,7 @@ class Equi:
                 del self._rests[event.job]
         elif isinstance(event, JobEnded):
             self._epoch_batch.pop(event.job, None)
+            self._found.pop(event.job, None)
             self._rests.pop(event.job, None)
 
     def decide(self, view: View) -> Decision:
@@ -137,11 +140,18 @@ class Equi:
     def _allocation(self, job: JobView, gpus: tuple[Gpu, ...]) -> Allocation:
         if job.description is None:
             return Allocation.as_scripted(gpus)
+        base = self._epoch_batch.get(job.id, 0) or job.description.base_batch
+        found = self._found.get(job.id)
+        if found is not None and found[0] is job and found[1:3] == (gpus, base):
+            return found[3]
+        allocation = self._best(job, gpus, most=int(base * self._settings.batch_growth))
+        self._found[job.id] = (job, gpus, base, allocation)
+        return allocation
+
+    def _best(self, job: JobView, gpus: tuple[Gpu, ...], *, most: int) -> Allocation:
         goodput = Goodput(job)
         nodes = len({gpu.node for gpu in gpus})
         now = job.wanted.batch if job.wanted else 0
-        base = self._epoch_batch.get(job.id, 0) or job.description.base_batch
-        most = int(base * self._settings.batch_growth)
         best = goodput.best_batch(len(gpus), nodes, at_most=most)
         if job.wanted is not None and job.wanted.gpus == gpus:
             gain = goodput.at(len(gpus), nodes, best) / goodput.at(len(gpus), nodes, now)

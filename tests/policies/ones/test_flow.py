@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,11 +11,13 @@ from hypothesis import strategies as st
 
 from ones.models.allocation import exact, total
 from ones.policies.ones.flow import (
+    AGE_SECONDS,
     MOST_UNITS,
     OLDEST,
     POWER,
     Floats,
     Ints,
+    Leanings,
     flow_weights,
     marginal_reference,
     marginal_weights,
@@ -48,24 +52,25 @@ def test_the_kernel_equals_the_reference(jobs: int, gpus: int, per_node: int, se
     sizes = usual_sizes(int(rng.integers(1, gpus + 9)), per_node)  # some beyond the cluster
     speedups = curves(rng, jobs, sizes)
     order = rng.permutation(jobs).astype(np.int64)
-    found = marginal(order, speedups, sizes, gpus)
-    assert found.tolist() == marginal_reference(order, speedups, sizes, gpus).tolist()
+    behind = float(rng.integers(0, 3)) * jobs / 2
+    found = marginal(order, speedups, sizes, gpus, behind)
+    assert found.tolist() == marginal_reference(order, speedups, sizes, gpus, behind).tolist()
     assert (found > 0).all()
 
 
 @settings(max_examples=60)
-@given(st.integers(1, 8), st.integers(1, 24), any_seed)
-def test_with_the_k_longest_left_the_best_division_is_worth_k(
-    jobs: int, gpus: int, seed: int
+@given(st.integers(1, 8), st.integers(1, 24), any_seed, st.floats(0.0, 20.0))
+def test_with_the_k_longest_left_the_best_division_is_worth_k_and_those_to_come(
+    jobs: int, gpus: int, seed: int, behind: float
 ) -> None:
     rng = np.random.default_rng(seed)
     sizes = usual_sizes(gpus, 4)
     speedups = curves(rng, jobs, sizes)
     order = rng.permutation(jobs).astype(np.int64)
-    weights = marginal(order, speedups, sizes, gpus)
+    weights = marginal(order, speedups, sizes, gpus, behind)
     for k in range(1, jobs + 1):
         left = order[:k]
-        assert most_worth(weights[left], speedups[left], sizes, gpus) == pytest.approx(k)
+        assert most_worth(weights[left], speedups[left], sizes, gpus) == pytest.approx(k + behind)
 
 
 @pytest.mark.parametrize("shares", [[1.0], [1 / 32, 31 / 32], [1 / 243, 31 / 243, 211 / 243]])
@@ -76,9 +81,11 @@ def test_the_closed_form_gives_the_shares_of_hesrpt(shares: list[float]) -> None
     assert heaviest / heaviest.sum() == pytest.approx(shares)
 
 
-@given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=30))
-def test_of_two_jobs_the_one_that_ends_sooner_weighs_more(seconds: list[float]) -> None:
-    weights = rank_weights(np.array(seconds))
+@given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=30), st.floats(0.0, 20.0))
+def test_of_two_jobs_the_one_that_ends_sooner_weighs_more(
+    seconds: list[float], behind: float
+) -> None:
+    weights = rank_weights(np.array(seconds), behind)
     assert weights.max() == pytest.approx(1.0)
     for i, mine in enumerate(seconds):
         for j, other in enumerate(seconds):
@@ -111,40 +118,61 @@ def test_a_job_that_scales_badly_is_worth_more_a_gpu_second() -> None:
 
 
 def of_two(
-    *, ages: list[float], ageing: float = 0.0, seniority: float = 0.0, done: float = 0.0
+    *,
+    ages: list[float],
+    seconds: tuple[float, float] = (100.0, 100.0),
+    done: float = 0.0,
+    **leanings: float,
 ) -> Floats:
     sizes = usual_sizes(8, 4)
     weights: Floats = flow_weights(
-        np.array([[100.0, 100.0]]),
+        np.array([seconds]),
         np.tile(sizes**0.8, (2, 1)),
         sizes,
         8,
         done_seconds=np.array([done, done]),
         ages=np.array(ages),
-        ageing=ageing,
-        seniority=seniority,
+        leanings=Leanings(**leanings),
     )[0]
     return weights
 
 
+def test_the_more_are_to_come_the_more_equal_are_weights() -> None:
+    """So that GPUs are divided more equally, too, and used better."""
+    ratios = []
+    for to_come in (0.0, 0.5, 2.0):
+        long, short = of_two(ages=[0.0, 0.0], seconds=(400.0, 100.0), to_come=to_come)
+        ratios.append(short / long)
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[0] > 1.9
+    assert 1.0 < ratios[-1] < 1.2
+
+
+#: two jobs on 8 GPUs: what is 100 s long on one takes so many on an equal share, with 30 s added
+SHARED = 100.0 / 4**0.8 + AGE_SECONDS
+
+
 def test_age_raises_a_weight_against_the_length_of_the_job() -> None:
     young = of_two(ages=[0.0, 0.0], ageing=1.0)
-    old = of_two(ages=[160.0, 0.0], ageing=1.0)
-    assert old[0] == pytest.approx(2 * young[0])  # 160 s against 100 s and a minute
+    old = of_two(ages=[SHARED, 0.0], ageing=1.0)
+    assert old[0] == pytest.approx(2 * young[0])
     assert old[1] == young[1]
-    assert of_two(ages=[160.0, 0.0], ageing=0.0).tolist() == young.tolist()
+    assert of_two(ages=[SHARED, 0.0], ageing=0.0).tolist() == young.tolist()
     # the same age counts less in a job that is longer
-    assert of_two(ages=[160.0, 0.0], ageing=1.0, done=160.0)[0] == pytest.approx(1.5 * young[0])
+    longer = SHARED * 4**0.8
+    found = of_two(ages=[SHARED, 0.0], ageing=1.0, done=longer)
+    assert found[0] == pytest.approx(1.5 * young[0])
 
 
 def test_who_has_been_here_for_long_for_the_length_of_all_weighs_more_up_to_a_bound() -> None:
-    """Both have 100 s left and have done 60 s, on one GPU; a minute is added to that."""
-    young = of_two(ages=[0.0, 0.0], done=60.0)
-    old = of_two(ages=[220.0, 110.0], done=60.0, seniority=1.0)
+    """Both have 60 s left and have done 40 s, on one GPU."""
+    given: dict[str, Any] = {"seconds": (60.0, 60.0), "done": 40.0, "seniority": 1.0}
+    young = of_two(ages=[0.0, 0.0], **given)
+    old = of_two(ages=[SHARED, SHARED / 2], **given)
     assert old == pytest.approx([2.0 * young[0], 1.5 * young[1]])
     # the same age of all is no reason to favour anybody
-    assert of_two(ages=[220.0, 220.0], done=60.0, seniority=1.0) == pytest.approx(2 * young)
-    assert of_two(ages=[1e6, 0.0], seniority=1.0)[0] == pytest.approx((1 + OLDEST) * young[0])
+    assert of_two(ages=[SHARED, SHARED], **given) == pytest.approx(2 * young)
+    assert of_two(ages=[1e6, 0.0], **given)[0] == pytest.approx((1 + OLDEST) * young[0])
 
 
 @given(ages=st.lists(st.floats(0, 1e9), min_size=2, max_size=2), seniority=st.floats(0, 10))
@@ -165,7 +193,7 @@ def test_large_clusters_are_counted_in_coarser_units() -> None:
     seconds = rng.lognormal(6, 1, 300)
     typical = int(np.searchsorted(sizes, gpus // 300, side="right")) - 1
     order = np.argsort(-seconds / speedups[:, typical], kind="stable")
-    fine = marginal(order, speedups, sizes, gpus)
+    fine = marginal(order, speedups, sizes, gpus, 0.0)
     coarse = marginal_weights(seconds, speedups, sizes, gpus)
     assert np.corrcoef(np.log(fine), np.log(coarse))[0, 1] > 0.95
 

@@ -20,7 +20,7 @@ from ones.policies.ones.settings import OnesSettings, PaperSettings
 from ones.policies.ones.speeds import Speeds
 from tests.policies.ones.jobs import seen
 
-RESTED = Standing(new=False, may_shrink=True, may_stop=True, last_batch=0)
+RESTED = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_batch=0)
 
 
 def knowledge(settings: OnesSettings) -> Knowledge:
@@ -176,9 +176,17 @@ def test_a_job_that_has_not_stayed_long_enough_keeps_what_it_has() -> None:
     assert asked(view, job, standing=fresh).problem.least[0] == 4
 
 
+def test_a_job_that_has_just_moved_does_not_grow() -> None:
+    view, job = seen(gpus=16)
+    tired = replace(RESTED, may_grow=False)
+    assert asked(view, held_by(job, 4)).problem.most[0] == 8
+    assert asked(view, held_by(job, 4), standing=tired).problem.most[0] == 4
+    assert asked(view, replace(job, wanted=None), standing=tired).problem.most[0] == 8, "it waits"
+
+
 def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> None:
-    """T/(T + delta) with T = min(300 s, what is left), delta four times the pause; who loses GPUs
-    will get others one day, and stand still again."""
+    """T/(T + delta) with T = min(300 s, what is left), to grow 150 s, and delta four times the
+    pause; who loses GPUs will get others one day, and stand still again."""
     view, job = seen(gpus=16)
     job = held_by(job, 4)
     pause, restart = 4 * job.switch_cost.rescale_seconds, 4 * job.switch_cost.restart_seconds
@@ -188,7 +196,7 @@ def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> Non
     rates = question.choices[0].rates
     cost = question.problem.cost[0]
     assert cost[4] == pytest.approx(-rates[2] / rates[0])
-    assert cost[8] == pytest.approx(-rates[3] / rates[0] * 300 / (300 + pause))
+    assert cost[8] == pytest.approx(-rates[3] / rates[0] * 150 / (150 + pause))
     assert cost[0] == pytest.approx(rates[2] / rates[0] * restart / (300 + restart))
     back = rates[2] / rates[0] * pause / (300 + pause)
     assert cost[1] == pytest.approx(-300 / (300 + pause) + back)

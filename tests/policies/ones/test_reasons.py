@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ones.core import Allocation, JobView, View
-from ones.core.job import Configuration, StepTime
+from ones.core.job import Configuration, JobId, StepTime
 from ones.policies.ones.choices import Knowledge, Standing
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.limits import BatchLimits
@@ -17,14 +17,17 @@ from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
 from tests.policies.ones.jobs import seen
 
-STAYS = Standing(new=False, may_shrink=True, may_stop=True, last_batch=64)
+STAYS = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_batch=64)
 
 
-def question_of(view: View, job: JobView) -> Question:
+def question_of(view: View, *jobs: JobView) -> Question:
+    """The first has 64,000 samples to go, the next twice as many, ..."""
     settings = OnesSettings()
     known = Knowledge(BatchLimits(settings), Speeds(settings.throughput), Effort(raw=False))
-    known.speeds.learn(job)
-    question = ask(view, [job], {job.id: STAYS}, np.full((4, 1), 64_000.0), known, settings)
+    for job in jobs:
+        known.speeds.learn(job)
+    work = np.tile(64_000.0 * np.arange(1, len(jobs) + 1), (4, 1))
+    question = ask(view, list(jobs), {job.id: STAYS for job in jobs}, work, known, settings)
     assert question is not None
     return question
 
@@ -50,3 +53,19 @@ def test_a_change_of_the_batch_is_told_with_what_that_costs() -> None:
     other = Allocation.even(job.wanted.gpus, 128, 256)
     assert "s of standing still" not in Reasons(question_of(view, job), 0.0).changed(0, other)
     assert "for 3 s of standing still" in Reasons(question_of(view, job), 3.0).changed(0, other)
+
+
+def test_who_waits_though_nobody_comes_first_is_told_why() -> None:
+    view, job = seen()
+    short = measured(job)
+    long = replace(short, job=replace(job.job, id=JobId("long")), number=short.number + 1)
+    reasons = Reasons(question_of(view, short, long), 0)
+    first, second = (reasons.waits(i).rsplit(", ", 1)[0] for i in (0, 1))
+    assert first == (
+        "waits, to make room would cost those who run more than it gains:"
+        " about 100 s left on one GPU, nobody comes first"
+    )
+    assert second == (
+        "waits, GPUs are worth more to others:"
+        " about 200 s left on one GPU, 1 of 1 others come first"
+    )

@@ -181,15 +181,18 @@ class Noisy(KindPhysics):
 
 def test_noisy_measurements_do_not_make_it_flap_without_bound() -> None:
     """They do cost re-scales (83 became 130 per job and hour when this was written); the bound
-    keeps that from growing. Jobs of a few minutes, growth at their start included."""
-    jobs = [job(f"j{i}", 10.0 * i, epochs=60) for i in range(8)]
+    keeps that from growing. Jobs of a few minutes, growth at their start included; one lot alone
+    is 3 to 21 % slower by chance."""
     rates, means = {}, {}
     for physics in (KindPhysics, Noisy):
-        simulator, log = play("ones", jobs, 16, physics=of_kind(physics))
-        ended = simulator.brain.state.ended
-        seconds = [o.ended_at - o.submitted_at for o in ended.values()]
-        resized = sum(a != b for name in ended for a, b in pairwise(sizes(log, name)))
-        rates[physics], means[physics] = 3600 * resized / sum(seconds), sum(seconds) / len(seconds)
+        seconds, resized = 0.0, 0
+        for epochs in (50, 60, 70):
+            jobs = [job(f"j{i}", 10.0 * i, epochs=epochs) for i in range(8)]
+            simulator, log = play("ones", jobs, 16, physics=of_kind(physics))
+            ended = simulator.brain.state.ended
+            seconds += sum(o.ended_at - o.submitted_at for o in ended.values())
+            resized += sum(a != b for name in ended for a, b in pairwise(sizes(log, name)))
+        rates[physics], means[physics] = 3600 * resized / seconds, seconds / 24
     assert rates[Noisy] <= 180.0  # per job and hour
     assert means[Noisy] <= 1.2 * means[KindPhysics]
 

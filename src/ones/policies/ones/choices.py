@@ -45,6 +45,7 @@ class Standing:
     """What the policy knows of a job beside its view."""
 
     new: bool  # never deployed
+    may_grow: bool  # it has had the GPUs it has for long enough
     may_shrink: bool  # it has stayed long enough
     may_stop: bool  # it has run long enough since its last start to be sent away
     last_batch: int  # that it trained with an epoch ago; 0: it has not

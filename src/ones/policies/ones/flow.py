@@ -10,10 +10,17 @@ Two estimates are mixed, since each errs the other way:
   the best division of the GPUs must be worth exactly k. It favours jobs that scale badly.
 * `rank_weights`, the closed form for jobs that all speed up as c^p (heSRPT): it knows only
   the order, so that an error of prediction costs little. It favours the middle ones.
+
+Both know of nobody who is yet to come. With jobs arriving at rate Λ, each of which costs all
+others and itself C seconds in sum, the best division is worth k + ΛC instead of k (the
+Hamilton-Jacobi-Bellman equation of the sum of completion times): as if ΛC jobs, longer than
+all, were here already. That makes weights more equal, and GPUs are used better, as an equal
+division does. `to_come` is ΛC for each job that is here.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -24,10 +31,21 @@ Ints = NDArray[np.int64]
 
 #: speed-up c^p of the closed form; from 0.5 to 0.95 it makes no difference
 POWER = 0.8
-#: a job's age counts against its own length on one GPU and this many seconds
-AGE_SECONDS = 60.0
+#: a job's age counts against its own length on an equal share of the GPUs, and so many seconds
+AGE_SECONDS = 30.0
 #: an age of so many times the usual length of a job is the most that counts
 OLDEST = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leanings:
+    """`ageing` lets jobs that have been here for long, for their length, go first; `seniority`,
+    those that have been here for long, for the length of all jobs: long ones, which end last.
+    The more of it, the better the slowest fare. `to_come`: see above."""
+
+    ageing: float = 0.0
+    seniority: float = 0.0
+    to_come: float = 0.0
 
 
 def flow_weights(
@@ -38,30 +56,32 @@ def flow_weights(
     *,
     done_seconds: Floats,
     ages: Floats,
-    ageing: float,
-    seniority: float,
+    leanings: Leanings,
 ) -> Floats:
     """[draw, job]. `seconds` [draw, job]: left on one GPU; `speedups` [job, size]: over one GPU.
 
-    `done_seconds` is what each job has done, on one GPU. `ageing` lets jobs that have been here
-    for long, for their length, go first; `seniority`, those that have been here for long, for the
-    length of all jobs: long ones, which end last. The more of it, the better the slowest fare.
+    `done_seconds` is what each job has done, on one GPU. Its length is what it takes on an equal
+    share, so that age counts alike whether it is crowded or not: against a length on one GPU,
+    newcomers were kept waiting on small clusters.
     """
     middle = np.median(seconds, axis=0)
-    marginal = marginal_weights(middle, speedups, sizes, gpus)
-    weights = np.sqrt(marginal / marginal.max() * rank_weights(seconds))
-    lengths = middle + done_seconds + AGE_SECONDS
+    behind = leanings.to_come * len(middle)
+    marginal = marginal_weights(middle, speedups, sizes, gpus, behind)
+    weights = np.sqrt(marginal / marginal.max() * rank_weights(seconds, behind))
+    share = speedups[:, _share(sizes, gpus, len(middle))]
+    lengths = (middle + done_seconds) / share + AGE_SECONDS
     among_all = np.minimum(ages / lengths.mean(), OLDEST)
-    aged: Floats = weights * (1 + ageing * ages / lengths + seniority * among_all)
+    aged: Floats = weights * (1 + leanings.ageing * ages / lengths + leanings.seniority * among_all)
     return aged
 
 
-def rank_weights(seconds: Floats) -> Floats:
-    """(k^q - (k-1)^q)^(1/q), the longest job has k = 1; the largest weight of a draw is 1."""
+def rank_weights(seconds: Floats, behind: float = 0.0) -> Floats:
+    """(k^q - (k-1)^q)^(1/q), the longest job has k = 1 + `behind`; the largest of a draw is 1."""
     power = 1.0 / (1.0 - POWER)
     jobs = seconds.shape[-1]
-    k = np.arange(1.0, jobs + 1) / jobs  # as shares: fifth powers of large numbers lose digits
-    by_rank = (k**power - (k - 1.0 / jobs) ** power) ** (1.0 / power)
+    most = jobs + behind
+    k = (behind + np.arange(1, jobs + 1)) / most  # shares: powers of large numbers lose digits
+    by_rank = (k**power - (k - 1.0 / most) ** power) ** (1.0 / power)
     order = np.argsort(-seconds, axis=-1, kind="stable")
     weights = np.empty_like(seconds, dtype=np.float64)
     np.put_along_axis(weights, order, np.broadcast_to(by_rank, seconds.shape), axis=-1)
@@ -69,26 +89,36 @@ def rank_weights(seconds: Floats) -> Floats:
     return weights
 
 
-def marginal_weights(seconds: Floats, speedups: Floats, sizes: Ints, gpus: int) -> Floats:
-    """λ_j, by adding jobs from the one that ends last: max Σ λ v = k after the k-th.
+def marginal_weights(
+    seconds: Floats, speedups: Floats, sizes: Ints, gpus: int, behind: float = 0.0
+) -> Floats:
+    """λ_j, by adding jobs from the one that ends last: max Σ λ v = k + `behind` after the k-th.
 
     Large clusters are counted in coarser units: a weight is no better known than that.
     """
     from ones.policies.ones.flow_kernels import marginal
 
     sizes, speedups, units = _coarse(sizes, speedups, gpus)
-    typical = int(np.searchsorted(sizes, max(1, units // max(1, len(seconds))), side="right")) - 1
-    order = np.argsort(-seconds / speedups[:, max(0, typical)], kind="stable")
-    return marginal(order, np.ascontiguousarray(speedups), sizes, units)
+    share = speedups[:, _share(sizes, units, len(seconds))]
+    order = np.argsort(-seconds / share, kind="stable")
+    return marginal(order, np.ascontiguousarray(speedups), sizes, units, behind)
 
 
-def marginal_reference(order: Ints, speedups: Floats, sizes: Ints, gpus: int) -> Floats:
+def _share(sizes: Ints, gpus: int, jobs: int) -> int:
+    """The place of the size that each gets where all get the same."""
+    equal = max(1, gpus // max(1, jobs))
+    return max(0, int(np.searchsorted(sizes, equal, side="right")) - 1)
+
+
+def marginal_reference(
+    order: Ints, speedups: Floats, sizes: Ints, gpus: int, behind: float
+) -> Floats:
     """As `flow_kernels.marginal`, to be read: worth[u] is the most that u GPUs are worth."""
     worth = np.zeros(gpus + 1)
     weights = np.zeros(len(order))
     for k, job in enumerate(order, start=1):
         weight = min(
-            (k - worth[gpus - s]) / v
+            (k + behind - worth[gpus - s]) / v
             for s, v in zip(sizes, speedups[job], strict=True)
             if s <= gpus
         )

@@ -13,6 +13,7 @@ def marginal(
     speedups: NDArray[np.float64],
     sizes: NDArray[np.int64],
     gpus: int,
+    behind: float,
 ) -> NDArray[np.float64]:
     """`flow.marginal_reference`, in place: from the most GPUs down, so that `worth` is the old."""
     worth = np.zeros(gpus + 1)
@@ -22,7 +23,7 @@ def marginal(
         weight = np.inf
         for i in range(len(sizes)):
             if sizes[i] <= gpus:
-                weight = min(weight, (k - worth[gpus - sizes[i]]) / speedups[job, i])
+                weight = min(weight, (k + behind - worth[gpus - sizes[i]]) / speedups[job, i])
         weights[job] = weight
         for u in range(gpus, 0, -1):
             best = worth[u]

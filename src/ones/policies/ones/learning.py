@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -31,9 +30,8 @@ from ones.policies.ones.progress import Features, ProgressModel, ProgressSetting
 from ones.policies.ones.refusals import Refusals
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
+from ones.policies.ones.stays import Stays
 
-#: a job must stay so many times what a change costs it, up to so many seconds
-STAY_FACTOR, MOST_STAY = 10.0, 120.0
 #: samples of an epoch of a job that has not joined, when no other job can tell
 UNKNOWN_DATASET = 10_000
 _DRAWS = 1  # what a random number is for
@@ -60,13 +58,12 @@ class Learned:
         self._arrivals = ArrivalRate()
         self._refusals = Refusals()
         self.batch_changes = BatchChanges()
+        self._stays = Stays()
         self._paces = Paces()
         self._cold_start = ColdStart(settings.cold_start_epochs)
         self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
         self._new: set[JobId] = set()  # never deployed
         self._trained: set[JobId] = set()  # finished an epoch since the last update
-        self._changed_at: dict[JobId, float] = {}
-        self._started_at: dict[JobId, float] = {}  # the last time
         self._last_batch: dict[JobId, int] = {}  # at the end of its last epoch, or its first
         self._spoke: JobId | None = None  # whose epoch was the last event
         self.stirred: list[JobId] = []  # jobs of which it has changed what batch they may have
@@ -142,13 +139,14 @@ class Learned:
             if isinstance(action, Start | Rescale | Prepare):
                 moved = True
                 self._new.discard(action.job)
-                self._changed_at[action.job] = event.at
                 self._refusals.asked(action.job, action.allocation.n_gpus)
-                if not isinstance(action, Prepare):
-                    self.batch_changes.ordered(action.job, action.allocation.gpus)
-                if isinstance(action, Start):
-                    self._started_at[action.job] = event.at
                 self._last_batch.setdefault(action.job, action.allocation.batch)
+                if isinstance(action, Prepare):
+                    self._stays.announced(action.job, event.at)
+                    continue
+                note = self._stays.started if isinstance(action, Start) else self._stays.changed
+                alone = note(action.job, action.allocation.gpus, event.at)
+                self.batch_changes.ordered(action.job, alone=alone)
         return moved
 
     def updated(self, view: View) -> None:
@@ -170,8 +168,7 @@ class Learned:
         self.batch_changes.forget(job)
         self._new.discard(job)
         self._trained.discard(job)
-        self._changed_at.pop(job, None)
-        self._started_at.pop(job, None)
+        self._stays.forget(job)
         self._last_batch.pop(job, None)
 
     # what it means
@@ -181,19 +178,18 @@ class Learned:
         return all(job.id in self._trained for job in jobs if job.wanted is not None)
 
     def standing(self, job: JobView, now: float) -> Standing:
-        stay = 0.0
-        if self._settings.update == "events" and job.description is not None:
-            epoch = 0.0
-            if job.progress.step_seconds and job.wanted and job.wanted.batch:
-                steps = job.description.dataset_size / job.wanted.batch
-                epoch = steps * job.progress.step_seconds
-            worth = min(MOST_STAY, STAY_FACTOR * job.switch_cost.rescale_seconds)
-            stay = max(worth, min(self._settings.least_stay, epoch))
+        cost = job.switch_cost
+        free = self._settings.update != "events" or job.description is None
+        epoch = 0.0
+        if job.description and job.progress.step_seconds and job.wanted and job.wanted.batch:
+            steps = job.description.dataset_size / job.wanted.batch
+            epoch = steps * job.progress.step_seconds
+        stay = min(self._settings.least_stay, epoch)
         return Standing(
             new=job.id in self._new,
-            may_shrink=now - self._changed_at.get(job.id, -inf) >= stay,
-            may_stop=now - self._started_at.get(job.id, -inf)
-            >= self._settings.least_run * job.switch_cost.restart_seconds,
+            may_grow=free or self._stays.may_grow(job.id, cost, now),
+            may_shrink=free or self._stays.may_shrink(job.id, cost, now, least=stay),
+            may_stop=self._stays.may_stop(job.id, cost, now, least=self._settings.least_run),
             last_batch=self._last_batch.get(job.id, 0),
             most=self._refusals.most(job.id, now),
         )
@@ -270,8 +266,7 @@ class Learned:
             "stirred": list(self.stirred),
             "new": sorted(self._new),
             "trained": sorted(self._trained),
-            "changed_at": dict(self._changed_at),
-            "started_at": dict(self._started_at),
+            "stays": self._stays.save(),
             "last_batch": dict(self._last_batch),
             "progress": self._progress.save(),
             "limits": self._limits.save(),
@@ -290,8 +285,7 @@ class Learned:
         self.stirred = list(saved["stirred"])
         self._new = set(saved["new"])
         self._trained = set(saved["trained"])
-        self._changed_at = {JobId(job): float(at) for job, at in saved["changed_at"].items()}
-        self._started_at = {JobId(job): float(at) for job, at in saved["started_at"].items()}
+        self._stays.load(saved["stays"])
         self._last_batch = {JobId(job): int(n) for job, n in saved["last_batch"].items()}
         self._progress.load(saved["progress"])
         self._limits.load(saved["limits"])

@@ -16,7 +16,7 @@ from ones.core.cluster import Gpu, NodeState
 from ones.core.job import JobId
 from ones.core.view import JobView, View
 from ones.policies.ones.choices import Choices, Knowledge, Standing, choices_of, most_gpus
-from ones.policies.ones.flow import flow_weights, usual_sizes
+from ones.policies.ones.flow import Leanings, flow_weights, usual_sizes
 from ones.policies.ones.problem import Problem
 from ones.policies.ones.settings import OnesSettings
 
@@ -69,6 +69,8 @@ def ask(
     for i, job in enumerate(jobs):
         standing = standings[job.id]
         most[i] = most_gpus(view, job, known, standing, settings, gpus)
+        if held[i] and not standing.may_grow:
+            most[i] = min(most[i], max(held[i], least[i]))
         if not standing.may_shrink and 0 < held[i] <= most[i] and not yields[i]:
             least[i] = held[i]
         choices.append(choices_of(view, job, int(most[i]), int(held[i]), known, standing, settings))
@@ -164,8 +166,9 @@ def _flow_time(
         gpus,
         done_seconds=np.array([known.effort.done(job) for job in jobs]) / single,
         ages=np.array([view.now - job.job.submitted_at for job in jobs]),
-        ageing=settings.ageing,
-        seniority=settings.seniority,
+        leanings=Leanings(
+            ageing=settings.ageing, seniority=settings.seniority, to_come=settings.to_come
+        ),
     )
     weights *= np.exp2(np.clip([job.priority for job in jobs], -20, 20))
     cost = np.zeros((len(jobs), width))
@@ -177,6 +180,7 @@ def _flow_time(
             now = int(np.searchsorted(sizes, held[i]))
             lost = settings.change_worth * job.switch_cost.rescale_seconds
             stay = np.minimum(settings.stay_seconds, middle[i] / speedup)
+            stay[now + 1 :] = np.minimum(settings.grown_seconds, stay[now + 1 :])
             value *= stay / (stay + lost)
             # what is taken away is given back one day, for which it stands still again
             value[:now] -= speedup[now] * lost / (settings.stay_seconds + lost)

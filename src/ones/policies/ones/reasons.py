@@ -29,7 +29,10 @@ class Reasons:
         return f"preempted, its GPUs are worth more to others: {self._standing(i)}"
 
     def waits(self, i: int) -> str:
-        return f"waits, GPUs are worth more to others: {self._standing(i)}"
+        why = "GPUs are worth more to others"
+        if not self._ahead(i):
+            why = "to make room would cost those who run more than it gains"
+        return f"waits, {why}: {self._standing(i)}"
 
     def changed(self, i: int, allocation: Allocation) -> str:
         job = self._question.jobs[i]
@@ -46,11 +49,15 @@ class Reasons:
         cost = job.switch_cost.rescale_seconds if moves else self._batch_seconds
         return f", {pace}" + (f" for {cost:.2g} s of standing still" if cost >= 0.01 else "")
 
+    def _ahead(self, i: int) -> int:
+        return int((self._order < self._order[i]).sum())
+
     def _standing(self, i: int) -> str:
         """What is left of it, and its place among those who compete."""
-        others = len(self._question.jobs) - 1
-        ahead = int((self._order < self._order[i]).sum())
-        rivals = f"{ahead} of {others} others come first" if others else "alone"
+        others, ahead = len(self._question.jobs) - 1, self._ahead(i)
+        rivals = f"{ahead} of {others} others come first" if ahead else "nobody comes first"
+        if not others:
+            rivals = "alone"
         least = int(self._question.choices[i].sizes[0])
         on = "one GPU" if least == 1 else f"{least} GPUs"
         gpus = self._question.problem.gpus

@@ -24,12 +24,19 @@ class OnesSettings:
         ("flow", "sruf"),
         "3: flow time, in which waiting jobs count; or remaining GPU time as printed",
     )
+    to_come: float = field(
+        default=0.5,
+        metadata={
+            "help": "flow: jobs that are expected to come, for each that is here; the more, the"
+            " more it counts to use GPUs well"
+        },
+    )
     ageing: float = field(
-        default=8.0,
+        default=0.5,
         metadata={"help": "flow: how much it counts to be here for long, for one's length"},
     )
     seniority: float = field(
-        default=8.0,
+        default=0.5,
         metadata={
             "help": "flow: how much it counts to be here for long, for the length of all jobs; more"
             " serves the slowest, less the short ones"
@@ -37,6 +44,10 @@ class OnesSettings:
     )
     stay_seconds: float = field(
         default=300.0, metadata={"help": "flow: how long a job is expected to stay as it is"}
+    )
+    grown_seconds: float = field(
+        default=150.0,
+        metadata={"help": "flow: how long it is expected to keep what it grows by, at most"},
     )
     change_worth: float = field(
         default=4.0, metadata={"help": "flow: times what a change costs, that it must save"}
@@ -176,8 +187,8 @@ class OnesSettings:
 
 
 _LEAST = {
-    "ageing": 0, "seniority": 0, "change_worth": 0, "least_run": 0, "exploration": 1,
-    "stay_seconds": 1, "ripening": 0, "epoch_growth": 1,
+    "to_come": 0, "ageing": 0, "seniority": 0, "change_worth": 0, "least_run": 0, "exploration": 1,
+    "stay_seconds": 1, "grown_seconds": 1, "ripening": 0, "epoch_growth": 1,
     "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
     "idle_generations": 0, "patience": 1, "spacing": 0, "thinking": 0, "least_stay": 0,
     "warmup_steps": 0, "growth": 1, "prediction_error": 1, "most_base_batches": 1,
