@@ -73,6 +73,8 @@ def test_tables_have_a_column_for_what_varies_and_sentences_name_the_worst() -> 
     loads = [record(label, 1, [50.0], load) for label in ("ones", "equi") for load in (0.5, 0.8)]
     assert table_of(leads_of(loads, "ones")).heads[0] == "load"
     assert sentence_of([]) == "Nothing to compare with yet."
+    alone = leads_of([record("ones", 1, [50.0], 2.0)], "ones")
+    assert "Ahead of every rival in 1 of 2 rows" in sentence_of([*leads, *alone]), "not of 3"
 
 
 def test_a_setting_draws_a_line_on_the_page_of_a_comparison(

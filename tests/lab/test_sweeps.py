@@ -66,7 +66,7 @@ def test_every_sweep_of_the_list_can_be_run() -> None:
     errors = {c.spec.settings.get("prediction_error") for c in by_name["predictor"].cells(1)}
     assert errors == {None, 2.0, 4.0}
     line = {c.spec.settings.get("seniority") for c in by_name["frontier"].cells(1)}
-    assert line == {None, 0.0, 4.0, 16.0, 32.0}
+    assert line == {None, 0.0, 0.25, 1.0, 2.0}
     assert OnesSettings().seniority == DEFAULT_SENIORITY, "which None stands for"
     worlds = [dict(c.spec.physics) for c in by_name["physics"].cells(1)]
     assert {"rescale": 10.0} in worlds

@@ -20,13 +20,13 @@ from ones.core.schedule import ScheduleEdit
 from ones.lab.bench_embed_world import Training
 from ones.models.allocation import exact
 from ones.models.packing import Room
-from ones.policies.ones.flow import flow_weights, usual_sizes
+from ones.policies.ones.flow import Leanings, flow_weights, usual_sizes
 
 Floats = NDArray[np.float64]
 
 #: how long a job is expected to stay as it is
 STAY_SECONDS = 300.0
-AGEING = 1.0
+AGEING = 0.25
 _BATCHES = 24  # tried for each size
 _NEVER = 1e9  # the cost of a size that is not to be had
 
@@ -104,8 +104,7 @@ class Ideal:
             gpus,
             done_seconds=np.array([t.work for t in truth]) / rates[:, 0],
             ages=np.array([view.now - job.job.submitted_at for job in jobs]),
-            ageing=AGEING,
-            seniority=0.0,
+            leanings=Leanings(ageing=AGEING),
         )[0]
         table = np.full((len(jobs), gpus + 1), _NEVER)
         for i, speedup in enumerate(speedups):

@@ -162,10 +162,11 @@ def sentence_of(leads: Sequence[Lead]) -> str:
     pairs = [(a.less_percent, a.rival, lead) for lead in leads for a in lead.against]
     if not pairs:
         return "Nothing to compare with yet."
-    ahead = sum(all(a.less_percent > 0 for a in lead.against) for lead in leads)
+    compared = [lead for lead in leads if lead.against]
+    ahead = sum(all(a.less_percent > 0 for a in lead.against) for lead in compared)
     less, rival, lead = min(pairs, key=lambda pair: pair[0])
     found = (
-        f"Ahead of every rival in {ahead} of {len(leads)} rows. The least lead is {less:+.1f} %:"
+        f"Ahead of every rival in {ahead} of {len(compared)} rows. The least lead is {less:+.1f} %:"
         f" `{lead.label}` over `{rival}`, {lead.where}."
     )
     tails = [(lead.p99_more_percent, lead) for lead in leads if lead.p99_more_percent is not None]

@@ -21,8 +21,8 @@ OURS = "ones"
 RIVALS = (OURS, "equi", "sia")
 BOTH = ("elastic", "checkpoint")  # the same price for everybody
 #: values of `seniority`, and the one that `ones` has
-DEFAULT_SENIORITY = 8.0
-SENIORITY = (0.0, 4.0, 16.0, 32.0)
+DEFAULT_SENIORITY = 0.5
+SENIORITY = (0.0, 0.25, 1.0, 2.0)
 PREDICTION_ERRORS = (2, 4)
 WORLDS = ("noise=0.3", "noise=3", "network=0.3", "rescale=10")
 
