@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 import torch
 
 from ones.lab.elastic_run import ElasticRun, Outcome, parse_schedule
@@ -30,7 +28,8 @@ class Elastic:
     run: ElasticRun
     out: Path
     launcher: ForkLauncher
-    stores: set[StoreAddress] = field(default_factory=set)
+    #: where its stores listened: (port, inode of the socket)
+    listeners: set[tuple[int, str]] = field(default_factory=set)
     shared_before: frozenset[str] = field(default_factory=lambda: frozenset(os.listdir("/dev/shm")))
 
     @property
@@ -77,21 +76,24 @@ class Elastic:
 
     def _watch(self, over: threading.Event) -> None:
         """Where the job's store listens: it may be replaced on the way."""
+        seen: StoreAddress | None = None
         while not over.wait(0.05):
             address = StoreAddress.read(str(self.launcher.job_dir))
-            if address is not None:
-                self.stores.add(address)
+            if address is not None and address != seen:
+                seen = address
+                ports = (address.port, address.calls)
+                self.listeners |= {found for found in listeners() if found[0] in ports}
 
     def nothing_is_left(self) -> None:
         """No process of this job, nor its store, nor a port, nor shared memory."""
         until = time.monotonic() + 60
-        while left := self._processes() or self._shared_memory():
+        while left := self._processes() or self._shared_memory() or self._ports():
             assert time.monotonic() < until, f"still there: {left}"
             time.sleep(0.1)
-        for store in self.stores:
-            for port in (store.port, store.calls):
-                with pytest.raises(ConnectionRefusedError):
-                    socket.create_connection((store.host, port), timeout=5.0)
+
+    def _ports(self) -> set[tuple[int, str]]:
+        """Sockets, not only ports: those are soon given to another test's store."""
+        return self.listeners & listeners() if self.listeners else set()
 
     def _processes(self) -> list[psutil.Process]:
         """Workers, stores and loaders: by what they have open, or by their parent."""
@@ -119,6 +121,17 @@ class Elastic:
         new = set(os.listdir("/dev/shm")) - self.shared_before
         named = [match for name in new if (match := re.match(r"torch_(\d+)_", name))]
         return [match.string for match in named if not psutil.pid_exists(int(match[1]))]
+
+
+def listeners() -> set[tuple[int, str]]:
+    """(port, inode) of every TCP socket of this machine that listens."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            words = line.split()  # 1: local address, 3: state, 9: inode
+            if words[3] == "0A":  # TCP_LISTEN
+                found.add((int(words[1].rpartition(":")[2], 16), words[9]))
+    return found
 
 
 def elastic(

@@ -49,6 +49,7 @@ def test_a_worker_dies_in_a_step(zygote: str, tmp_path: Path, victim: str, momen
     crash = f"{victim}:{moment}:SIGKILL:20"
     job = elastic(zygote, tmp_path, "0:3", CRASH=crash, EPOCHS=EPOCHS)
     job.play()
+    assert job.listeners
     assert generations(job) == [(1, 0, 3), (1, 1, 2)]
     all_is_well(job)
 

@@ -157,7 +157,7 @@ def test_a_script_that_changes_parameters_by_itself(zygote: str, tmp_path: Path)
     assert ["fed_in_background" in s.parts for _, s in outcome.switches] == [False, True, False]
     seen = [(t["epoch"], i) for t in job.traces for i in t["indices"]]
     assert set(seen) == {(epoch, i) for epoch in range(12) for i in range(203)}
-    assert len(seen) - 12 * 203 == 16  # one step came again
+    assert len(seen) - 12 * 203 in (16, 203 % 16)  # one step, perhaps the last of an epoch
     assert job.final()["steps"] == 12 * 13
     all_end_equal(job, 3)
 

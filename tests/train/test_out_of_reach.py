@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 from collections.abc import Iterator
@@ -76,13 +77,20 @@ def test_a_roll_call_without_a_word_is_broken_and_said_to_be_silent(
     monkeypatch: pytest.MonkeyPatch, *, hangs_up: bool
 ) -> None:
     monkeypatch.setenv("ONES_HANG_SECONDS", "0.3")
+    lines: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+
+    def welcome() -> None:
+        line, _ = store.accept()
+        line.sendall(b'{"came": "n0/0"}\n')
+        lines.put(line)
+
     with socket.create_server((HOST, 0)) as store:
+        threading.Thread(target=welcome, daemon=True).start()
         calls = RollCall(
             StoreAddress(HOST, 0, store.getsockname()[1]), "n0/0", "token", groups=[],
             on_came=lambda worker: None, on_gone=lambda worker, hangs: None,
         )  # fmt: skip
-        line, _ = store.accept()
-        with line:
+        with lines.get(timeout=30) as line:
             line.sendall(b'{"ping": 1}\n')
             if hangs_up:
                 line.shutdown(socket.SHUT_RDWR)

@@ -51,7 +51,7 @@ class Meeting:
             told = StoreAddress.parse(address)
             calls, before, self._told = self._calls, self._told, told
             moved = before is not None and told != before
-            if moved and calls is not None and calls.address != told and answers(told):
+            if moved and calls is not None and calls.address != told and self._answers(told):
                 calls.close()  # two nodes offered one: the controller's word holds
 
     def calls(self, *, may_start: bool, patience: float = CONNECT_SECONDS) -> RollCall:
@@ -76,20 +76,27 @@ class Meeting:
 
     def _address(self, may_start: bool) -> StoreAddress | None:
         told, here = self._told, StoreAddress.read(self._environment.job_dir)
-        if told is not None and told not in (here, self._silent) and answers(told):
+        if told is not None and told not in (here, self._silent) and self._answers(told):
             return told
         if may_start:
-            address = start_store(self._environment.job_dir, self._environment.host)
+            address = self._start()
             if address != here:
                 self._on_started(address)
             return address
         # what was offered here counts only once the controller has said so: others may offer, too
         return here if here != self._offered or here == told else None
 
+    def _answers(self, address: StoreAddress) -> bool:
+        return answers(address, self._environment.token)
+
+    def _start(self) -> StoreAddress:
+        here = self._environment
+        return start_store(here.job_dir, here.host, here.token)
+
     def _offer(self) -> None:
         """The node that should have started a store is gone, or the store with its node."""
         with contextlib.suppress(OSError):
-            offered = start_store(self._environment.job_dir, self._environment.host)
+            offered = self._start()
             if offered != self._offered:
                 self._offered = offered
                 self._on_started(offered)
@@ -163,6 +170,7 @@ class Meeting:
         """
         calls = self.calls(may_start=self.place(formation))
         results: queue.SimpleQueue[Group | Exception] = queue.SimpleQueue()
+        is_there = threading.Event()  # at the store
         host, worker = self._environment.host, self._environment.worker
 
         def work() -> None:
@@ -175,6 +183,7 @@ class Meeting:
                     wait_for_workers=False,
                     timeout=timedelta(seconds=seconds),
                 )
+                is_there.set()
                 rank = formation.workers.index(worker)
                 size = len(formation.members)
                 group = Group.connect(
@@ -201,6 +210,9 @@ class Meeting:
                 gone = self._gone & set(formation.workers)
                 if gone:
                     raise GroupLostError(f"{', '.join(sorted(gone))} is gone") from None
+                if calls.broken.is_set() and not is_there.is_set():
+                    # a TCPStore would go on calling a port where nobody is
+                    raise GroupLostError("the job's store is gone") from None
                 if given_up():
                     raise GroupLostError("withdrawn") from None
                 if time.monotonic() > until:

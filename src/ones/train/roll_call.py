@@ -27,8 +27,11 @@ from typing import IO, Any
 from ones.train.not_inherited import ours
 
 ADDRESS_FILE = "store.json"
+STORE_LOCK = "store.lock"
 ZYGOTE_SOCKET = "zygote.sock"  # where `ones.exec.zygote` has it
 HANG_SECONDS = 60.0
+WELCOME_SECONDS = 20.0
+LIVES = b'{"lives": true}\n'  # what a store says to who has the token of its job
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class StoreAddress:
             return None
 
 
-def start_store(job_dir: str, host: str, *, patience: float = 120.0) -> StoreAddress:
+def start_store(job_dir: str, host: str, token: str, *, patience: float = 120.0) -> StoreAddress:
     """The address of a living store on this node; starts one if there is none.
 
     Several workers may ask at once: the lock lets one of them start it. It is a process
@@ -68,14 +71,20 @@ def start_store(job_dir: str, host: str, *, patience: float = 120.0) -> StoreAdd
     os.makedirs(job_dir, exist_ok=True)
     with open(Path(job_dir, "store.starting"), "w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        found = StoreAddress.read(job_dir)
-        if found is not None and answers(found):
-            return found
+        until = time.monotonic() + patience
+        while True:
+            found = StoreAddress.read(job_dir)
+            if found is not None and answers(found, token):
+                return found
+            if not _has_a_store(job_dir):
+                break
+            if time.monotonic() > until:
+                raise OSError(f"the job's store did not answer in {patience:.0f} s")
+            time.sleep(0.01)  # it is about to end, or has much to do
         with contextlib.suppress(FileNotFoundError):
             os.unlink(Path(job_dir, ADDRESS_FILE))
         with open(Path(job_dir, "store.log"), "ab") as log:
             ended = _fork_store(job_dir, host, log.fileno()) or _spawn_store(job_dir, host, log)
-        until = time.monotonic() + patience
         while time.monotonic() < until:
             over = ended()
             found = StoreAddress.read(job_dir)
@@ -85,6 +94,16 @@ def start_store(job_dir: str, host: str, *, patience: float = 120.0) -> StoreAdd
                 raise OSError("the job's store ended at once: see store.log")
             time.sleep(0.01)
     raise OSError(f"the job's store did not start in {patience:.0f} s")
+
+
+def _has_a_store(job_dir: str) -> bool:
+    """A store holds this lock as long as it lives; its port may be another's after that."""
+    with open(Path(job_dir, STORE_LOCK), "w") as alone:
+        try:
+            fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 _COMMAND = ["-m", "ones.train.store"]
@@ -135,11 +154,13 @@ def _environment_of_the_job() -> dict[str, str]:
     return {**env, "ONES_OF_JOB": "1"}
 
 
-def answers(address: StoreAddress) -> bool:
-    """Does a store live there?"""
+def answers(address: StoreAddress, token: str) -> bool:
+    """Does the job's store live there? Its port may have become that of somebody else."""
     try:
-        with socket.create_connection((address.host, address.calls), timeout=5.0):
-            return True
+        with socket.create_connection((address.host, address.calls), timeout=5.0) as line:
+            line.sendall(json.dumps({"lives": token}).encode() + b"\n")
+            with line.makefile("rb") as lines:
+                return lines.readline(64) == LIVES
     except OSError:
         return False
 
@@ -155,7 +176,11 @@ class Reform:
 
 
 class RollCall:
-    """One connection. When it breaks it stays broken: make another."""
+    """One connection. When it breaks it stays broken: make another.
+
+    It is made once the store has answered: one that had nobody may be about to end, though its
+    port still takes connections. From then on it stays while this worker does.
+    """
 
     def __init__(
         self,
@@ -168,20 +193,26 @@ class RollCall:
         on_gone: Callable[[str, bool], None],
     ) -> None:
         self.address = address
+        self._worker = worker
         self._on_came = on_came
         self._on_gone = on_gone  # (worker, does it hang?)
         self._answers: queue.Queue[Reform | None] = queue.Queue()
         self._lock = threading.Lock()
         with ours():
-            self._socket = socket.create_connection((address.host, address.calls), timeout=20.0)
+            there = (address.host, address.calls)
+            self._socket = socket.create_connection(there, timeout=WELCOME_SECONDS)
         self._socket.settimeout(hang_seconds())
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.broken = threading.Event()
+        self._heard = threading.Event()
         self.is_silent = False  # broken, for nothing was heard any more
         self.expelled = False
         hello = {"hello": worker, "token": token, "pid": os.getpid(), "born": born(os.getpid())}
         self._say(**hello, machine=machine(), groups=groups)
         threading.Thread(target=self._listen, name="ones-roll-call", daemon=True).start()
+        if not self._heard.wait(WELCOME_SECONDS) or self.broken.is_set():
+            self.close()
+            raise ConnectionError(f"the job's store at {address} has ended, or does not answer")
 
     def reform(
         self, plan: int, incarnation: int, members: tuple[str, ...], step: int
@@ -245,6 +276,8 @@ class RollCall:
         if "ping" in words:
             self._say(pong=words["ping"])
         elif "came" in words:
+            if words["came"] == self._worker:
+                self._heard.set()
             self._on_came(words["came"])
         elif "gone" in words:
             self._on_gone(words["gone"], words["hangs"])
@@ -258,6 +291,7 @@ class RollCall:
 
     def _break(self) -> None:
         self.broken.set()
+        self._heard.set()
         self._answers.put(None)
 
 

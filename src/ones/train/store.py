@@ -14,14 +14,16 @@ Lines of JSON. A worker says
     {"failed": null}                    it does not matter any more
     {"limit": 16}                       dying of memory: so many samples fit
     {"leaving": true}
+    {"lives": "TOKEN"}                  before, or instead of, hello: is this the job's store?
 
 and hears
 
     {"ping": 7}
     {"gone": "n0/1", "hangs": false}    it died, left, or is to be killed where it is
-    {"came": "n0/1"}
+    {"came": "n0/1"}                    to itself, too: from here on the store stays for it
     {"reform": [plan, incarnation], "members": [...], "limit": null}
     {"expelled": true}                  the others went on without you
+    {"lives": true}                     it is; a store of another job says nothing
 
 It ends when no worker has been connected for a while.
 """
@@ -42,7 +44,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ones.train.roll_call import StoreAddress, born, hang_seconds, machine
+from ones.train.roll_call import (
+    ADDRESS_FILE,
+    LIVES,
+    STORE_LOCK,
+    StoreAddress,
+    born,
+    hang_seconds,
+    machine,
+)
 
 PING_SECONDS = 1.0
 IDLE_SECONDS = 5.0
@@ -95,7 +105,11 @@ class Calls:
         try:
             while line := await reader.readline():
                 words = json.loads(line)
-                if worker is None:
+                if worker is None and "lives" in words:
+                    if not self._is_of_the_job(words["lives"]):
+                        break
+                    writer.write(LIVES)
+                elif worker is None:
                     worker = self._hello(words, writer)
                     if worker is None:
                         break
@@ -107,8 +121,11 @@ class Calls:
             self._gone(worker, hangs=False)
         writer.close()
 
+    def _is_of_the_job(self, token: object) -> bool:
+        return hmac.compare_digest(str(token).encode(), self._token.encode())
+
     def _hello(self, words: dict[str, Any], writer: asyncio.StreamWriter) -> _Worker | None:
-        if not hmac.compare_digest(str(words["token"]), self._token):
+        if not self._is_of_the_job(words["token"]):
             return None
         groups = [(plan, incarnation) for plan, incarnation in words["groups"]]
         worker = _Worker(
@@ -243,7 +260,7 @@ def main() -> None:
     import torch.distributed
 
     job_dir, host = sys.argv[1:3]
-    with open(Path(job_dir, "store.lock"), "w") as alone:
+    with open(Path(job_dir, STORE_LOCK), "w") as alone:
         try:
             fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -264,7 +281,7 @@ def main() -> None:
         asyncio.run(run(job_dir, host, port))
         del store
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(Path(job_dir, "store.json"))
+            os.unlink(Path(job_dir, ADDRESS_FILE))
 
 
 if __name__ == "__main__":
