@@ -4,31 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any
 
 TOOL = Path(__file__).parents[1] / "tools" / "ray-cluster"
-
-
-def _tool() -> Any:  # noqa: ANN401
-    """The program as a module: its name is none."""
-    loader = SourceFileLoader("ray_cluster", str(TOOL))
-    spec = spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
-def own_address() -> str:
-    """As it has all nodes."""
-    return str(_tool().own_address())
-
-
-def free_port() -> int:
-    return int(_tool().free_port())
 
 
 class RayCluster:

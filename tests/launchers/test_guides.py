@@ -13,8 +13,9 @@ import pytest
 from ones.control.statedir import StateDir
 from tests.guides import Reader, blocks_of
 from tests.processes import alive_below, wait_for
-from tests.rays import TOOL, RayCluster, free_port, own_address
+from tests.rays import TOOL, RayCluster
 from tests.slurm import QUICK, new_cluster
+from tools.loopback import free_ports, own_address
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +67,7 @@ def down(reader: Reader, *states: Path) -> None:
 
 def test_every_command_of_the_guide_to_ray(home: Path) -> None:
     ours, tried = RayCluster(home / "cluster"), RayCluster(home / "tried")
-    here, port = own_address(), str(free_port())
+    here, port = own_address(), str(free_ports(1)[0])
     names = {
         "head.example.org:6379": f"{here}:{port}",
         "head.example.org": here,
