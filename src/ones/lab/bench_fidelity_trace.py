@@ -113,7 +113,7 @@ def submission(name: str, job: PacedJob, env: Mapping[str, str], cwd: str) -> di
 #: jobs here take a minute where the paper's take ten: so do the time constants of the policies
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "ones": {
-        "stay_seconds": 30.0, "least_stay": 6.0, "least_run": 2.0, "spacing": 1.0, "ripening": 1.0,
+        "least_stay": 6.0, "least_run": 2.0, "spacing": 1.0, "ripening": 1.0,
         "warmup_steps": 5,
     },
     "tiresias": {"thresholds": "40"},

@@ -94,8 +94,8 @@ class _Watched(Ones):
         self.seen.problems.append(problem)
         self.seen.gaps.append(gap_percent(problem, found, best))
         self.seen.same.append(bool((found == best).all()))
-        speeds, stay = self._learned.known.speeds, self._settings.stay_seconds
-        judge = Judge(view, question, speeds, stay)
+        speeds = self._learned.known.speeds
+        judge = Judge(view, question, speeds)
 
         def worth(counts: NDArray[np.int32]) -> float:
             sizes = within_owners_room(view, question, question.rounded(counts))
@@ -107,9 +107,9 @@ class _Watched(Ones):
         )
         self.seen.added.append(_more(worth(found), seed))
         self.seen.could_add.append(_more(max(map(worth, members)), seed))
-        again = fitted(view, question, [question.rounded(found)], speeds, stay=stay, again=True)
+        again = fitted(view, question, [question.rounded(found)], speeds, again=True)
         ranked = list(map(question.rounded, search.ranked(problem, self._settings.candidates)))
-        evolved = fitted(view, question, ranked, speeds, stay=stay, again=True)
+        evolved = fitted(view, question, ranked, speeds, again=True)
         self.seen.evolved.append(_more(judge.value(evolved), seed))
         self.seen.fitted.append(_more(judge.value(again), seed))
 

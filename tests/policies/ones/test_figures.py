@@ -19,6 +19,7 @@ from ones.policies.ones.question import Question, ask
 from ones.policies.ones.search import Operators
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
+from ones.policies.ones.visits import Visits
 from tests.policies.ones.problems import all_counts, seeds, simple, tables_of
 
 BOTH = (kernels, reference)
@@ -172,7 +173,7 @@ def running(sizes: list[int]) -> tuple[View, Question]:
             brain.handle(ev.WorkerReady(1.0, JobId(name), Generation(number), gpu))
     view = brain.state.view()
     settings = OnesSettings()
-    known = Knowledge(BatchLimits(settings), Speeds("fitted"), Effort(raw=True))
+    known = Knowledge(BatchLimits(settings), Speeds("fitted"), Effort(raw=True), Visits())
     jobs = list(view.jobs.values())
     standing = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_batch=0)
     question = ask(

@@ -20,6 +20,7 @@ from ones.policies.ones.question import Question, ask
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.spans import Judge, placed
 from ones.policies.ones.speeds import Speeds
+from ones.policies.ones.visits import Visits
 from tests.policies.ones.test_placing import PER_NODE, Held, check, moments, view_of
 
 SETTINGS = OnesSettings()
@@ -54,7 +55,9 @@ def jobs_of(view: View, between_nodes: float) -> list[JobView]:
 def question_of(
     view: View, jobs: list[JobView], standings: dict[JobId, Standing]
 ) -> tuple[Question, Speeds]:
-    known = Knowledge(BatchLimits(SETTINGS), Speeds(SETTINGS.throughput), Effort(raw=False))
+    known = Knowledge(
+        BatchLimits(SETTINGS), Speeds(SETTINGS.throughput), Effort(raw=False), Visits()
+    )
     work = np.full((4, len(jobs)), 1e6)
     question = ask(view, jobs, standings, work, known, SETTINGS)
     assert question is not None
@@ -67,7 +70,6 @@ def places_of(view: View, question: Question, speeds: Speeds, *, again: bool) ->
         question,
         [question.rounded(optimum(question.problem))],
         speeds,
-        stay=300.0,
         again=again,
     )
 
@@ -109,10 +111,10 @@ def test_of_several_divisions_the_one_that_lies_best_is_taken() -> None:
     }
     view = view_of(held, 2)
     question, speeds = question_of(view, jobs_of(view, 1.0), {a: MOVES, b: MOVES})
-    judge = Judge(view, question, speeds, 300.0)
+    judge = Judge(view, question, speeds)
 
     candidates = [np.array(counts, np.int32) for counts in ([3, 4], [2, 3], [4, 4])]
-    places = fitted(view, question, candidates, speeds, stay=300.0, again=True)
+    places = fitted(view, question, candidates, speeds, again=True)
     alone = [
         judge.value(placed(view, question, {a: int(counts[0]), b: int(counts[1])}, judge))
         for counts in candidates

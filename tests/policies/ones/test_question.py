@@ -18,6 +18,7 @@ from ones.policies.ones.limits import BatchLimits
 from ones.policies.ones.question import Question, ask
 from ones.policies.ones.settings import OnesSettings, PaperSettings
 from ones.policies.ones.speeds import Speeds
+from ones.policies.ones.visits import Visits
 from tests.policies.ones.jobs import seen
 
 RESTED = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_batch=0)
@@ -25,7 +26,10 @@ RESTED = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last
 
 def knowledge(settings: OnesSettings) -> Knowledge:
     return Knowledge(
-        BatchLimits(settings), Speeds(settings.throughput), Effort(raw=not settings.effective)
+        BatchLimits(settings),
+        Speeds(settings.throughput),
+        Effort(raw=not settings.effective),
+        Visits(),
     )
 
 
@@ -185,8 +189,8 @@ def test_a_job_that_has_just_moved_does_not_grow() -> None:
 
 
 def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> None:
-    """T/(T + delta) with T = min(300 s, what is left), to grow 150 s, and delta four times the
-    pause; who loses GPUs will get others one day, and stand still again."""
+    """T/(T + delta) with T = min(half of 400 s, what is left), to grow 120 s, and delta four
+    times the pause; who loses GPUs will get others one day, and stand still again."""
     view, job = seen(gpus=16)
     job = held_by(job, 4)
     pause, restart = 4 * job.switch_cost.rescale_seconds, 4 * job.switch_cost.restart_seconds
@@ -196,10 +200,10 @@ def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> Non
     rates = question.choices[0].rates
     cost = question.problem.cost[0]
     assert cost[4] == pytest.approx(-rates[2] / rates[0])
-    assert cost[8] == pytest.approx(-rates[3] / rates[0] * 150 / (150 + pause))
-    assert cost[0] == pytest.approx(rates[2] / rates[0] * restart / (300 + restart))
-    back = rates[2] / rates[0] * pause / (300 + pause)
-    assert cost[1] == pytest.approx(-300 / (300 + pause) + back)
+    assert cost[8] == pytest.approx(-rates[3] / rates[0] * 120 / (120 + pause))
+    assert cost[0] == pytest.approx(rates[2] / rates[0] * restart / (200 + restart))
+    back = rates[2] / rates[0] * pause / (200 + pause)
+    assert cost[1] == pytest.approx(-200 / (200 + pause) + back)
     assert cost[3] == cost[2]  # no use for a third
     free = asked(view, job, work=1e12, switching_cost=False).problem.cost[0]
     assert free[8] == pytest.approx(-rates[3] / rates[0])

@@ -15,6 +15,7 @@ from ones.policies.ones.question import Question, ask
 from ones.policies.ones.reasons import Reasons
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
+from ones.policies.ones.visits import Visits
 from tests.policies.ones.jobs import seen
 
 STAYS = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_batch=64)
@@ -23,7 +24,9 @@ STAYS = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_
 def question_of(view: View, *jobs: JobView) -> Question:
     """The first has 64,000 samples to go, the next twice as many, ..."""
     settings = OnesSettings()
-    known = Knowledge(BatchLimits(settings), Speeds(settings.throughput), Effort(raw=False))
+    known = Knowledge(
+        BatchLimits(settings), Speeds(settings.throughput), Effort(raw=False), Visits()
+    )
     for job in jobs:
         known.speeds.learn(job)
     work = np.tile(64_000.0 * np.arange(1, len(jobs) + 1), (4, 1))

@@ -16,8 +16,8 @@ from ones.policies import settings_of
 FROM, TO = "ones-paper", "ones"
 
 GROUPS: Sequence[tuple[str, Sequence[str]]] = (
-    ("score", ("score", "to_come", "ageing", "seniority", "stay_seconds", "change_worth",
-               "waiting_charge", "switching_cost")),
+    ("score", ("score", "to_come", "ageing", "seniority", "stay_share", "grown_share",
+               "change_worth", "waiting_charge", "switching_cost")),
     ("sampling", ("draws", "select_by_mean")),
     ("limits", ("warmup_steps", "growth", "ripening", "epoch_growth", "most_base_batches",
                 "least_steps", "most_gpus", "trust_requested")),

@@ -19,6 +19,7 @@ from ones.policies.ones.flow import usual_sizes
 from ones.policies.ones.limits import BatchLimits
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
+from ones.policies.ones.visits import Visits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -59,6 +60,7 @@ class Knowledge:
     limits: BatchLimits
     speeds: Speeds
     effort: Effort
+    visits: Visits
 
 
 def most_gpus(

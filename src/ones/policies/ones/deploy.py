@@ -47,14 +47,14 @@ def deploy(
     `may_change`: who runs may be touched, and is not only joined by others. A change of nothing
     but the batch costs `batch_seconds`.
     """
-    choosy, stay = settings.switching_cost, settings.stay_seconds
+    choosy, stay = settings.switching_cost, question.stay
     if may_change and settings.placement == "occurrence":
         places = _pack(view, question, within_owners_room(view, question, candidates[0]))
     elif question.problem.use_all:  # the paper's score: its cost says nothing of places
         sizes = within_owners_room(view, question, candidates[0])
         places = Room(view).arrange(question.staying, sizes)
     else:
-        places = fitted(view, question, candidates, speeds, stay=stay, again=may_change)
+        places = fitted(view, question, candidates, speeds, again=may_change)
     edit = view.schedule.edit()
     notes: dict[JobId, str] = {}
     reasons = Reasons(question, batch_seconds)

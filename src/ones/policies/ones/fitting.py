@@ -35,11 +35,10 @@ def fitted(
     candidates: Sequence[NDArray[np.int32]],
     speeds: Speeds,
     *,
-    stay: float,
     again: bool,
 ) -> Places:
     """Places for one of these divisions, or, `again`, for a better one."""
-    judge = Judge(view, question, speeds, stay)
+    judge = Judge(view, question, speeds)
 
     def placed_as(counts: NDArray[np.int32]) -> Places:
         sizes = within_owners_room(view, question, counts)

@@ -31,6 +31,7 @@ from ones.policies.ones.refusals import Refusals
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
 from ones.policies.ones.stays import Stays
+from ones.policies.ones.visits import Visits
 
 #: samples of an epoch of a job that has not joined, when no other job can tell
 UNKNOWN_DATASET = 10_000
@@ -54,7 +55,8 @@ class Learned:
         self._limits = BatchLimits(settings)
         self._speeds = Speeds(settings.throughput)
         self._effort = Effort(raw=not settings.effective)
-        self.known = Knowledge(self._limits, self._speeds, self._effort)
+        self._visits = Visits()
+        self.known = Knowledge(self._limits, self._speeds, self._effort, self._visits)
         self._arrivals = ArrivalRate()
         self._refusals = Refusals()
         self.batch_changes = BatchChanges()
@@ -97,6 +99,7 @@ class Learned:
                 self.batch_changes.made(event.job, event.pause_seconds)
             case ev.JobEnded():
                 self._paces.ended(event.job, view.now, completed=event.reason.completed)
+                self._visits.ended(event.job, view.now)
                 self._forget(event.job, completed=event.reason.completed)
             case _:
                 pass
@@ -144,6 +147,7 @@ class Learned:
                 if isinstance(action, Prepare):
                     self._stays.announced(action.job, event.at)
                     continue
+                self._visits.started(action.job, event.at)
                 note = self._stays.started if isinstance(action, Start) else self._stays.changed
                 alone = note(action.job, action.allocation.gpus, event.at)
                 self.batch_changes.ordered(action.job, alone=alone)
@@ -267,6 +271,7 @@ class Learned:
             "new": sorted(self._new),
             "trained": sorted(self._trained),
             "stays": self._stays.save(),
+            "visits": self._visits.save(),
             "last_batch": dict(self._last_batch),
             "progress": self._progress.save(),
             "limits": self._limits.save(),
@@ -286,6 +291,7 @@ class Learned:
         self._new = set(saved["new"])
         self._trained = set(saved["trained"])
         self._stays.load(saved["stays"])
+        self._visits.load(saved["visits"])
         self._last_batch = {JobId(job): int(n) for job, n in saved["last_batch"].items()}
         self._progress.load(saved["progress"])
         self._limits.load(saved["limits"])

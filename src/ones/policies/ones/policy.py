@@ -180,7 +180,8 @@ class Ones:
 
     def _rebatch(self, view: View) -> tuple[Schedule, dict[JobId, str]]:
         """Jobs whose limit or speed has changed may take another batch on the GPUs they have."""
-        learned, stay = self._learned, self._settings.stay_seconds
+        learned = self._learned
+        stay = self._settings.stay_share * learned.known.visits.usual_seconds(view.now)
         edit = view.schedule.edit()
         notes = {}
         for job in (view.job(job) for job in learned.stirred if job in view.jobs):

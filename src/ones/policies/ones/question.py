@@ -36,6 +36,7 @@ class Question:
     choices: list[Choices]
     remaining: Floats  # expected work of each job, in (effective) samples
     measured: list[bool]  # is the speed of each known, or of another of its kind?
+    stay: float  # seconds after which the next change of a job is to be expected
     problem: Problem
 
     def rounded(self, counts: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -82,6 +83,7 @@ def ask(
         choices,
         work.mean(axis=0),
         [known.speeds.is_measured(job) for job in jobs],
+        settings.stay_share * known.visits.usual_seconds(view.now),
         Problem(
             gpus=gpus,
             keys=np.array([job.number for job in jobs], np.int64),
@@ -173,20 +175,22 @@ def _flow_time(
     weights *= np.exp2(np.clip([job.priority for job in jobs], -20, 20))
     cost = np.zeros((len(jobs), width))
     middle = np.median(seconds, axis=0)
+    usual_visit = known.visits.usual_seconds(view.now)
+    as_it_is, grown = settings.stay_share * usual_visit, settings.grown_share * usual_visit
     for i, (job, (sizes, _, rates, _)) in enumerate(zip(jobs, choices, strict=True)):
         speedup = rates / rates[0]
         value = speedup.copy()
         if settings.switching_cost and held[i]:
             now = int(np.searchsorted(sizes, held[i]))
             lost = settings.change_worth * job.switch_cost.rescale_seconds
-            stay = np.minimum(settings.stay_seconds, middle[i] / speedup)
-            stay[now + 1 :] = np.minimum(settings.grown_seconds, stay[now + 1 :])
+            stay = np.minimum(as_it_is, middle[i] / speedup)
+            stay[now + 1 :] = np.minimum(grown, stay[now + 1 :])
             value *= stay / (stay + lost)
             # what is taken away is given back one day, for which it stands still again
-            value[:now] -= speedup[now] * lost / (settings.stay_seconds + lost)
+            value[:now] -= speedup[now] * lost / (as_it_is + lost)
             value[now] = speedup[now]
             lost = settings.change_worth * job.switch_cost.restart_seconds
-            cost[i, 0] = speedup[now] * lost / (settings.stay_seconds + lost)
+            cost[i, 0] = speedup[now] * lost / (as_it_is + lost)
         cost[i, 1:] = -_spread(sizes, value, width)
     return {"cost": cost, "extra": np.zeros_like(cost), "work": weights}
 

@@ -42,12 +42,16 @@ class OnesSettings:
             " serves the slowest, less the short ones"
         },
     )
-    stay_seconds: float = field(
-        default=300.0, metadata={"help": "flow: how long a job is expected to stay as it is"}
+    stay_share: float = field(
+        default=0.5,
+        metadata={
+            "help": "flow: how long a job is expected to stay as it is, for the time that jobs"
+            " usually take from their start to their end"
+        },
     )
-    grown_seconds: float = field(
-        default=150.0,
-        metadata={"help": "flow: how long it is expected to keep what it grows by, at most"},
+    grown_share: float = field(
+        default=0.3,
+        metadata={"help": "flow: how long it is expected to keep what it grows by, as above"},
     )
     change_worth: float = field(
         default=4.0, metadata={"help": "flow: times what a change costs, that it must save"}
@@ -188,7 +192,7 @@ class OnesSettings:
 
 _LEAST = {
     "to_come": 0, "ageing": 0, "seniority": 0, "change_worth": 0, "least_run": 0, "exploration": 1,
-    "stay_seconds": 1, "grown_seconds": 1, "ripening": 0, "epoch_growth": 1,
+    "stay_share": 0.01, "grown_share": 0.01, "ripening": 0, "epoch_growth": 1,
     "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
     "idle_generations": 0, "patience": 1, "spacing": 0, "thinking": 0, "least_stay": 0,
     "warmup_steps": 0, "growth": 1, "prediction_error": 1, "most_base_batches": 1,

@@ -41,10 +41,10 @@ def placed(view: View, question: Question, sizes: Mapping[JobId, int], judge: Ju
 
 
 class Judge:
-    """Of the ways to place the jobs of one question; `stay` seconds is the next change away."""
+    """Of the ways to place the jobs of one question."""
 
-    def __init__(self, view: View, question: Question, speeds: Speeds, stay: float) -> None:
-        self._question, self._speeds, self._stay = question, speeds, stay
+    def __init__(self, view: View, question: Question, speeds: Speeds) -> None:
+        self._question, self._speeds = question, speeds
         self._per_node = max(1, view.cluster.width)
         weights = question.problem.work.mean(axis=0)
         # of each job with each number of GPUs, packed; as lists, since single numbers are read
@@ -96,7 +96,7 @@ class Judge:
         if lost:
             choices = self._question.choices[i]
             rate = choices.present or float(choices.rates[0])
-            horizon = min(self._stay, float(self._question.remaining[i]) / rate)
+            horizon = min(self._question.stay, float(self._question.remaining[i]) / rate)
             value *= horizon / (horizon + MOVE_WORTH * lost)
         return value
 
