@@ -189,7 +189,7 @@ def test_a_job_that_has_just_moved_does_not_grow() -> None:
 
 
 def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> None:
-    """T/(T + delta) with T = min(half of 400 s, what is left), to grow 120 s, and delta four
+    """T/(T + delta) with T = min(0.4 of 400 s, what is left), to grow 100 s, and delta four
     times the pause; who loses GPUs will get others one day, and stand still again."""
     view, job = seen(gpus=16)
     job = held_by(job, 4)
@@ -200,10 +200,10 @@ def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> Non
     rates = question.choices[0].rates
     cost = question.problem.cost[0]
     assert cost[4] == pytest.approx(-rates[2] / rates[0])
-    assert cost[8] == pytest.approx(-rates[3] / rates[0] * 120 / (120 + pause))
-    assert cost[0] == pytest.approx(rates[2] / rates[0] * restart / (200 + restart))
-    back = rates[2] / rates[0] * pause / (200 + pause)
-    assert cost[1] == pytest.approx(-200 / (200 + pause) + back)
+    assert cost[8] == pytest.approx(-rates[3] / rates[0] * 100 / (100 + pause))
+    assert cost[0] == pytest.approx(rates[2] / rates[0] * restart / (160 + restart))
+    back = rates[2] / rates[0] * pause / (160 + pause)
+    assert cost[1] == pytest.approx(-160 / (160 + pause) + back)
     assert cost[3] == cost[2]  # no use for a third
     free = asked(view, job, work=1e12, switching_cost=False).problem.cost[0]
     assert free[8] == pytest.approx(-rates[3] / rates[0])

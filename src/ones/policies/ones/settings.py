@@ -43,14 +43,14 @@ class OnesSettings:
         },
     )
     stay_share: float = field(
-        default=0.5,
+        default=0.4,
         metadata={
             "help": "flow: how long a job is expected to stay as it is, for the time that jobs"
             " usually take from their start to their end"
         },
     )
     grown_share: float = field(
-        default=0.3,
+        default=0.25,
         metadata={"help": "flow: how long it is expected to keep what it grows by, as above"},
     )
     change_worth: float = field(

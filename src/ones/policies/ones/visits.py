@@ -14,34 +14,66 @@ from ones.core.job import JobId
 
 #: before anything is known: as if so many jobs had taken so many seconds
 GUESSED_JOBS, GUESSED_SECONDS = 5.0, 400.0
-#: of jobs that have ended, about so many of the latest count
+#: of jobs that have ended, and of the time before that, about so many of the latest count
 REMEMBERED = 200.0
 
 
 class Visits:
+    """
+    >>> visits = Visits()
+    >>> visits.usual_seconds(0.0)
+    400.0
+    >>> visits.started(JobId("a"), 0.0)
+    >>> visits.ended(JobId("a"), 1000.0)
+    >>> visits.usual_seconds(1000.0)
+    500.0
+    """
+
     def __init__(self) -> None:
-        self._since: dict[JobId, float] = {}
-        self._ended, self._seconds = 0.0, 0.0
+        self._here: set[JobId] = set()
+        self._spent = 0.0  # seconds that jobs were here, until `_at`
+        self._ended = 0.0
+        self._at = 0.0
 
     def started(self, job: JobId, at: float) -> None:
-        self._since.setdefault(job, at)
+        """The first time, or again."""
+        if job not in self._here:
+            self._pass_to(at)
+            self._here.add(job)
 
     def ended(self, job: JobId, at: float) -> None:
-        since = self._since.pop(job, None)
-        if since is not None:
-            kept = 1.0 - 1.0 / REMEMBERED
-            self._ended = kept * self._ended + 1.0
-            self._seconds = kept * self._seconds + at - since
+        if job not in self._here:
+            return  # it never ran
+        kept = 1.0 - 1.0 / REMEMBERED
+        self._spent *= kept
+        self._pass_to(at)
+        self._here.remove(job)
+        self._ended = kept * self._ended + 1.0
+
+    def _pass_to(self, at: float) -> None:
+        self._spent, self._at = self._spent_until(at), max(at, self._at)
+
+    def _spent_until(self, now: float) -> float:
+        return self._spent + len(self._here) * max(0.0, now - self._at)
 
     def usual_seconds(self, now: float) -> float:
-        """Mean over jobs, of those that have ended and those that are here, as far as they are."""
-        here = len(self._since) * now - sum(self._since.values())
-        jobs = GUESSED_JOBS + self._ended + len(self._since)
-        return (GUESSED_JOBS * GUESSED_SECONDS + self._seconds + here) / jobs
+        """The time that jobs have been here, for each that has ended.
+
+        Who is still here counts with the time so far, and not as a job: in a mean over all, those
+        that have only begun would pass for short ones.
+        """
+        spent = GUESSED_JOBS * GUESSED_SECONDS + self._spent_until(now)
+        return spent / (GUESSED_JOBS + self._ended)
 
     def save(self) -> dict[str, Any]:
-        return {"since": dict(self._since), "ended": self._ended, "seconds": self._seconds}
+        return {
+            "here": sorted(self._here),
+            "spent": self._spent,
+            "ended": self._ended,
+            "at": self._at,
+        }
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self._since = {JobId(job): float(at) for job, at in saved["since"].items()}
-        self._ended, self._seconds = float(saved["ended"]), float(saved["seconds"])
+        self._here = {JobId(job) for job in saved["here"]}
+        self._spent, self._ended = float(saved["spent"]), float(saved["ended"])
+        self._at = float(saved["at"])
