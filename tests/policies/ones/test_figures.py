@@ -12,14 +12,11 @@ from ones.policies import create
 from ones.policies.ones import kernels, reference
 from ones.policies.ones.choices import Knowledge, Standing
 from ones.policies.ones.deploy import deploy
-from ones.policies.ones.effort import Effort
 from ones.policies.ones.genome import Rows, counts_of, room_for, write
-from ones.policies.ones.limits import BatchLimits
 from ones.policies.ones.question import Question, ask
 from ones.policies.ones.search import Operators
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
-from ones.policies.ones.visits import Visits
 from tests.policies.ones.problems import all_counts, seeds, simple, tables_of
 
 BOTH = (kernels, reference)
@@ -173,7 +170,7 @@ def running(sizes: list[int]) -> tuple[View, Question]:
             brain.handle(ev.WorkerReady(1.0, JobId(name), Generation(number), gpu))
     view = brain.state.view()
     settings = OnesSettings()
-    known = Knowledge(BatchLimits(settings), Speeds("fitted"), Effort(raw=True), Visits())
+    known = Knowledge.none(settings)
     jobs = list(view.jobs.values())
     standing = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_batch=0)
     question = ask(

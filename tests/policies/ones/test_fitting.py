@@ -11,16 +11,13 @@ from ones.core import Allocation, Gpu, JobView, View
 from ones.core.cluster import Cluster
 from ones.core.job import Configuration, Description, JobId, StepTime
 from ones.policies.ones.choices import Knowledge, Standing
-from ones.policies.ones.effort import Effort
 from ones.policies.ones.fitting import fitted
-from ones.policies.ones.limits import BatchLimits
 from ones.policies.ones.placing import Places, nodes_of
 from ones.policies.ones.problem import optimum
 from ones.policies.ones.question import Question, ask
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.spans import Judge, placed
 from ones.policies.ones.speeds import Speeds
-from ones.policies.ones.visits import Visits
 from tests.policies.ones.test_placing import PER_NODE, Held, check, moments, view_of
 
 SETTINGS = OnesSettings()
@@ -55,9 +52,7 @@ def jobs_of(view: View, between_nodes: float) -> list[JobView]:
 def question_of(
     view: View, jobs: list[JobView], standings: dict[JobId, Standing]
 ) -> tuple[Question, Speeds]:
-    known = Knowledge(
-        BatchLimits(SETTINGS), Speeds(SETTINGS.throughput), Effort(raw=False), Visits()
-    )
+    known = Knowledge.none(SETTINGS)
     work = np.full((4, len(jobs)), 1e6)
     question = ask(view, jobs, standings, work, known, SETTINGS)
     assert question is not None

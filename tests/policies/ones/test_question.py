@@ -13,24 +13,11 @@ from hypothesis import strategies as st
 from ones.core import Allocation, Gpu, JobView, NodeId, View
 from ones.core.job import Configuration, StepTime
 from ones.policies.ones.choices import Choices, Knowledge, Standing, choices_of
-from ones.policies.ones.effort import Effort
-from ones.policies.ones.limits import BatchLimits
 from ones.policies.ones.question import Question, ask
 from ones.policies.ones.settings import OnesSettings, PaperSettings
-from ones.policies.ones.speeds import Speeds
-from ones.policies.ones.visits import Visits
 from tests.policies.ones.jobs import seen
 
 RESTED = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_batch=0)
-
-
-def knowledge(settings: OnesSettings) -> Knowledge:
-    return Knowledge(
-        BatchLimits(settings),
-        Speeds(settings.throughput),
-        Effort(raw=not settings.effective),
-        Visits(),
-    )
 
 
 def choices(
@@ -44,7 +31,7 @@ def choices(
     settings: OnesSettings | None = None,
 ) -> Choices:
     settings = settings or OnesSettings()
-    known = knowledge(settings)
+    known = Knowledge.none(settings)
     known.limits.joined(job)
     if limit is not None:
         known.limits.load({"limits": {job.id: limit}, "warm": [job.id], "grown_at": {}})
@@ -52,12 +39,16 @@ def choices(
 
 
 def asked(
-    view: View, job: JobView, work: float = 1e6, standing: Standing = RESTED, **chosen: Any
+    view: View,
+    job: JobView,
+    work: float = 1e6,
+    standing: Standing = RESTED,
+    known: Knowledge | None = None,
+    **chosen: Any,
 ) -> Question:
     settings = OnesSettings(**chosen)
-    found = ask(
-        view, [job], {job.id: standing}, np.full((4, 1), work), knowledge(settings), settings
-    )
+    known = known or Knowledge.none(settings)
+    found = ask(view, [job], {job.id: standing}, np.full((4, 1), work), known, settings)
     assert found is not None
     return found
 
@@ -189,11 +180,11 @@ def test_a_job_that_has_just_moved_does_not_grow() -> None:
 
 
 def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> None:
-    """T/(T + delta) with T = min(0.4 of 400 s, what is left), to grow 100 s, and delta four
-    times the pause; who loses GPUs will get others one day, and stand still again."""
+    """T/(T + delta) with T = min(0.4 of 400 s, what is left), to grow 100 s, and delta twice
+    the pause; who loses GPUs will get others one day, and stand still again."""
     view, job = seen(gpus=16)
     job = held_by(job, 4)
-    pause, restart = 4 * job.switch_cost.rescale_seconds, 4 * job.switch_cost.restart_seconds
+    pause, restart = 2 * job.switch_cost.rescale_seconds, 2 * job.switch_cost.restart_seconds
     assert pause > 0
     assert restart > 0
     question = asked(view, job, work=1e12)
@@ -208,6 +199,23 @@ def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> Non
     free = asked(view, job, work=1e12, switching_cost=False).problem.cost[0]
     assert free[8] == pytest.approx(-rates[3] / rates[0])
     assert free[0] == 0
+
+
+def test_flow_gpus_that_wait_for_newcomers_are_charged_to_who_grows() -> None:
+    """While they come it runs as it did; who shrinks will have to wait for them one day."""
+    view, job = seen(gpus=16)
+    job = held_by(job, 4)
+    pause = 2 * job.switch_cost.rescale_seconds
+    known = Knowledge.none(OnesSettings())
+    known.newcomers.load({"seconds": 10.0, "since": {}})
+    question = asked(view, job, work=1e12, known=known)
+    rates = question.choices[0].rates
+    cost = question.problem.cost[0]
+    four, eight = rates[2] / rates[0], rates[3] / rates[0]
+    assert cost[4] == pytest.approx(-four)
+    assert cost[8] == pytest.approx(-(eight * 100 + four * 10) / (100 + pause + 10))
+    back = (four * pause + (four - 1) * 10) / (160 + pause + 10)
+    assert cost[1] == pytest.approx(-160 / (160 + pause) + back)
 
 
 def test_flow_a_start_is_never_charged() -> None:
@@ -232,7 +240,7 @@ def test_sruf_the_cost_is_gpu_seconds_per_sample() -> None:
     view, job = seen(gpus=16)
     measured = replace(job, profile={Configuration(1, 1, 64): StepTime(0.5, 20)})
     settings = PaperSettings(sizes="tried")
-    known = knowledge(settings)
+    known = Knowledge.none(settings)
     found = ask(view, [measured], {job.id: RESTED}, np.ones((1, 1)), known, settings)
     assert found is not None
     assert found.problem.use_all
@@ -243,6 +251,6 @@ def test_without_a_gpu_there_is_no_question() -> None:
     view, job = seen(gpus=1)
     stranger = replace(job, wanted=None, held=None)
     settings = OnesSettings()
-    known = knowledge(settings)
+    known = Knowledge.none(settings)
     assert not len(view.free)
     assert ask(view, [stranger], {job.id: RESTED}, np.ones((1, 1)), known, settings) is None

@@ -9,13 +9,9 @@ import numpy as np
 from ones.core import Allocation, JobView, View
 from ones.core.job import Configuration, JobId, StepTime
 from ones.policies.ones.choices import Knowledge, Standing
-from ones.policies.ones.effort import Effort
-from ones.policies.ones.limits import BatchLimits
 from ones.policies.ones.question import Question, ask
 from ones.policies.ones.reasons import Reasons
 from ones.policies.ones.settings import OnesSettings
-from ones.policies.ones.speeds import Speeds
-from ones.policies.ones.visits import Visits
 from tests.policies.ones.jobs import seen
 
 STAYS = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_batch=64)
@@ -24,9 +20,7 @@ STAYS = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_
 def question_of(view: View, *jobs: JobView) -> Question:
     """The first has 64,000 samples to go, the next twice as many, ..."""
     settings = OnesSettings()
-    known = Knowledge(
-        BatchLimits(settings), Speeds(settings.throughput), Effort(raw=False), Visits()
-    )
+    known = Knowledge.none(settings)
     for job in jobs:
         known.speeds.learn(job)
     work = np.tile(64_000.0 * np.arange(1, len(jobs) + 1), (4, 1))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from ones.core import Allocation, Brain, Cluster, Event, Job, JobId, NodeId, Plan
+from ones.core import Allocation, Brain, Cluster, Event, Job, JobId, NodeId, Plan, View
 from ones.core import events as ev
 from ones.core.plan import Prepare, Rescale, Start
 from ones.policies import create
+from ones.policies.ones.policy import Ones
+from ones.policies.ones.question import Question
+from ones.policies.ones.settings import OnesSettings
 from ones.sim import Simulator
 from ones.sim.kinds import KindPhysics
 from ones.sim.lengths import Truth, physics_of
@@ -214,6 +218,28 @@ def test_between_two_updates_a_batch_grows_on_the_same_gpus() -> None:
     assert batches[0] <= 4 * 64
     for batch, (_, _, note) in zip(batches, changes, strict=True):
         assert f"to {batch}, limit " in note
+
+
+def test_reports_do_not_make_it_look_at_all_jobs_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They wait for the next update; whatever else happens is looked at when it happens."""
+    looks: list[float] = []
+
+    def look(self: Ones, view: View) -> Question | None:
+        looks.append(view.now)
+        return plain(self, view)
+
+    plain = Ones._make_question
+    monkeypatch.setattr(Ones, "_make_question", look)
+    few = [job(f"j{i}", 100.0 * i, size=2_000, epochs=200) for i in range(4)]
+    _, log = play("ones", few, 4)
+    counts = Counter(type(entry) for entry in log)
+    reports = counts[ev.EpochFinished]
+    assert reports > 2 * len(looks), "an epoch takes about a second here"
+    end = max(entry.at for entry in log)
+    others = sum(counts[kind] for kind in Ones.decides_on - {ev.EpochFinished, ev.Woke})
+    assert len(looks) <= end / OnesSettings().spacing + others
 
 
 def test_its_decisions_say_why_and_its_forecasts_hold_the_end_between_them() -> None:

@@ -17,6 +17,7 @@ from ones.models.goodput import efficiency
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.flow import usual_sizes
 from ones.policies.ones.limits import BatchLimits
+from ones.policies.ones.newcomers import Newcomers
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
 from ones.policies.ones.visits import Visits
@@ -61,6 +62,18 @@ class Knowledge:
     speeds: Speeds
     effort: Effort
     visits: Visits
+    newcomers: Newcomers
+
+    @classmethod
+    def none(cls, settings: OnesSettings) -> Knowledge:
+        """Before anything has happened."""
+        return cls(
+            BatchLimits(settings),
+            Speeds(settings.throughput),
+            Effort(raw=not settings.effective),
+            Visits(),
+            Newcomers(),
+        )
 
 
 def most_gpus(

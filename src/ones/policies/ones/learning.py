@@ -21,17 +21,14 @@ from ones.core.view import JobView, View
 from ones.policies.ones.batch_changes import BatchChanges
 from ones.policies.ones.choices import Knowledge, Standing
 from ones.policies.ones.cold_start import ColdStart
-from ones.policies.ones.effort import Effort
 from ones.policies.ones.history import sure_epochs
-from ones.policies.ones.limits import ArrivalRate, BatchLimits
+from ones.policies.ones.limits import ArrivalRate
 from ones.policies.ones.mistakes import mistakes
 from ones.policies.ones.paces import Paces
 from ones.policies.ones.progress import Features, ProgressModel, ProgressSettings, features_of
 from ones.policies.ones.refusals import Refusals
 from ones.policies.ones.settings import OnesSettings
-from ones.policies.ones.speeds import Speeds
 from ones.policies.ones.stays import Stays
-from ones.policies.ones.visits import Visits
 
 #: samples of an epoch of a job that has not joined, when no other job can tell
 UNKNOWN_DATASET = 10_000
@@ -52,11 +49,9 @@ class Learned:
             ),
             seed=seed,
         )
-        self._limits = BatchLimits(settings)
-        self._speeds = Speeds(settings.throughput)
-        self._effort = Effort(raw=not settings.effective)
-        self._visits = Visits()
-        self.known = Knowledge(self._limits, self._speeds, self._effort, self._visits)
+        self.known = known = Knowledge.none(settings)
+        self._limits, self._speeds, self._effort = known.limits, known.speeds, known.effort
+        self._visits, self._newcomers = known.visits, known.newcomers
         self._arrivals = ArrivalRate()
         self._refusals = Refusals()
         self.batch_changes = BatchChanges()
@@ -97,6 +92,7 @@ class Learned:
             case ev.Rescaled():
                 self._refusals.granted(event.job)
                 self.batch_changes.made(event.job, event.pause_seconds)
+                self._newcomers.came(event.job, event.at, event.pause_seconds)
             case ev.JobEnded():
                 self._paces.ended(event.job, view.now, completed=event.reason.completed)
                 self._visits.ended(event.job, view.now)
@@ -148,9 +144,11 @@ class Learned:
                     self._stays.announced(action.job, event.at)
                     continue
                 self._visits.started(action.job, event.at)
-                note = self._stays.started if isinstance(action, Start) else self._stays.changed
-                alone = note(action.job, action.allocation.gpus, event.at)
-                self.batch_changes.ordered(action.job, alone=alone)
+                starts, gpus = isinstance(action, Start), action.allocation.gpus
+                some = not starts and self._stays.comes_to(action.job, gpus)
+                self._newcomers.ordered(action.job, event.at, some=some)
+                note = self._stays.started if starts else self._stays.changed
+                self.batch_changes.ordered(action.job, alone=note(action.job, gpus, event.at))
         return moved
 
     def updated(self, view: View) -> None:
@@ -170,6 +168,7 @@ class Learned:
         self._effort.forget(job)
         self._refusals.forget(job)
         self.batch_changes.forget(job)
+        self._newcomers.forget(job)
         self._new.discard(job)
         self._trained.discard(job)
         self._stays.forget(job)
@@ -280,6 +279,7 @@ class Learned:
             "arrivals": self._arrivals.save(),
             "refusals": self._refusals.save(),
             "batch_changes": self.batch_changes.save(),
+            "newcomers": self._newcomers.save(),
             "paces": self._paces.save(),
             "cold_start": self._cold_start.save(),
             "epoch_seconds": dict(self._epoch_seconds),
@@ -300,6 +300,7 @@ class Learned:
         self._arrivals.load(saved["arrivals"])
         self._refusals.load(saved["refusals"])
         self.batch_changes.load(saved["batch_changes"])
+        self._newcomers.load(saved["newcomers"])
         self._paces.load(saved["paces"])
         self._cold_start.load(saved["cold_start"])
         self._epoch_seconds = {JobId(job): float(s) for job, s in saved["epoch_seconds"].items()}

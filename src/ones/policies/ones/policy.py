@@ -31,7 +31,7 @@ from ones.policies.ones.search import PAPER, Search, SearchOptions
 from ones.policies.ones.settings import OnesSettings, PaperSettings
 
 #: between two generations, when nothing else happens: of the paper's update rule, and of ours
-IDLE_SECONDS = {"epochs": 1.0, "events": 2.0}
+IDLE_SECONDS = {"epochs": 1.0, "events": 5.0}
 
 
 class Ones:
@@ -50,6 +50,8 @@ class Ones:
         self._seen = 0  # events; draws depend on it
         self._evolved, self._evolved_at = 0, -inf  # the event that the population answers, and when
         self._thought_at = -inf  # when all jobs were looked at
+        self._reported = False  # have jobs that train on told anything since?
+        self._pressing = False  # has anything else happened?
         self._deployed_at = -inf
         self._asked: tuple[int, Question | None] = (-1, None)  # of that event; only a cache
 
@@ -69,20 +71,33 @@ class Ones:
         if self._settings.ripening:
             self._learned.ripen(view)
         woke = isinstance(event, ev.Woke)
-        if not woke and not self._may_think(view):
-            return
-        self._thought_at = view.now
-        chosen = self._settings
-        if woke or view.now > self._evolved_at:  # of many reports at one instant, once
-            self._evolve(view, chosen.idle_generations if woke else chosen.generations)
+        if not woke:
+            report = self._is_mere_report(event, view)
+            self._reported, self._pressing = self._reported or report, self._pressing or not report
+            if not self._may_think(view):
+                return
+        chosen, idle = self._settings, not (self._reported or self._pressing)
+        self._thought_at, self._reported, self._pressing = view.now, False, False
+        if woke or view.now > self._evolved_at:  # of many events at one instant, once
+            self._evolve(view, chosen.idle_generations if idle else chosen.generations)
 
     def _may_think(self, view: View) -> bool:
         return view.now == self._thought_at or view.now >= self._next_thought(view)
 
     def _next_thought(self, view: View) -> float:
         """To look at all jobs takes time for each of them: a thousand submissions in a burst must
-        not bring a thousand looks at a thousand jobs."""
-        return self._thought_at + self._settings.thinking * len(view.jobs)
+        not bring a thousand looks at a thousand jobs. Reports can wait for the next update."""
+        rest = self._settings.thinking * len(view.jobs)
+        if not self._pressing and self._settings.update == "events":
+            rest = max(rest, self._settings.spacing)
+        return self._thought_at + rest
+
+    def _is_mere_report(self, event: Event, view: View) -> bool:
+        """Of a job that trains on as it did; the first of a configuration is news."""
+        if isinstance(event, ev.ThroughputMeasured):
+            known = view.job(event.job).profile.get(event.configuration)
+            return known is not None and known.steps > event.steps
+        return isinstance(event, ev.EpochFinished)
 
     def _evolve(self, view: View, generations: int) -> None:
         if not self._may_update(view):
@@ -236,6 +251,8 @@ class Ones:
             "evolved": self._evolved,
             "evolved_at": None if self._evolved_at == -inf else self._evolved_at,
             "thought_at": None if self._thought_at == -inf else self._thought_at,
+            "reported": self._reported,
+            "pressing": self._pressing,
             "deployed_at": None if self._deployed_at == -inf else self._deployed_at,
             "learned": self._learned.save(),
             "search": None if self._search is None else self._search.save(),
@@ -245,6 +262,7 @@ class Ones:
         self._seen, self._evolved = int(saved["seen"]), int(saved["evolved"])
         self._evolved_at = -inf if saved["evolved_at"] is None else float(saved["evolved_at"])
         self._thought_at = -inf if saved["thought_at"] is None else float(saved["thought_at"])
+        self._reported, self._pressing = bool(saved["reported"]), bool(saved["pressing"])
         self._deployed_at = -inf if saved["deployed_at"] is None else float(saved["deployed_at"])
         self._learned.load(saved["learned"])
         if saved["search"] is not None:

@@ -178,21 +178,34 @@ def _flow_time(
     usual_visit = known.visits.usual_seconds(view.now)
     as_it_is, grown = settings.stay_share * usual_visit, settings.grown_share * usual_visit
     for i, (job, (sizes, _, rates, _)) in enumerate(zip(jobs, choices, strict=True)):
-        speedup = rates / rates[0]
-        value = speedup.copy()
+        value = rates / rates[0]
         if settings.switching_cost and held[i]:
             now = int(np.searchsorted(sizes, held[i]))
-            lost = settings.change_worth * job.switch_cost.rescale_seconds
-            stay = np.minimum(as_it_is, middle[i] / speedup)
+            stay = np.minimum(as_it_is, middle[i] / value)
             stay[now + 1 :] = np.minimum(grown, stay[now + 1 :])
-            value *= stay / (stay + lost)
-            # what is taken away is given back one day, for which it stands still again
-            value[:now] -= speedup[now] * lost / (as_it_is + lost)
-            value[now] = speedup[now]
-            lost = settings.change_worth * job.switch_cost.restart_seconds
-            cost[i, 0] = speedup[now] * lost / (as_it_is + lost)
+            lost = settings.change_worth * job.switch_cost.rescale_seconds
+            stopped = settings.change_worth * job.switch_cost.restart_seconds
+            cost[i, 0] = value[now] * stopped / (as_it_is + stopped)
+            value = _after_a_change(value, now, stay, as_it_is, lost, known.newcomers.seconds)
         cost[i, 1:] = -_spread(sizes, value, width)
     return {"cost": cost, "extra": np.zeros_like(cost), "work": weights}
+
+
+def _after_a_change(
+    speedup: Floats, now: int, stay: Floats, as_it_is: float, lost: float, idle: float
+) -> Floats:
+    """The mean speed of a job that goes from its size, the one at `now`, to another for `stay`
+    seconds: after standing still for `lost`, and, if it grows, as it is for another `idle`, in
+    which the GPUs that it gets do nothing."""
+    value = speedup.copy()
+    more, less = slice(now + 1, None), slice(None, now)
+    value[more] *= stay[more]
+    value[more] = (value[more] + speedup[now] * idle) / (stay[more] + lost + idle)
+    value[less] *= stay[less] / (stay[less] + lost)
+    # what is taken away is given back one day, for which it stands still, and waits, again
+    back = speedup[now] * lost + (speedup[now] - speedup[less]) * idle
+    value[less] -= back / (as_it_is + lost + idle)
+    return value
 
 
 def _with_a_guess(seconds: Floats, measured: list[bool]) -> Floats:

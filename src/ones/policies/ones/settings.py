@@ -54,7 +54,7 @@ class OnesSettings:
         metadata={"help": "flow: how long it is expected to keep what it grows by, as above"},
     )
     change_worth: float = field(
-        default=4.0, metadata={"help": "flow: times what a change costs, that it must save"}
+        default=2.0, metadata={"help": "flow: times what a change costs, that it must save"}
     )
     waiting_charge: float = field(
         default=2.0,

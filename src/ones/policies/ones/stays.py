@@ -52,6 +52,10 @@ class Stays:
         self._gpus[job] = gpus
         return before == gpus
 
+    def comes_to(self, job: JobId, gpus: tuple[Gpu, ...]) -> bool:
+        """Would any of these GPUs be new to it?"""
+        return not set(gpus) <= set(self._gpus.get(job, ()))
+
     def started(self, job: JobId, gpus: tuple[Gpu, ...], at: float) -> bool:
         self._started_at[job] = at
         return self.changed(job, gpus, at)

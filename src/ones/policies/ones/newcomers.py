@@ -1,0 +1,51 @@
+"""How long it takes until newcomers train with a job that grows, while the others train on.
+
+That costs no pause, but the GPUs which it grows by stand idle meanwhile. It is learned from the
+time between an order and its fulfilment; until one has been seen it is taken for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ones.core.job import JobId
+
+#: part of the mean that the newest one makes up
+NEWEST = 0.2
+
+
+class Newcomers:
+    """
+    >>> newcomers = Newcomers()
+    >>> newcomers.ordered(JobId("a"), 100.0, some=True)
+    >>> newcomers.came(JobId("a"), 111.0, pause=1.0)
+    >>> newcomers.seconds
+    2.0
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since: dict[JobId, float] = {}  # of whom somebody was ordered, and when
+
+    def ordered(self, job: JobId, at: float, *, some: bool) -> None:
+        """`some`: it gets GPUs that it did not have."""
+        if some:
+            self._since[job] = at
+        else:
+            self._since.pop(job, None)
+
+    def came(self, job: JobId, at: float, pause: float) -> None:
+        since = self._since.pop(job, None)
+        if since is not None:
+            self.seconds += NEWEST * (max(0.0, at - since - pause) - self.seconds)
+
+    def forget(self, job: JobId) -> None:
+        self._since.pop(job, None)
+
+    def save(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "since": dict(self._since)}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self.seconds = float(saved["seconds"])
+        self._since = {JobId(job): float(at) for job, at in saved["since"].items()}
