@@ -383,6 +383,24 @@ def test_measured_pauses_update_what_a_switch_is_expected_to_cost() -> None:
     assert brain.state.view().job(A).switch_cost.rescale_seconds == pytest.approx(3.0)
 
 
+def test_what_another_batch_alone_costs_says_nothing_of_other_gpus() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = Schedule({A: on(0, 1)})
+    plan = brain.handle(ev.Woke(2.0))
+    brain.handle(ev.Rescaled(3.0, A, Generation(plan.number), 5.0))
+    for at, batch in ((4.0, 16), (6.0, 24)):
+        wish.target = Schedule({A: on(0, 1, batch=batch)})
+        plan = brain.handle(ev.Woke(at))
+        brain.handle(ev.Rescaled(at + 1, A, Generation(plan.number), 0.0))
+    shown = brain.state.view().job(A)
+    assert shown.held == on(0, 1, batch=24)
+    assert shown.rescales == 3
+    assert shown.switch_cost.rescale_seconds == pytest.approx(3.0)
+
+
 def test_a_view_that_is_kept_beyond_its_event_raises() -> None:
     brain, _ = wishing()
     brain.handle(ev.JobSubmitted(0.0, job(A)))

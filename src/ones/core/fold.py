@@ -210,6 +210,9 @@ def _rescaled(tables: Tables, event: ev.Rescaled) -> bool:
     order = record.in_flight
     ordered = order is not None and order.kind is OrderKind.RESCALE
     if order is not None and ordered and event.generation.plan == order.plan:
+        if _gpus_of(record.held) != _gpus_of(order.allocation):
+            record.moves += 1
+            record.moved_seconds += event.pause_seconds
         record.held, record.in_flight = order.allocation, None
         record.rescales += 1
         record.pause_seconds += event.pause_seconds
@@ -220,6 +223,10 @@ def _rescaled(tables: Tables, event: ev.Rescaled) -> bool:
     record.generation = event.generation
     tables.due[record.id] = None
     return True
+
+
+def _gpus_of(allocation: Allocation | None) -> tuple[Gpu, ...]:
+    return allocation.gpus if allocation else ()
 
 
 def _rescale_failed(tables: Tables, event: ev.RescaleFailed) -> bool:

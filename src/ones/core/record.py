@@ -96,6 +96,8 @@ class JobRecord:
 
     rescales: int = 0
     pause_seconds: float = 0.0
+    moves: int = 0  # re-scales to other GPUs, not to another batch alone
+    moved_seconds: float = 0.0  # that it stood still for them
     preemptions: int = 0
     losses: int = 0
     failures: int = 0

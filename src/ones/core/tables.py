@@ -173,7 +173,7 @@ class Tables:
             yield self.job_view(self._by_number[number])
 
     def _show(self, record: JobRecord) -> JobView:
-        pauses, prior = record.rescales, self.switch_cost
+        prior = self.switch_cost
         return JobView(
             job=record.job,
             number=record.number,
@@ -195,9 +195,9 @@ class Tables:
             ),
             profile=record.profile,
             local_limit=record.local_limit(),
-            # the prior counts as one measured pause
+            # the prior counts as one measured pause; another batch alone may cost nothing
             switch_cost=prior._replace(
-                rescale_seconds=(prior.rescale_seconds + record.pause_seconds) / (1 + pauses)
+                rescale_seconds=(prior.rescale_seconds + record.moved_seconds) / (1 + record.moves)
             ),
             booked_at=record.since,
             queue_seconds=record.queue_seconds,
