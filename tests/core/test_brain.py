@@ -372,7 +372,8 @@ def test_until_a_memory_limit_is_known_a_part_grows_to_twice_what_has_worked() -
         brain.handle(ev.Woke(3.0))
 
 
-def test_measured_pauses_update_what_a_switch_is_expected_to_cost() -> None:
+def grown_after_five_seconds() -> tuple[Brain, Wish]:
+    """With a job that has stood still for so long to get a second GPU."""
     brain, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
     brain.handle(ev.JobSubmitted(0.0, job(A)))
@@ -380,17 +381,16 @@ def test_measured_pauses_update_what_a_switch_is_expected_to_cost() -> None:
     wish.target = Schedule({A: on(0, 1)})
     plan = brain.handle(ev.Woke(2.0))
     brain.handle(ev.Rescaled(3.0, A, Generation(plan.number), 5.0))
+    return brain, wish
+
+
+def test_measured_pauses_update_what_a_switch_is_expected_to_cost() -> None:
+    brain, _ = grown_after_five_seconds()
     assert brain.state.view().job(A).switch_cost.rescale_seconds == pytest.approx(3.0)
 
 
 def test_what_another_batch_alone_costs_says_nothing_of_other_gpus() -> None:
-    brain, wish = wishing()
-    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
-    wish.target = Schedule({A: on(0, 1)})
-    plan = brain.handle(ev.Woke(2.0))
-    brain.handle(ev.Rescaled(3.0, A, Generation(plan.number), 5.0))
+    brain, wish = grown_after_five_seconds()
     for at, batch in ((4.0, 16), (6.0, 24)):
         wish.target = Schedule({A: on(0, 1, batch=batch)})
         plan = brain.handle(ev.Woke(at))
