@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from ones.cli.settings import effective, policy_settings
-from ones.config import FILE_NAME, SECTIONS, SimSettings, convert, load
+from ones.config import FILE_NAME, SECTIONS, ServiceSettings, SimSettings, convert, load
+from ones.control import background
+from ones.control.statedir import StateDir
 from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError
 
 
@@ -196,3 +198,26 @@ def test_the_service_has_a_section_of_its_own(tmp_path: Path) -> None:
     assert flagged.origins["service.port"] == "--port"
     with pytest.raises(UnknownNameError, match="ONES_SERVICE_SLOT'; did you mean"):
         load({"ONES_SERVICE_SLOT": "4"}, tmp_path)
+
+
+def test_paths_of_the_service_are_told_from_where_the_user_is(tmp_path: Path) -> None:
+    given = ServiceSettings(
+        state="mine",
+        tls_certificate="../cert.pem",
+        tls_key="/etc/key.pem",
+        checkpoints="s3://there",
+    )
+    found = given.rooted()
+    assert found.state == str(tmp_path / "mine")
+    assert Path(found.tls_certificate).resolve() == tmp_path.parent / "cert.pem"
+    assert (found.tls_key, found.checkpoints, found.ray_token) == ("/etc/key.pem", "s3://there", "")
+
+
+def test_a_service_in_a_relative_directory_starts_there(tmp_path: Path) -> None:
+    settings = ServiceSettings(state="mine", slots=1, port=0, policy="fifo")
+    reached = background.start(settings, {})
+    try:
+        assert (tmp_path / "mine" / "ones.db").exists()
+    finally:
+        background.kill(StateDir(tmp_path / "mine"))
+    assert reached.url.startswith("http://")

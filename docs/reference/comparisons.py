@@ -32,6 +32,7 @@ SUMMARY_KEYS: Keys = {
     "workload": ("", "`paper`, or the path of the trace"),
     "gpus": ("GPUs", "of the cluster"),
     "mechanism": ("", "as asked for"),
+    "rescaling": ("", "`elastic` or `checkpoint`: what it is for this policy"),
     "load": ("", "as in a row"),
     "physics": ("", "as in a row"),
     "jobs": ("jobs", "of a run"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
@@ -123,6 +123,21 @@ class ServiceSettings:
     keep_checkpoints_days: float = field(
         default=7.0, metadata={"help": "and its checkpoints; 0: never"}
     )
+
+    def rooted(self) -> ServiceSettings:
+        """Paths from here on: the service lives in a directory of its own."""
+        paths: dict[str, Any] = {}
+        for name in _PATHS:
+            path = getattr(self, name)
+            if path and "://" not in path:
+                paths[name] = str(Path(path).expanduser().absolute())
+        return replace(self, **paths)
+
+
+_PATHS = (
+    "state", "checkpoints", "ray_token", "ray_tls_certificate", "ray_tls_key", "ray_tls_ca",
+    "tls_certificate", "tls_key",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,6 +163,7 @@ def test_what_a_solver_prints_is_no_result(
 
     def noisy(*words: Any, **more: Any) -> Any:  # noqa: ANN401
         os.write(1, b"from a solver\n")
+        print("from a policy")
         return milp(*words, **more)
 
     monkeypatch.setattr("ones.policies.sia.milp", noisy)
@@ -172,7 +173,8 @@ def test_what_a_solver_prints_is_no_result(
             main()
         out, err = capfd.readouterr()
         assert json.loads(out)["policy"] == "sia"
-        assert "from a solver" in err
+        assert "from a solver" not in err
+        assert "from a policy" in err
 
 
 @pytest.mark.parametrize("policy", ["fifo", "equi"])
@@ -524,3 +526,9 @@ def test_importing_ones_loads_nothing_heavy_and_is_quick() -> None:
 def test_the_command_line_loads_no_figures_and_no_training() -> None:
     loaded = modules_after("import ones.cli.app, ones.lab.runs")
     assert loaded.isdisjoint({"torch", "ray", "numba", "matplotlib"})
+
+
+def test_what_cannot_be_simulated_of_a_file_is_told(ones: Ones) -> None:
+    philly = Path(__file__).parent.parent / "data" / "philly.csv"
+    found = ones("sim", "--workload", str(philly), "--policy", "fifo", "--gpus", "16")
+    assert f"2 jobs of {philly} cannot be simulated and were left out" in found.err

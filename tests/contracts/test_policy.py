@@ -153,7 +153,7 @@ def test_it_keeps_to_owners_limits_and_priorities(name: str) -> None:
             id=JobId(f"j{i}"), submitted_at=0.0, owner=owner, priority=priority, requested_batch=64
         )
         brain.handle(ev.JobSubmitted(0.0, job))
-    brain.handle(ev.Woke(1.0))
+    brain.handle(ev.Woke(60.0))  # whoever decides in rounds has had one
     assert brain.state.waiting.use["greedy"] <= 2
     assert all(j in brain.state.schedule for j in (JobId("j4"), JobId("j5")))
 

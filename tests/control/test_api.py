@@ -107,6 +107,9 @@ def test_limits_are_kept_and_visible(world: World, ann: httpx.Client) -> None:
     held_back = world.job(jobs[1])
     assert held_back["state"] == "waiting"
     assert held_back["note"] == ("waits for its owner's limit: ann may hold 1 GPUs and holds 1")
+    wide = ann.post("/api/jobs", json=new_job(command=["sleep", "1"], gpus=2))
+    assert wide.status_code == 422
+    assert "gpus 2 is more than the 1 that ann may hold" in wide.json()["error"]
     world.http.put("/api/users/ann/limit", json={"max_gpus": None})
     wait_for(lambda: world.job(jobs[1])["state"] == "running")
     for job in jobs:

@@ -1,12 +1,23 @@
-"""What is shown of a job that has ended."""
+"""What is shown of a job: where its workers are, what it plans, and how it ended."""
 
 from __future__ import annotations
 
 from ones.control.readmodels.cards import Seats, card_of, card_of_ended
-from ones.core import Brain, Cluster, EndReason, Generation, Gpu, Job, JobId, NodeId
+from ones.core import (
+    Brain,
+    Cluster,
+    EndReason,
+    Generation,
+    Gpu,
+    Job,
+    JobId,
+    NodeId,
+    Schedule,
+)
 from ones.core import events as ev
 from ones.policies import create
 from ones.runlog.encoding import decode_outcome, encode_saved
+from tests.core.test_brain import A, Asked, job, on, ready
 
 
 def epoch(brain: Brain, number: int) -> None:
@@ -40,3 +51,34 @@ def test_the_last_epoch_counts_though_nobody_looked_between_it_and_the_end() -> 
         del kept[name]
     old = card_of_ended(decode_outcome(kept), None, last, elastic=True)
     assert (old.epochs, old.loss, old.accuracy) == (2, 1.0, 0.5)
+
+
+def test_a_worker_that_is_being_started_is_coming_and_not_leaving() -> None:
+    policy = Asked()
+    brain = Brain(Cluster.of(2), policy)
+    policy.target = Schedule({A: on(0)})
+    brain.handle(ev.JobSubmitted(0.0, job(A, requested_batch=32)))
+    ready(brain, A, 1.0)
+    policy.target = Schedule({A: on(0, 1, batch=64)})
+    brain.handle(ev.Woke(2.0))
+    seats = Seats.of(brain.state.records[A], None)
+    assert [(w.gpu, w.batch, w.leaving, w.coming) for w in seats.workers] == [
+        ("n0/0", 32, False, False),
+        ("n0/1", 0, False, True),
+    ]
+
+
+def test_what_the_loop_of_a_script_plans_counts_more_than_what_was_said_at_first() -> None:
+    brain = Brain(Cluster.of(1), create("ones"))
+    brain.handle(ev.JobSubmitted(0.0, job(A, requested_batch=32, epochs=10)))
+    ready(brain, A, 1.0)
+    record = brain.state.records[A]
+    for number, planned in ((1, None), (2, 400)):
+        brain.handle(
+            ev.EpochFinished(
+                at=10.0 * number, job=A, generation=Generation(1), epoch=number, samples=1000,
+                steps=32, planned_epochs=planned,
+            )
+        )  # fmt: skip
+        shown = card_of(record, Seats.of(record, None), None, elastic=True)
+        assert shown.planned_epochs == (planned or 10)

@@ -3,12 +3,15 @@ last one had learned: it learns anew, and the service starts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ones.control.logfile import write_run_log
 from ones.control.recorder import begin, recover
 from ones.control.store import Store
 from ones.core import Generation, Job, JobId, Policy
@@ -17,6 +20,7 @@ from ones.core.cluster import NodeId
 from ones.core.job import SwitchCost
 from ones.policies import create
 from ones.runlog import VERSION, Header
+from tests.control.world import World
 
 A = JobId("a")
 
@@ -99,3 +103,26 @@ def test_what_another_version_has_learned_is_let_go(
     assert brain.state.records[A].epochs == 3
     assert type(brain.policy) is type(fresh())
     assert "cannot be read (KeyError: 'paces')" in capfd.readouterr().out
+
+
+def test_a_log_that_two_policies_have_made_is_not_replayed_as_that_of_one(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world()
+    world.wait_end(world.run(["true"]))
+    path = world.root / "run.jsonl"
+    said = []
+    for policy in ("fifo", "equi", "equi"):
+        world.stop()
+        world.settings["policy"] = policy
+        world.up()
+        write_run_log(world.dir.database, path)
+        said.append(
+            subprocess.run(
+                [sys.executable, "-m", "ones", "replay", path], capture_output=True, text=True,
+                check=False,
+            )
+        )  # fmt: skip
+    assert [found.returncode for found in said] == [0, 2, 2]
+    assert "another policy, other settings or another version decided" in said[1].stderr
+    assert said[1].stderr == said[2].stderr

@@ -56,6 +56,19 @@ def test_who_is_not_logged_in_is_told_how(world: World) -> None:
     assert "<script>" not in used.text
 
 
+def test_a_page_that_is_not_there_is_told_to_who_reads_as_a_page(
+    world: World, browser: httpx.Client
+) -> None:
+    found = browser.get("/nothing-<b>", headers={"Accept": "text/html"})
+    assert found.status_code == 404
+    assert "There is no page /nothing-" in found.text
+    assert "<b>" not in found.text
+    assert browser.get("/api/nothing", headers={"Accept": "text/html"}).json() == {
+        "error": "Not Found"
+    }
+    assert browser.get("/nothing").json() == {"error": "Not Found"}
+
+
 def test_no_answer_lets_a_browser_run_what_is_not_ours(world: World, browser: httpx.Client) -> None:
     for path in ("/", "/timeline", "/decisions", "/jobs/x", "/api/jobs", "/static/overview.js"):
         headers = browser.get(path).headers

@@ -606,3 +606,15 @@ def test_every_event_has_its_handler() -> None:
     from ones.core.fold import _HANDLERS
 
     assert set(_HANDLERS) == set(get_args(Event))
+
+
+def test_a_worker_that_leaves_in_order_is_no_loss() -> None:
+    """As when the service is stopped: it has saved its work."""
+    for event, losses in ((ev.WorkerLeft, 0), (ev.WorkerLost, 1)):
+        brain = Brain(Cluster.of(1), create("fifo"))
+        brain.handle(ev.JobSubmitted(0.0, job(A, requested_batch=32, retries=1)))
+        ready(brain, A, 1.0)
+        record = brain.state.records[A]
+        brain.handle(event(2.0, A, FIRST, gpu(0)))
+        assert record.losses == losses
+        assert record.phase is not Phase.RUNNING

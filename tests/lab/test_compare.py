@@ -320,6 +320,34 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [row["n"] for row in told["summary"]] == [2, 2]
 
 
+def test_no_run_outlives_a_comparison_that_was_killed(tmp_path: Path) -> None:
+    command = [
+        str(Path(sys.executable).with_name("ones")), "compare", "--policies", "ones",
+        "--seeds", "1", "--jobs", "2000", "--processes", "1",
+    ]  # fmt: skip
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=tmp_path, stdout=quiet, stderr=quiet) as process:
+        until = time.monotonic() + 60
+        while not (workers := _workers_of(process.pid)):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.kill()
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def _workers_of(pid: int) -> list[int]:
+    """Its children that carry out runs, once they have come that far."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(c) for c in children if _signals_ignored(c) & 1 << signal.SIGINT - 1]
+
+
+def _signals_ignored(pid: str) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("SigIgn:")[1].split()[0], 16)
+
+
 def test_a_run_gives_the_same_row_in_another_process(tmp_path: Path) -> None:
     wanted = cells("equi", seeds=1)
     kept = Kept(tmp_path)

@@ -85,3 +85,9 @@ def test_a_script_that_fails_is_told(tmp_path: Path) -> None:
     found = run(tmp_path, "raise SystemExit(3)")
     assert found.returncode == 1
     assert found.stderr.splitlines()[-1] == "ones: the job did not finish: exit code 3"
+
+
+def test_a_script_that_never_joins_is_told_what_it_lacks(tmp_path: Path) -> None:
+    found = run(tmp_path, "print('hello')")
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1].endswith("its epochs: does it call ones.join?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,26 @@ def test_a_value_out_of_range_is_refused_by_name_and_value() -> None:
 def test_a_stranger_s_policy_is_found_by_its_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "stranger.py").write_text(
-        "from ones.policies.fifo import Fifo\nclass Mine(Fifo):\n    pass\n"
-    )
-    info = tmp_path / "stranger-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[ones.policies]\nmine = stranger:Mine\n")
+    install(tmp_path, "from ones.policies.fifo import Fifo\nclass Mine(Fifo):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "mine" in names()
     assert type(create("mine", backfill=True)).__name__ == "Mine"
+
+
+def test_a_stranger_s_policy_that_cannot_be_imported_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "import nothing_of_that_name\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "stranger", raising=False)
+    told = r"policy 'mine' \(stranger:Mine\): ModuleNotFoundError: No module named 'nothing_of"
+    with pytest.raises(InvalidSettingError, match=told):
+        create("mine")
+
+
+def install(place: Path, module: str) -> None:
+    (place / "stranger.py").write_text(module)
+    info = place / "stranger-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ones.policies]\nmine = stranger:Mine\n")

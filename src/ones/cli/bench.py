@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from ones.cli.bench_embed import embed
-from ones.cli.output import JSON_HELP, print_json, print_table, say
+from ones.cli.options import Json
+from ones.cli.output import print_json, print_table, say
 from ones.errors import InvalidSettingError, UnknownNameError
 
 bench = typer.Typer(
@@ -39,7 +40,7 @@ def sim(
         bool,
         typer.Option("--paper", help="Only whole runs of the paper's workload, under each policy."),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Cost of an event in the simulator, by kind of event and size of cluster.
 
@@ -85,7 +86,7 @@ def sim(
 @bench.command()
 def search(
     quick: Annotated[bool, typer.Option("--quick", help="Only 16, 64 and 256 GPUs.")] = False,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Speed and quality of the evolutionary search, against greedy, annealing and the optimum.
 
@@ -117,7 +118,7 @@ def convergence(
     curves: Annotated[
         Path | None, typer.Option(help="Keep loss and accuracy of every epoch in this JSON file.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Real training: more workers with a fixed local batch, and batches that jump or grow.
 
@@ -151,7 +152,7 @@ def rescale(
     torchrun: Annotated[
         bool, typer.Option("--torchrun", help="Also against torchrun, when workers are added.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """How long a job stands still when its workers change, against stopping and restarting it.
 
@@ -189,7 +190,7 @@ def overhead(
         int | None,
         typer.Option(min=1, help="Times that processes are started, 20 pairs each; 3 unless told."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """What a step of an elastic job costs, against DistributedDataParallel at its best.
 
@@ -232,7 +233,7 @@ def fidelity(
     keep: Annotated[
         Path | None, typer.Option(help="Keep run logs and state directories here.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """The simulator against real processes: the same paced jobs, and the error of each job.
 
@@ -272,7 +273,7 @@ def control(
         bool, typer.Option("--quick", help="A little of everything: that it runs, not how fast.")
     ] = False,
     policy: Annotated[str, typer.Option(help="Which policy decides.")] = "ones",
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """The live service: submissions, first steps, decisions, restarts, CPU and memory.
 
@@ -309,7 +310,7 @@ def scale(
         typer.Option(min=1, help="Instead: paced jobs on so many Ray nodes on this machine."),
     ] = None,
     per_node: Annotated[int, typer.Option(min=1, help="Slots of each Ray node.")] = 4,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """One controller against very many workers that do not train: reports, orders, memory.
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ones.cli.output import JSON_HELP, print_json, print_table, say
+from ones.cli.options import Json
+from ones.cli.output import print_json, print_table, say
 from ones.errors import InvalidSettingError
 
 COLUMNS = {
@@ -40,7 +41,7 @@ def embed(
         bool, typer.Option("--hide-kinds", help="Tell no policy of which kind a job is.")
     ] = False,
     first_seed: Annotated[int, typer.Option(min=0, help="Of the first workload.")] = 1000,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Our policies in a simulator that is not ours, against one that is told the truth.
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ones.cli.client import connect
-from ones.cli.output import JSON_HELP, print_json, print_table, say
+from ones.cli.options import Json, StateDirectory
+from ones.cli.output import print_json, print_table, say
 
-STATE = typer.Option(help="The service's directory.", metavar="DIR")
-JSON = typer.Option("--json", help=JSON_HELP)
 PLACE = typer.Argument(help="A node, or one GPU as NODE/INDEX.", metavar="PLACE")
 
 cluster = typer.Typer(invoke_without_command=True)
@@ -20,8 +18,8 @@ cluster = typer.Typer(invoke_without_command=True)
 @cluster.callback()
 def show(
     context: typer.Context,
-    state: Annotated[Path | None, STATE] = None,
-    json: Annotated[bool, JSON] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Show nodes and GPUs: their state, who is where, and why one is not used.
 
@@ -67,8 +65,8 @@ def _nodes(found: dict[str, Any]) -> list[list[object]]:
 @cluster.command()
 def drain(
     place: Annotated[str, PLACE],
-    state: Annotated[Path | None, STATE] = None,
-    json: Annotated[bool, JSON] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Let nobody new come to a node or a GPU; who is there may stay.
 
@@ -85,8 +83,8 @@ def drain(
 @cluster.command()
 def undrain(
     place: Annotated[str, PLACE],
-    state: Annotated[Path | None, STATE] = None,
-    json: Annotated[bool, JSON] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Use a node or a GPU again, also one that was set aside because workers died there.
 

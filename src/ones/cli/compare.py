@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from ones.cli.options import (
+    FirstSeed,
+    Gap,
+    GpusPerNode,
+    HideKinds,
+    JobsTaken,
+    Json,
+    Processes,
+    Requests,
+    Scatter,
+)
 from ones.cli.output import (
-    JSON_HELP,
     InterruptedRunError,
     print_json,
     print_table,
@@ -22,7 +33,7 @@ Number = TypeVar("Number", int, float)
 
 #: the columns of the printed table
 COLUMNS = {
-    "label": "policy", "gpus": "GPUs", "mechanism": "re-scaling", "load": "load", "n": "seeds",
+    "label": "policy", "gpus": "GPUs", "rescaling": "re-scaling", "load": "load", "n": "seeds",
     "mean_jct": "mean completion s", "mean_jct_low": "95 % from", "mean_jct_high": "to",
     "p99_jct": "99 % within s", "mean_exec": "running s", "mean_queue": "queueing s",
     "within_200s": "within 200 s", "finished": "jobs finished",
@@ -34,11 +45,9 @@ def compare(
         str, typer.Option(help="Names, as `ones,fifo`; `NAME:VARIANT` for a variant.")
     ],
     seeds: Annotated[int, typer.Option(help="How many.")] = 10,
-    first_seed: Annotated[
-        int, typer.Option(help="The first of them. 1 to 99 were used to choose settings.")
-    ] = 1000,
+    first_seed: FirstSeed = 1000,
     gpus: Annotated[str, typer.Option(help="Cluster sizes, as 16,64.")] = "64",
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of each node.")] = None,
+    gpus_per_node: GpusPerNode = None,
     mechanism: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,10 +58,8 @@ def compare(
     workload: Annotated[
         str, typer.Option(help="`paper`, or a file: a trace in CSV or a run log.")
     ] = "paper",
-    jobs: Annotated[
-        int | None, typer.Option(help="Jobs to generate, or to take from a production trace.")
-    ] = None,
-    gap: Annotated[float | None, typer.Option(help="Mean seconds between arrivals.")] = None,
+    jobs: JobsTaken = None,
+    gap: Gap = None,
     load: Annotated[
         str | None,
         typer.Option(
@@ -60,15 +67,9 @@ def compare(
             " 0.8 or 0.5,0.8."
         ),
     ] = None,
-    scatter: Annotated[
-        float | None, typer.Option(help="Lognormal sigma of job lengths within a kind.")
-    ] = None,
-    requests: Annotated[
-        str | None, typer.Option(help="Mix of requested GPUs: short, long or flat.")
-    ] = None,
-    hide_kinds: Annotated[
-        bool, typer.Option("--hide-kinds", help="Make every job a kind of its own.")
-    ] = False,
+    scatter: Scatter = None,
+    requests: Requests = None,
+    hide_kinds: HideKinds = False,
     physics: Annotated[
         list[str] | None,
         typer.Option(
@@ -85,9 +86,7 @@ def compare(
             help="A setting of a policy, or of one variant (NAME:VARIANT.KEY=VALUE); repeatable.",
         ),
     ] = None,
-    processes: Annotated[
-        int | None, typer.Option(help="Runs at a time; else as many as there are cores.")
-    ] = None,
+    processes: Processes = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -95,7 +94,7 @@ def compare(
             " The same command again does only what is missing."
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Compare policies over seeds, cluster sizes and ways to re-scale; runs go in parallel.
 
@@ -158,7 +157,9 @@ def compare(
     else:
         rows = told["summary"]
         shown = {k: v for k, v in COLUMNS.items() if any(row[k] is not None for row in rows)}
-        print_table(None, list(shown.values()), [[row[key] for key in shown] for row in rows])
+        print_table(
+            None, list(shown.values()), [[_told(row, key) for key in shown] for row in rows]
+        )
     if written:
         say(f"kept in {out}: {', '.join(path.name for path in written)}")
     for record in comparison.records:
@@ -169,6 +170,15 @@ def compare(
         say(f"ones: {failure}")
     if comparison.exit_code:
         raise typer.Exit(comparison.exit_code)
+
+
+def _told(row: Mapping[str, Any], key: str) -> object:
+    value = row[key]
+    if key == "rescaling" and row["mechanism"] == "native":
+        return f"{value} (its own)"
+    if key == "within_200s" and value is not None:
+        return f"{value:.0%}"
+    return int(value) if key == "finished" and value == int(value) else value
 
 
 def _interrupted(home: Path | None, kept: int) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
-from typing import Annotated
 
-import typer
-
-from ones.cli.output import JSON_HELP, print_json, print_table
+from ones.cli.options import Json
+from ones.cli.output import print_json, print_table, say
 from ones.cli.settings import effective
+from ones.errors import InvalidSettingError
 
 
-def config(json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False) -> None:
+def config(json: Json = False) -> None:
     """Show the effective settings with the origin of each value, and the policies with theirs."""
     from ones.config import SECTIONS
     from ones.models.oracle import unasked
@@ -30,7 +29,12 @@ def config(json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False
     }
     for name, given in found.settings.policy.items():
         create(name, oracle=unasked, **given)  # refuses what is out of range
-    policies = {name: settings_of(name) for name in names()}
+    policies = {}
+    for name in names():
+        try:
+            policies[name] = settings_of(name)
+        except InvalidSettingError as problem:  # it shall not hide the others
+            say(f"ones: {problem}")
     if json:
         print_json(
             {

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ones.cli.options import Json
 from ones.cli.output import (
-    JSON_HELP,
     err,
     print_json,
     print_results,
@@ -40,7 +40,7 @@ def demo(
         Path | None,
         typer.Option(help="With --simulated: where logs and picture go.  [default: out/demo]"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Train six real jobs on 4 CPU slots of this machine under the scheduler, and watch.
 
@@ -144,11 +144,12 @@ def _print_comparison(result: Result) -> None:
     title = "The same jobs again, simulated from their measured step times, starts and pauses"
     print_table(title, ["", *(n.replace("live", f"{live['policy']}, live") for n in names)], rows)
     mine, rival = (result.simulated[p]["mean_jct"] for p in result.simulated)
-    off = 100 * (mine / live["mean_jct"] - 1)
+    lived = live["mean_jct"]
     print(
-        f"First come, first served would have had a mean completion time of {rival:.0f} s"
-        f" in the simulator, where {live['policy']} has {mine:.0f} s"
-        f" ({off:+.0f} % against what was lived through)."
+        f"In the simulator the mean completion time is {mine:.0f} s with {live['policy']} and"
+        f" {rival:.0f} s with first come, first served. The simulator is"
+        f" {abs(100 * (mine / lived - 1)):.0f} % {'above' if mine > lived else 'below'} the"
+        f" {lived:.0f} s that were lived through."
     )
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from ones.cli.output import JSON_HELP, out, print_json, say
+from ones.cli.options import Json, StateDirectory
+from ones.cli.output import out, print_json, say
 from ones.cli.settings import effective
 
 MARKS = {
@@ -20,10 +17,8 @@ MARKS = {
 
 
 def doctor(
-    state: Annotated[
-        Path | None, typer.Option(help="The service's directory.", metavar="DIR")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> int:
     """Examine the set-up: what is wrong, and what to do. Exit code 1 if there is a problem."""
     from rich.markup import escape

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ones.cli.output import JSON_HELP, InterruptedRunError, err, print_json, print_table, say
+from ones.cli.options import Json
+from ones.cli.output import InterruptedRunError, err, print_json, print_table, say
 from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError, WorldError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def train(
         Path | None, typer.Option(help="Go on from these weights instead of from the teacher.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Train the network of the policy `drl` on simulated traces of seeds 1-40.
 

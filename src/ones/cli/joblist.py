@@ -82,13 +82,22 @@ def _cells(job: Mapping[str, Any], now: float) -> dict[str, str]:
         "state": job["state"] + ("" if job["elastic"] else " (fixed)"),
         "GPUs": str(job["gpus"] or ""),
         "batch": _number(job["batch"] if not over else None, "d"),
-        "epochs": str(job["epochs"] or ""),
+        "epochs": epochs(job),
         "loss": _number(job["loss"], ".3f"),
         "accuracy": _number(job["accuracy"], ".3f"),
         "age": duration((job["ended_at"] or now) - job["submitted_at"]),
         RANGE: left,
         COLUMNS[-1]: left.partition(" ")[0],
     }
+
+
+def epochs(job: Mapping[str, Any]) -> str:
+    """
+    >>> epochs({"epochs": 3, "planned_epochs": 30, "ended_at": None})
+    '3/30'
+    """
+    planned = job.get("planned_epochs") if job["ended_at"] is None else None
+    return f"{job['epochs']}/{planned}" if job["epochs"] and planned else str(job["epochs"] or "")
 
 
 def _why(job: Mapping[str, Any]) -> str:

@@ -12,19 +12,18 @@ import typer
 
 from ones.cli.client import connect, of_job
 from ones.cli.joblist import job_table
-from ones.cli.output import JSON_HELP, out, print_json, print_table, say
+from ones.cli.options import Json, StateDirectory
+from ones.cli.output import out, print_json, print_table, say
 from ones.cli.words import duration, eta, moment, short
 from ones.errors import UserError
 
-STATE = typer.Option(help="The service's directory.", metavar="DIR")
-JSON = typer.Option("--json", help=JSON_HELP)
 JOB = typer.Argument(help="Its id.")
 
 
 def ps(
     all: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
-    state: Annotated[Path | None, STATE] = None,
-    json: Annotated[bool, JSON] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """List jobs: state, GPUs, batch, progress, and why they wait.
 
@@ -66,8 +65,8 @@ def ps(
 
 def show(
     job: Annotated[str, JOB],
-    state: Annotated[Path | None, STATE] = None,
-    json: Annotated[bool, JSON] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Show all that is known of a job.
 
@@ -104,8 +103,8 @@ def show(
 def why(
     job: Annotated[str, JOB],
     all: Annotated[bool, typer.Option("--all", "-a", help="Every epoch, too.")] = False,
-    state: Annotated[Path | None, STATE] = None,
-    json: Annotated[bool, JSON] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Tell the story of a job: what was decided, when, and for what reason.
 
@@ -128,8 +127,8 @@ def why(
 
 def cancel(
     jobs: Annotated[list[str], typer.Argument(help="Their ids.", metavar="JOB...")],
-    state: Annotated[Path | None, STATE] = None,
-    json: Annotated[bool, JSON] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """End jobs.
 

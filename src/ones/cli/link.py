@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from ones.cli.client import connect
-from ones.cli.output import JSON_HELP, print_json
+from ones.cli.options import Json, StateDirectory
+from ones.cli.output import print_json
 
 
 def link(
-    state: Annotated[
-        Path | None, typer.Option(help="The service's directory.", metavar="DIR")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Print a link that logs a browser in to the web page: once, within ten minutes.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ones.cli.client import Client, connect, of_job
+from ones.cli.options import StateDirectory
 from ones.cli.output import print_json, say
 from ones.errors import UnknownNameError, UserError
 
@@ -21,7 +21,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="As it is printed.")] = False,
     worker: Annotated[str | None, typer.Option(help="Only of the worker on this slot.")] = None,
     tail: Annotated[int | None, typer.Option(help="Only the last so many bytes of each.")] = None,
-    state: Annotated[Path | None, typer.Option(help="The service's directory.")] = None,
+    state: StateDirectory = None,
     json: Annotated[
         bool, typer.Option("--json", help="What there is of each process, as JSON.")
     ] = False,

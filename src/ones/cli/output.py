@@ -19,8 +19,6 @@ from rich.table import Table
 from ones.core.state import State
 from ones.errors import OnesError
 
-JSON_HELP = "Print JSON instead of a table."
-
 
 class InterruptedRunError(OnesError):
     """Ctrl-C, with a word on what was kept."""

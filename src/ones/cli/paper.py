@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ones.cli.options import FirstSeed, Json, Processes
 from ones.cli.output import (
-    JSON_HELP,
     InterruptedRunError,
     print_json,
     print_table,
@@ -19,9 +19,6 @@ from ones.cli.output import (
 from ones.errors import InvalidSettingError, WorldError
 
 paper = typer.Typer(invoke_without_command=True)
-
-FIRST_SEED_HELP = "The first of them. 1 to 99 were used to choose settings."
-PROCESSES_HELP = "Runs at a time; else as many as there are cores."
 
 
 @paper.callback()
@@ -38,8 +35,8 @@ def evaluation(
         bool, typer.Option("--quick", help="Few seeds, sizes and variants: minutes.")
     ] = False,
     seeds: Annotated[int | None, typer.Option(help="How many; else 10, or 2 with --quick.")] = None,
-    first_seed: Annotated[int, typer.Option(help=FIRST_SEED_HELP)] = 1000,
-    processes: Annotated[int | None, typer.Option(help=PROCESSES_HELP)] = None,
+    first_seed: FirstSeed = 1000,
+    processes: Processes = None,
     training: Annotated[
         list[Path] | None,
         typer.Option(
@@ -51,7 +48,7 @@ def evaluation(
         Path | None,
         typer.Option(metavar="DIR", help="Show what `ones paper sweeps --out DIR` has found, too."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Rebuild the paper's evaluation: one page with every figure and table, beside the paper's.
 
@@ -133,12 +130,12 @@ def sweeps_(
     seeds: Annotated[
         int | None, typer.Option(help="How many; else 10, fewer where runs are long.")
     ] = None,
-    first_seed: Annotated[int, typer.Option(help=FIRST_SEED_HELP)] = 1000,
-    processes: Annotated[int | None, typer.Option(help=PROCESSES_HELP)] = None,
+    first_seed: FirstSeed = 1000,
+    processes: Processes = None,
     list_: Annotated[
         bool, typer.Option("--list", help="Only print the `ones compare` commands it stands for.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Go beyond the paper: loads, other physics, wrong predictions, sizes, fairness.
 

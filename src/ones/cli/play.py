@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ones.cli.client import connect
-from ones.cli.output import JSON_HELP, print_json, print_table, say
+from ones.cli.options import Json, StateDirectory
+from ones.cli.output import print_json, print_table, say
 from ones.cli.words import duration
 from ones.errors import InvalidSettingError
 
@@ -43,10 +44,8 @@ def play(
     wait: Annotated[
         bool, typer.Option("--wait", help="Until all have ended; tells how they did.")
     ] = False,
-    state: Annotated[
-        Path | None, typer.Option(help="The service's directory.", metavar="DIR")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> int:
     """Submit a trace's jobs to the running service at their times, as real scripts.
 

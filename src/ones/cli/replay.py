@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ones.cli.output import JSON_HELP, print_json, say
+from ones.cli.options import Json
+from ones.cli.output import print_json, say
+from ones.cli.words import moment
 from ones.errors import InvalidFileError, UnknownNameError, UserError
 
 
@@ -16,7 +18,7 @@ def replay(
     policy: Annotated[
         str | None, typer.Option(help="Only the log's own: anything else is re-simulation.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Feed a recorded run's events to a fresh brain: it must give the same plans, byte for byte.
 
@@ -35,6 +37,11 @@ def replay(
         raise UserError(
             f"{log} was recorded under {header.policy}: {policy} would have made other events"
             f" happen. That is re-simulation: ones sim --policy {policy} --workload {log}"
+        )
+    if header.changed_at is not None:
+        raise UserError(
+            f"{log}: until {moment(header.changed_at)} another policy, other settings or another"
+            f" version decided, and not the {header.policy} of now: that cannot be replayed"
         )
     try:
         fresh = create(header.policy, seed=header.seed, **header.settings)

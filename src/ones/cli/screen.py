@@ -50,8 +50,8 @@ def _slots(scene: Scene, color: dict[str, str]) -> RenderableType:
             line.append("[ free ] ", style="dim")
             continue
         batch = f" {slot['batch']}" if slot["batch"] else ""
-        leaving = " ↓" if slot["leaving"] else ""
-        line.append(f"[{job}{batch}{leaving}]", style=f"{color.get(job, 'white')} reverse")
+        mark = " ↓" if slot["leaving"] else " ↑" if slot.get("coming") else ""
+        line.append(f"[{job}{batch}{mark}]", style=f"{color.get(job, 'white')} reverse")
         line.append(" ")
     return line
 

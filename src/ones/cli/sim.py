@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ones.cli.options import Gap, GpusPerNode, HideKinds, JobsTaken, Json, Requests, Scatter
 from ones.cli.output import (
-    JSON_HELP,
     InterruptedRunError,
     print_json,
     print_results,
@@ -30,17 +30,15 @@ def _policies(incomplete: str) -> list[str]:
 def sim(
     policy: Annotated[str | None, typer.Option(help=POLICY_HELP, autocompletion=_policies)] = None,
     gpus: Annotated[int | None, typer.Option(help="GPUs of the cluster.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of each node.")] = None,
+    gpus_per_node: GpusPerNode = None,
     workload: Annotated[
         str,
         typer.Option(
             help="`paper`, or a file: a trace in CSV (ours, Philly, Alibaba, Pollux) or a run log."
         ),
     ] = "paper",
-    jobs: Annotated[
-        int | None, typer.Option(help="Jobs to generate, or to take from a production trace.")
-    ] = None,
-    gap: Annotated[float | None, typer.Option(help="Mean seconds between arrivals.")] = None,
+    jobs: JobsTaken = None,
+    gap: Gap = None,
     load: Annotated[
         float | None,
         typer.Option(
@@ -48,15 +46,9 @@ def sim(
             " arrivals are stretched to it."
         ),
     ] = None,
-    scatter: Annotated[
-        float | None, typer.Option(help="Lognormal sigma of job lengths within a kind.")
-    ] = None,
-    requests: Annotated[
-        str | None, typer.Option(help="Mix of requested GPUs: short, long or flat.")
-    ] = None,
-    hide_kinds: Annotated[
-        bool, typer.Option("--hide-kinds", help="Make every job a kind of its own.")
-    ] = False,
+    scatter: Scatter = None,
+    requests: Requests = None,
+    hide_kinds: HideKinds = False,
     seed: Annotated[int | None, typer.Option(help="Of workload, noise and policy.")] = None,
     mechanism: Annotated[
         str | None, typer.Option(help="How changes are paid for: native, elastic, checkpoint.")
@@ -74,7 +66,7 @@ def sim(
     snapshots: Annotated[
         bool, typer.Option("--snapshots", help="Write snapshots beside the log.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Simulate a workload under one policy.
 
@@ -133,6 +125,11 @@ def sim(
         print_json(row)
     else:
         print_results(title, [row])
+    if run.left_out:
+        say(f"{run.left_out:,} jobs of {workload} cannot be simulated and were left out")
+    gone = [f"{row[how]:,} {how}" for how in ("failed", "cancelled") if row[how]]
+    if gone:
+        say(f"not finished: {' and '.join(gone)}")
     if row["unfinished"]:
         left = "1 job is" if row["unfinished"] == 1 else f"{row['unfinished']:,} jobs are"
         say(f"ones: {left} unfinished: nothing more could happen")

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from ones.cli.output import JSON_HELP, err, print_json, say
+from ones.cli.options import Json
+from ones.cli.output import err, print_json, say
 from ones.cli.settings import effective
 from ones.errors import UserError
 
@@ -28,7 +29,7 @@ def move(
     state: Annotated[
         Path | None, typer.Option(help="Directory of all the service keeps.", metavar="DIR")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Copy the service's SQLite database to PostgreSQL, check the copy, and leave the old one.
 

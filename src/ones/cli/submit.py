@@ -15,7 +15,8 @@ import typer
 
 from ones.cli.client import Client, connect, of_job
 from ones.cli.logs import follow_job
-from ones.cli.output import JSON_HELP, InterruptedRunError, print_json, say
+from ones.cli.options import Json, StateDirectory
+from ones.cli.output import InterruptedRunError, print_json, say
 from ones.cli.scripts import lacks_ones, look_at
 from ones.errors import InvalidFileError, UserError
 
@@ -68,8 +69,8 @@ def submit(
     follow: Annotated[
         bool, typer.Option("--follow", help="Show its output; implies --wait.")
     ] = False,
-    state: Annotated[Path | None, typer.Option(help="The service's directory.")] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> int:
     """Queue a job; prints its id.
 

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ones.cli.client import connect
-from ones.cli.output import JSON_HELP, out, print_json
+from ones.cli.options import Json, StateDirectory
+from ones.cli.output import out, print_json
 from ones.errors import InvalidSettingError
 
 
@@ -24,10 +24,8 @@ def top(
     ] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print it once and leave.")] = False,
-    state: Annotated[
-        Path | None, typer.Option(help="The service's directory.", metavar="DIR")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Watch slots, jobs, forecasts and decisions, live. q or Ctrl-C ends it.
 

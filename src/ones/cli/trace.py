@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ones.cli.output import JSON_HELP, print_json, print_table, say
+from ones.cli.options import Gap, HideKinds, Json, Requests, Scatter, StateDirectory
+from ones.cli.output import print_json, print_table, say
 from ones.cli.play import play
 from ones.cli.settings import effective
 from ones.errors import UserError, WorldError
@@ -23,21 +24,15 @@ trace.command()(play)
 def generate(
     workload: Annotated[str, typer.Option(help="Which jobs: `paper`.")] = "paper",
     jobs: Annotated[int | None, typer.Option(help="How many.")] = None,
-    gap: Annotated[float | None, typer.Option(help="Mean seconds between arrivals.")] = None,
+    gap: Gap = None,
     load: Annotated[
         float | None,
         typer.Option(help="Instead of a gap: single-GPU seconds that arrive per GPU-second."),
     ] = None,
     gpus: Annotated[int | None, typer.Option(help="For how many GPUs the load is meant.")] = None,
-    scatter: Annotated[
-        float | None, typer.Option(help="Lognormal sigma of job lengths within a kind.")
-    ] = None,
-    requests: Annotated[
-        str | None, typer.Option(help="Mix of requested GPUs: short, long or flat.")
-    ] = None,
-    hide_kinds: Annotated[
-        bool, typer.Option("--hide-kinds", help="Make every job a kind of its own.")
-    ] = False,
+    scatter: Scatter = None,
+    requests: Requests = None,
+    hide_kinds: HideKinds = False,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same trace.")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; else standard output.")] = None,
 ) -> None:
@@ -92,7 +87,7 @@ def inspect(
     picture: Annotated[
         Path | None, typer.Option(help="Draw arrivals, lengths and sizes (.png or .svg).")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Show what a workload holds: arrivals, lengths, sizes, kinds, and the load on a cluster.
 
@@ -124,7 +119,7 @@ def physics(
         Path | None,
         typer.Option(help="Directory for pictures: speed, efficiency, and what they are made of."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Show every number that the simulator rests on, with its source and how far to trust it.
 
@@ -161,10 +156,8 @@ def physics(
 @trace.command()
 def record(
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("run.jsonl"),
-    state: Annotated[
-        Path | None, typer.Option(help="The service's directory.", metavar="DIR")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Write the run log of the service as a file. It may be running, or not.
 

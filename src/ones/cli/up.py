@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ones.cli.output import JSON_HELP, print_json, say
+from ones.cli.options import Json
+from ones.cli.output import InterruptedRunError, print_json, say
 from ones.cli.settings import effective, policy_settings
 from ones.errors import InvalidSettingError, OnesError, WorldError
 
@@ -58,7 +59,7 @@ def up(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay here, as a service manager wants it.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Start the service: controller, slots of this machine, web page. It stays when you leave.
 
@@ -79,12 +80,14 @@ def up(
         launcher=launcher,
         ray_address=address,
         ray_slots=ray_slots,
-        ray_token=str(ray_token.absolute()) if ray_token else None,
+        ray_token=str(ray_token) if ray_token else None,
         policy=policy,
         seed=seed,
         database=database,
     )
     service = found.settings.service
+    if service.seed < 0:
+        raise InvalidSettingError(f"seed: {service.seed} is negative")
     if service.slots is not None and service.slots < 1:
         raise InvalidSettingError(f"slots: {service.slots} is not at least 1")
     chosen = {service.policy: policy_settings(found, service.policy, set_ or [])}
@@ -94,7 +97,8 @@ def up(
         if json:
             print_json({"url": ready.url, "link": ready.link, "slots": ready.slots})
             return
-        print(f"ONES is up: {ready.url} ({ready.slots} slots, policy {service.policy})")
+        slots = "1 slot" if ready.slots == 1 else f"{ready.slots} slots"
+        print(f"ONES is up: {ready.url} ({slots}, policy {service.policy})")
         for gpu in ready.unused:
             print(f"not used, for somebody else does: {gpu}")
         print(f"web page: {ready.link}")
@@ -103,7 +107,12 @@ def up(
     if foreground:
         from dataclasses import replace
 
-        serve(replace(found.settings, policy=chosen), show)
+        try:
+            serve(replace(found.settings, service=service.rooted(), policy=chosen), show)
+        except KeyboardInterrupt:
+            raise InterruptedRunError(
+                "interrupted: jobs train on; `ones down` stops them, `ones up` takes them up again"
+            ) from None
         return
     reached = background.start(service, chosen)
     from ones.cli.client import Client
@@ -124,7 +133,7 @@ def down(
     keep_jobs: Annotated[
         bool, typer.Option("--keep-jobs", help="Stop the controller only; training goes on.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Stop the service and its workers. They save their work; jobs go on after the next ones up.
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
 from ones.cli.client import Client, connect
-from ones.cli.output import JSON_HELP, print_json, print_table, say
+from ones.cli.options import Json, StateDirectory
+from ones.cli.output import print_json, print_table, say
 from ones.errors import UserError
 
-STATE = typer.Option(help="The service's directory.", metavar="DIR")
-JSON = typer.Option("--json", help=JSON_HELP)
 NAME = typer.Argument(help="Of the user.")
 
 user = typer.Typer(no_args_is_help=True, help="Users of the service; for its admins.")
@@ -26,8 +24,8 @@ def add(
         bool, typer.Option("--admin", help="May see and end everybody's jobs.")
     ] = False,
     max_gpus: Annotated[int | None, typer.Option(help="No more at once.")] = None,
-    state: Annotated[Path | None, STATE] = None,
-    json: Annotated[bool, JSON] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Add a user; prints the token, this once.
 
@@ -43,8 +41,8 @@ def add(
 @user.command()
 def token(
     name: Annotated[str, NAME],
-    state: Annotated[Path | None, STATE] = None,
-    json: Annotated[bool, JSON] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Give a user another token; the old one is void at once.
 
@@ -55,7 +53,7 @@ def token(
 
 
 @user.command(name="list")
-def list_(state: Annotated[Path | None, STATE] = None, json: Annotated[bool, JSON] = False) -> None:
+def list_(state: StateDirectory = None, json: Json = False) -> None:
     """List users with their limits.
 
     Example: ones user list
@@ -72,8 +70,8 @@ def list_(state: Annotated[Path | None, STATE] = None, json: Annotated[bool, JSO
 def limit(
     name: Annotated[str, NAME],
     max_gpus: Annotated[str, typer.Argument(help="For all their jobs together, or `none`.")],
-    state: Annotated[Path | None, STATE] = None,
-    json: Annotated[bool, JSON] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Limit the GPUs of a user's jobs together; `none` lifts the limit.
 
@@ -92,8 +90,8 @@ def limit(
 @user.command()
 def remove(
     name: Annotated[str, NAME],
-    state: Annotated[Path | None, STATE] = None,
-    json: Annotated[bool, JSON] = False,
+    state: StateDirectory = None,
+    json: Json = False,
 ) -> None:
     """Remove a user. Their jobs go on; `ones cancel` ends them.
 

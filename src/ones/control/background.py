@@ -24,6 +24,7 @@ STOP_SECONDS = 30.0
 
 def start(settings: ServiceSettings, policies: Mapping[str, Mapping[str, Any]]) -> Address:
     """Start it and wait until it can be reached. `policies`: settings of each."""
+    settings = settings.rooted()
     directory = StateDir.of(settings.state)
     directory.make()
     with directory.log.open("ab") as log:

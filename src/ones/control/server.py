@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -185,7 +186,8 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as problem:
         listener.close()
         raise WorldError(
-            f"{host}:{port}: {problem.strerror or problem}; choose another with --port"
+            f"{host}:{port}: {problem.strerror or problem}; choose another with"
+            f" {'--host' if problem.errno == errno.EADDRNOTAVAIL else '--port'}"
         ) from problem
     return listener
 

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -101,8 +101,8 @@ class Service:
         )
         header = begin(self.store, wanted)
         self.brain, self.recorder = recover(self.store, wanted, policy, before=header, fresh=fresh)
-        if header != wanted:
-            change_header(self.store, wanted)
+        if replace(header, changed_at=None) != wanted:
+            change_header(self.store, replace(wanted, changed_at=self.brain.state.now))
         self.clock = options.clock(self.brain.state.now)
         self.launcher.open(self._on_launcher)
         self.engine = LiveEngine(

@@ -71,6 +71,7 @@ class EpochFinished:
     first_loss: float | None = None  # of the very first step; with the first epoch
     step_seconds: float | None = None
     gradient_noise: float | None = None
+    planned_epochs: int | None = None  # that its loop will do, with this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

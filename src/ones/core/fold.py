@@ -155,6 +155,8 @@ def _epoch_finished(tables: Tables, event: ev.EpochFinished) -> bool:
         record.step_seconds = event.step_seconds
     if event.gradient_noise is not None:
         record.gradient_noise = event.gradient_noise
+    if event.planned_epochs is not None and event.planned_epochs != record.job.epochs:
+        record.job = replace(record.job, epochs=event.planned_epochs)  # it knows best
     _prove(record)
     record.track, reason = after_epoch(
         record.job.stop, record.track, loss=event.loss, accuracy=event.accuracy
@@ -266,7 +268,7 @@ def _worker_left(tables: Tables, event: ev.WorkerLeft) -> bool:
         if not record.occupied:
             losses.stopped(tables, record)
     elif record.in_flight is None and record.held is not None and event.gpu in record.held.gpus:
-        losses.lose(tables, record, [event.gpu], failed=False)
+        losses.lose(tables, record, [event.gpu], failed=False, left=True)
     return True
 
 

@@ -37,12 +37,20 @@ def stopped(tables: Tables, record: JobRecord) -> None:
 
 
 def lose(
-    tables: Tables, record: JobRecord, gpus: Iterable[Gpu], *, failed: bool, why: str = ""
+    tables: Tables,
+    record: JobRecord,
+    gpus: Iterable[Gpu],
+    *,
+    failed: bool,
+    left: bool = False,
+    why: str = "",
 ) -> None:
-    """GPUs that the job was on, or was to have, are gone."""
+    """GPUs that the job was on, or was to have, are gone. `left`: its worker went in order, told
+    from outside, which is not counted as a loss."""
     gone = set(gpus)
     was_on = record.held.gpus if record.held else ()
-    record.losses += len(gone.intersection(was_on))
+    if not left:
+        record.losses += len(gone.intersection(was_on))
     order = record.in_flight
     if order is not None and order.kind is OrderKind.STOP:
         if record.goal is not None and gone & set(record.goal.gpus):

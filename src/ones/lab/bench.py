@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,13 +38,17 @@ def alone(work: Callable[..., Result], *arguments: Any) -> Result:
 
 @contextmanager
 def results_only() -> Iterator[None]:
-    """What libraries print meanwhile (the solver of `sia` does) goes to standard error: standard
-    output is for results."""
+    """Standard output is for results. What Python prints meanwhile (somebody's own policy) goes to
+    standard error; what C prints (the solver of `sia`, left in by its authors) goes nowhere, as it
+    would only tear our lines of progress."""
     sys.stdout.flush()
     ours = os.dup(1)
-    os.dup2(2, 1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         ctypes.CDLL(None).fflush(None)  # C keeps its own buffer
         os.dup2(ours, 1)

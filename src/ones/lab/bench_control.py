@@ -32,7 +32,7 @@ class Effort:
 
 FULL = Effort()
 QUICK = Effort(
-    submits=(80,), clients=4, repeats=1, idle_seconds=1.0, slots=8, jobs=4, busy_seconds=4.0,
+    submits=(80,), clients=4, repeats=1, idle_seconds=1.0, slots=8, jobs=4, busy_seconds=8.0,
     events=3000, known_jobs=12,
 )  # fmt: skip
 

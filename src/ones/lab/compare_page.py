@@ -23,7 +23,8 @@ _TIMES = {
     "within_200s": "share in 200 s",
 }  # fmt: skip
 _DEEDS = {
-    "label": "policy", "finished": "jobs finished", "longest_exec": "longest run s",
+    "label": "policy", "rescaling": "re-scaling", "finished": "jobs finished",
+    "longest_exec": "longest run s",
     "makespan": "makespan s", "utilization": "GPUs held", "rescales": "re-scales",
     "rescale_rate": "re-scales a job and hour",
     "preemptions": "preemptions", "policy_cpu_seconds": "policy CPU s",

@@ -390,4 +390,6 @@ def check_outcome(outcome: Outcome) -> None:
     """A job that did not end well is an error of the script or of the machine."""
     if not outcome.done:
         ends = [exit.told() for exit in outcome.exits.values()]
+        if ends and all(exit.code == 0 for exit in outcome.exits.values()):
+            raise WorldError("the script ended before its epochs: does it call ones.join?")
         raise WorldError(f"the job did not finish: {ends[-1] if ends else 'no worker started'}")

@@ -32,11 +32,11 @@ VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "drl": {"offline": {"online": False}, "new-kinds": {"known_kinds": False}},
     "pollux": {
         "published": {"restart_seconds": 30.0, "batch_growth": 1e6, "two_parts_alone": True},
-        "at-once": {"start_at_once": True},
+        "in-rounds": {"start_at_once": False},
     },
     "sia": {
         "published": {"restart_seconds": 30.0, "batch_growth": 1e6, "two_parts_alone": True},
-        "at-once": {"start_at_once": True},
+        "in-rounds": {"start_at_once": False},
     },
     "fifo": {"backfill": {"backfill": True}},
 }

@@ -2,7 +2,7 @@
 
 Not `concurrent.futures`: there, a process that dies (out of memory, say) takes all runs with
 it; here it costs the run it was at. Workers are spawned, with one thread for linear algebra,
-and leave when the pipe to whoever started them closes.
+leave when the pipe to whoever started them closes, and die with whoever that is.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
+from ones.exec.processes import die_with
+from ones.lab.bench import results_only
 from ones.lab.runs import RunSpec
 
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -73,7 +75,7 @@ class _Worker:
     def __init__(self) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, os.getpid()), daemon=True)
         with _one_thread():
             self._process.start()
         theirs.close()
@@ -97,13 +99,13 @@ class _Worker:
         return f"exit code {code}"
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, parent: int) -> None:
     """In the worker: until nobody asks any more."""
     from ones.lab.tasks import carry_out
 
+    die_with(parent)  # a run may take minutes: nobody would get what comes out of it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started us
-    os.dup2(2, 1)  # solvers print what they like: standard output is for results
-    with suppress(EOFError, ConnectionError):
+    with results_only(), suppress(EOFError, ConnectionError):
         while True:
             task, spec = pipe.recv()
             pipe.send(carry_out(task, spec))

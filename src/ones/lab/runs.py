@@ -61,7 +61,13 @@ class RunSpec:
 
 
 def trace_of(spec: RunSpec) -> Trace:
-    """Generated, or from a file; as it is, or stretched to a load; with kinds, or without."""
+    return _loaded(spec)[0]
+
+
+def _loaded(spec: RunSpec) -> tuple[Trace, int]:
+    """Generated, or from a file; as it is, or stretched to a load; with kinds, or without. And how
+    many jobs of the file could not be used."""
+    left_out = 0
     if spec.workload == "paper":
         gap = spec.gap if spec.load is None else gap_for_load(spec.load, spec.gpus)
         trace = generate(
@@ -75,10 +81,11 @@ def trace_of(spec: RunSpec) -> Trace:
             trace = at_load(trace, spec.load, spec.gpus)  # to the point, whatever was drawn
     else:
         path = Path(spec.workload)
-        trace = load_workload(path, length_of, jobs=spec.jobs, seed=spec.seed).trace
+        loaded = load_workload(path, length_of, jobs=spec.jobs, seed=spec.seed)
+        trace, left_out = loaded.trace, loaded.left_out
         if spec.load is not None:
             trace = at_load(trace, spec.load, spec.gpus)
-    return without_kinds(trace) if spec.hide_kinds else trace
+    return (without_kinds(trace) if spec.hide_kinds else trace), left_out
 
 
 def at_load(trace: Trace, load: float, gpus: int) -> Trace:
@@ -102,7 +109,7 @@ class Run:
 
     def __init__(self, spec: RunSpec, trace: Trace | None = None) -> None:
         self.spec = spec
-        self.trace = trace_of(spec) if trace is None else trace
+        self.trace, self.left_out = _loaded(spec) if trace is None else (trace, 0)
         self.cluster = Cluster.of(spec.gpus, spec.gpus_per_node)
         physics = altered_physics(spec.physics, self.trace)
         truth = oracle_of(

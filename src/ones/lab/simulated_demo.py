@@ -1,4 +1,4 @@
-"""The demonstration: the same fifty jobs under two policies, in numbers and in a picture."""
+"""The demonstration: the same fifty jobs under three policies, in numbers and in a picture."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ones.runlog import RunLog
 
 GPUS, JOBS, SEED = 64, 50, 1
 #: policy and mechanism of each run
-RUNS = (("fifo", "checkpoint"), ("equi", "checkpoint"), ("equi", "elastic"))
+RUNS = (("fifo", "checkpoint"), ("equi", "elastic"), ("ones", "elastic"))
 #: those that are drawn
-DRAWN = (("fifo", "checkpoint"), ("equi", "elastic"))
+DRAWN = (("fifo", "checkpoint"), ("ones", "elastic"))
 
 Watch = Callable[[str, int], AbstractContextManager[Callable[[State], None] | None]]
 

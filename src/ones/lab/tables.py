@@ -90,6 +90,7 @@ def summary_of(records: Sequence[Record]) -> list[dict[str, Any]]:
                     "workload": runs[0].cell.spec.workload,
                     "gpus": setting.gpus,
                     "mechanism": setting.mechanism,
+                    "rescaling": rows[0]["mechanism"],
                     "load": setting.load,
                     "physics": dict(runs[0].cell.spec.physics),
                     "jobs": rows[0]["jobs"],

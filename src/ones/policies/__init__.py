@@ -96,7 +96,11 @@ def _factory(name: str) -> Callable[..., Any]:
     strangers = _strangers()
     if name not in strangers:
         raise UnknownNameError("policy", name, names())
-    loaded: Callable[..., Any] = strangers[name].load()
+    try:
+        loaded: Callable[..., Any] = strangers[name].load()
+    except Exception as problem:  # a stranger's module may do what it likes
+        told = f"{type(problem).__name__}: {problem}"
+        raise InvalidSettingError(f"policy {name!r} ({strangers[name].value}): {told}") from problem
     return loaded
 
 

@@ -12,7 +12,7 @@ _STYLE = """
   --yes: #006d4f; --no: #a33c00; --maybe: #5b6270; }
 * { box-sizing: border-box; }
 body { font: 16px/1.55 system-ui, "DejaVu Sans", sans-serif; color: var(--ink); background: #fff;
-  max-width: 1120px; margin: 0 auto; padding: 2rem 1.25rem 5rem; }
+  max-width: 1280px; margin: 0 auto; padding: 2rem 1.25rem 5rem; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .5rem; }
 h2 { font-size: 1.35rem; margin: 3rem 0 .6rem; padding-top: .8rem; border-top: 1px solid var(--line); }
 h3 { font-size: 1.05rem; margin: 1.6rem 0 .4rem; }
@@ -31,6 +31,7 @@ td.number, th.number { text-align: right; white-space: nowrap; }
 td.short { white-space: nowrap; }
 tr.strong td { font-weight: 600; }
 caption { text-align: left; color: var(--quiet); padding: .2rem 0 .4rem; font-size: .9rem; }
+caption span { display: block; max-width: min(75ch, 90vw); }
 figure { margin: 1rem 0; }
 figure img { max-width: 100%; height: auto; }
 dl.told { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1rem; margin: .8rem 0;
@@ -106,7 +107,7 @@ def table(
             f"<td{m or _kept_together(c)}>{_shown(c)}</td>" for c, m in zip(row, marks, strict=True)
         )
         lines.append(f'<tr class="strong">{cells}</tr>' if number in bold else f"<tr>{cells}</tr>")
-    title = f"<caption>{inline(caption)}</caption>" if caption else ""
+    title = f"<caption><span>{inline(caption)}</span></caption>" if caption else ""
     return (
         f'<div class="wide"><table>{title}<thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"

@@ -39,6 +39,7 @@ class Header:
     switch_cost: SwitchCost
     workload: str = ""
     mechanism: str = ""  # `restart`: jobs were stopped and started to change their GPUs
+    changed_at: float | None = None  # policy, settings or software were others before that
 
     @property
     def in_place(self) -> bool:

@@ -209,6 +209,7 @@ class Job:
                 first_loss=progress.first_loss,
                 step_seconds=self._reporter.epoch_seconds_per_step(),
                 gradient_noise=self._stepper.noise.scale,
+                planned_epochs=progress.epochs,
             )
         )
 

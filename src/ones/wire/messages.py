@@ -61,6 +61,7 @@ class Epoch:
     first_loss: float | None = None
     step_seconds: float | None = None
     gradient_noise: float | None = None
+    planned_epochs: int | None = None  # that the loop will do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,3 +66,10 @@ def test_who_waits_though_nobody_comes_first_is_told_why() -> None:
         "waits, GPUs are worth more to others:"
         " about 200 s left on one GPU, 1 of 1 others come first"
     )
+
+
+def test_who_needs_more_than_can_be_had_is_told_that() -> None:
+    view, job = seen()
+    wide = replace(measured(job), job=replace(job.job, min_gpus=5, max_gpus=None), wanted=None)
+    told = Reasons(question_of(view, wide), 0).waits(0)
+    assert told.startswith("waits, it needs 5 GPUs and 3 can be had")

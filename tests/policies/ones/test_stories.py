@@ -71,6 +71,17 @@ def sizes(log: list[Event | Plan], name: str) -> list[int]:
     ]
 
 
+def starts_of(log: list[Event | Plan]) -> list[tuple[float, Start]]:
+    """When, and what was ordered."""
+    return [
+        (plan.at, action)
+        for plan in log
+        if isinstance(plan, Plan)
+        for action in plan.actions
+        if isinstance(action, Start)
+    ]
+
+
 @pytest.mark.parametrize("policy", PROFILES)
 def test_a_job_alone_grows_over_the_cluster(policy: str) -> None:
     _, log = play(policy, [job("a", 0.0, size=20_000)], 8)
@@ -97,13 +108,7 @@ def test_two_hundred_jobs_at_once_on_sixteen_gpus_all_run_within_so_many_starts(
     """Nobody is passed over while others come and go."""
     simulator, log = play(policy, [job(f"j{i:03d}", 0.0, 1_000, 1) for i in range(200)], 16)
     assert all(o.started_at is not None for o in simulator.brain.state.ended.values())
-    starts = [
-        action.job
-        for entry in log
-        if isinstance(entry, Plan)
-        for action in entry.actions
-        if isinstance(action, Start)
-    ]
+    starts = [start.job for _, start in starts_of(log)]
     everybody = max(starts.index(JobId(f"j{i:03d}")) for i in range(200)) + 1
     assert everybody <= 250  # few are started again before the last one has been
 
@@ -122,7 +127,25 @@ def test_jobs_that_never_join_are_served() -> None:
     brain = Brain(Cluster.of(4), create("ones", seed=1))
     for i in range(3):
         brain.handle(ev.JobSubmitted(0.0, Job(id=JobId(f"j{i}"), submitted_at=0.0)))
+    assert len(brain.state.schedule) == 1
+    brain.handle(ev.Woke(5.0))
     assert len(brain.state.schedule) == 3
+
+
+def test_who_comes_between_two_updates_starts_with_the_next_one() -> None:
+    """On as many GPUs as are right for it, and not on the one that happens to be free."""
+    known = [job(f"k{i}", 0.0, epochs=20) for i in range(3)]
+    late = [job("late", 400.0, epochs=20), job("later", 401.0, epochs=20)]
+    _, log = play("ones", [*known, *late], 8)
+    at, start = next(found for found in starts_of(log) if found[1].job == "later")
+    assert 401.0 < at <= 406.0
+    assert start.allocation.n_gpus > 1
+
+
+def test_of_equal_jobs_the_first_is_served_first() -> None:
+    _, log = play("ones", [job(f"j{i}", 0.0, epochs=30) for i in range(12)], 2)
+    starts = [start.job for _, start in starts_of(log)]
+    assert starts[:2] == ["j0", "j1"]
 
 
 class Silent(KindPhysics):
@@ -295,3 +318,15 @@ def test_what_users_declare_is_believed_where_nothing_else_ends_a_job() -> None:
     later = [f for f in told if f.eta > end or f.low > alone][len(told) // 4 :]
     assert len(later) > 10
     assert all(abs(forecast.eta - end) < 0.2 * (end - alone) for forecast in later)
+
+
+def test_a_job_of_one_size_starts_at_once_on_free_gpus() -> None:
+    """It could get no other number with the next update."""
+    brain = Brain(Cluster.of(4), create("ones", seed=1))
+    for i, elastic in enumerate((True, True, False)):
+        brain.handle(
+            ev.JobSubmitted(0.1 * i, Job(id=JobId(f"j{i}"), submitted_at=0.1 * i, elastic=elastic))
+        )
+    assert set(brain.state.schedule) == {"j0", "j2"}
+    brain.handle(ev.Woke(5.0))
+    assert set(brain.state.schedule) == {"j0", "j1", "j2"}

@@ -64,6 +64,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
                 owner=card.owner if card is not None else None,
                 batch=worker.batch if worker is not None else None,
                 leaving=worker.leaving if worker is not None else False,
+                coming=worker.coming if worker is not None else False,
                 used_by=list(slot.used_by),
                 state="draining" if slot.id in asides else states.get(slot.node, "down"),
                 aside=asides.get(slot.id, ""),

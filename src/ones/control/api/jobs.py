@@ -42,9 +42,12 @@ async def submit(new: NewJob, service: TheService, user: TheUser) -> Submitted:
     slots = len(service.launcher.slots())
     size = new.gpus or _own_size(new)
     least = size or new.min_gpus
+    asked = f"{'gpus' if size else 'min_gpus'} {least}"
     if least > slots:
-        field = "gpus" if size else "min_gpus"
-        raise InvalidJobError(new.name or "new", f"{field} {least} is more than the {slots} here")
+        raise InvalidJobError(new.name or "new", f"{asked} is more than the {slots} here")
+    if user.max_gpus is not None and least > user.max_gpus:
+        told = f"{asked} is more than the {user.max_gpus} that {user.name} may hold"
+        raise InvalidJobError(new.name or "new", told)
     name = new.name or _name_of(new.command)
     job = Job(
         id=service.new_id(name),

@@ -103,6 +103,7 @@ class WorkerShown(BaseModel):
     batch: int
     micro_steps: int
     leaving: bool
+    coming: bool = Field(description="being started: the job does not train with it yet")
 
 
 class JobShown(BaseModel):
@@ -121,6 +122,7 @@ class JobShown(BaseModel):
     workers: list[WorkerShown]
     batch: int | None
     epochs: int
+    planned_epochs: int | None = Field(description="said by the user, or by the script's loop")
     samples: int
     dataset_size: int | None
     loss: float | None
@@ -178,6 +180,7 @@ class SlotShown(BaseModel):
     owner: str | None
     batch: int | None
     leaving: bool
+    coming: bool = Field(description="being started: the job does not train with it yet")
     used_by: list[str] = Field(description="strangers on it: such a slot is not used")
     state: str = Field(description="up, draining (nobody new comes) or down")
     aside: str = Field(description="why this one is not used while its node is; empty: it is")

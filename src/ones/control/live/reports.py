@@ -51,6 +51,7 @@ def as_event(
                 first_loss=report.first_loss,
                 step_seconds=report.step_seconds,
                 gradient_noise=report.gradient_noise,
+                planned_epochs=report.planned_epochs,
             )
         case wire.Speed():
             return ev.ThroughputMeasured(

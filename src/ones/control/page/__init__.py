@@ -20,4 +20,5 @@ def add_page(app: FastAPI) -> None:
     for part in (session, stream, views):
         app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).with_name("static")))
+    app.add_exception_handler(404, views.not_found)
     app.add_middleware(SafeHeaders)

@@ -181,7 +181,7 @@ def _thinned(values: list[list[float]]) -> list[list[float]]:
 
 @dataclass(slots=True)
 class Output:
-    """Of one process of a job. Unless it is pinned, another one follows when it has ended."""
+    """Of one process of a job. Unless it is pinned, another one follows when that reports."""
 
     launch: str = ""  # empty: one that lives
     offset: int = -TAIL_BYTES
@@ -194,8 +194,8 @@ class Output:
 
     def more(self, service: Service, job: str, known: list[dict[str, Any]]) -> Iterator[News]:
         begins = False
-        if not self.launch or (self._over and not self.pinned):
-            chosen = _choice(known)
+        if not self.launch or not self.pinned:
+            chosen = _choice(known, _first_slot(service.board.cards.get(job)))
             if chosen and chosen != self.launch:
                 self.launch, self.offset, self._over, begins = chosen, -TAIL_BYTES, False, True
                 self._decoder.reset()
@@ -224,10 +224,25 @@ class Output:
                 return
 
 
-def _choice(known: list[dict[str, Any]]) -> str:
-    """The oldest that lives, which reports for all; or the one that was there to the last."""
+def _choice(known: list[dict[str, Any]], first: str) -> str:
+    """The one on the first slot, which reports for all; else the oldest that lives, or the one
+    that was there to the last.
+
+    >>> old = {"id": "old", "slots": ["a/1"], "alive": True}
+    >>> new = {"id": "new", "slots": ["a/0"], "alive": True}
+    >>> _choice([old, new], "a/1"), _choice([old, new], "a/0"), _choice([old, new], "")
+    ('old', 'new', 'old')
+    """
     if not known:
         return ""
     living = [process for process in known if process["alive"]]
-    chosen = living[0] if living else max(known, key=lambda process: process["ended_at"])
-    return str(chosen["id"])
+    reporting = [process for process in living if first in process["slots"]]
+    if reporting or living:
+        return str((reporting or living)[0]["id"])
+    return str(max(known, key=lambda process: process["ended_at"])["id"])
+
+
+def _first_slot(card: JobCard | None) -> str:
+    """Of those that the job trains on, which are in order."""
+    there = [] if card is None else [w.gpu for w in card.workers if not (w.leaving or w.coming)]
+    return there[0] if there else ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from ones.control.accounts import User
 from ones.control.api.access import TheService, job_of, user_of
@@ -57,6 +58,16 @@ def interface(request: Request) -> HTMLResponse:
         shapes=shapes,
         names={shape.name for shape in shapes},
     )
+
+
+def not_found(request: Request, problem: Exception) -> Response:
+    """What nobody serves: as a page for who reads it in a browser."""
+    assert isinstance(problem, StarletteHTTPException)
+    path = request.url.path
+    if path.startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
+        return JSONResponse({"error": str(problem.detail)}, problem.status_code)
+    service = request.app.state.service
+    return _shown(request, service, "unknown.html", 404, problem=f"There is no page {path}")
 
 
 def _visitor(request: Request, service: Service) -> User | None:

@@ -152,11 +152,13 @@ class Board:
 
 
 def _held_back(state: State, card: JobCard) -> str:
-    """Why no policy has seen it: its owner's limit. Empty: that is not why it waits."""
+    """Why no policy can start it: its owner's limit. Empty: that is not why it waits."""
     room = state.waiting.room(card.owner)
-    if card.state != Phase.WAITING or room is None or room > 0:
+    if card.state != Phase.WAITING or room is None or room >= card.min_gpus:
         return ""
     limit = state.waiting.limits[card.owner]
+    needs = f"; it needs {card.min_gpus}" if card.min_gpus > 1 else ""
     return (
-        f"waits for its owner's limit: {card.owner} may hold {limit} GPUs and holds {limit - room}"
+        f"waits for its owner's limit: {card.owner} may hold {limit} GPUs"
+        f" and holds {limit - room}{needs}"
     )

@@ -18,6 +18,7 @@ class WorkerCard:
     batch: int
     micro_steps: int = 1
     leaving: bool = False  # still there, and on its way out
+    coming: bool = False  # being started: the job does not train with it yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class JobCard:
     workers: tuple[WorkerCard, ...]
     batch: int | None  # global, per optimizer step
     epochs: int
+    planned_epochs: int | None = None  # said by the user, or by the loop
     samples: int
     dataset_size: int | None
     loss: float | None
@@ -81,29 +83,36 @@ class Seats:
     it."""
 
     allocation: Allocation | None
+    next: Allocation | None  # that it changes to
     occupied: frozenset[Gpu]
     workers: tuple[WorkerCard, ...]
     batch: int | None  # global, per optimizer step
 
     @classmethod
     def of(cls, record: JobRecord, last: Seats | None) -> Seats:
-        shown = record.held
-        if shown is None and record.in_flight is not None:
-            shown = record.in_flight.allocation
-        if last is not None and last.allocation is shown and last.occupied == record.occupied:
+        coming = record.in_flight.allocation if record.in_flight is not None else None
+        shown = record.held if record.held is not None else coming
+        if (
+            last is not None
+            and last.allocation is shown
+            and last.next is coming
+            and last.occupied == record.occupied
+        ):
             return last
         there = {w.gpu: w for w in shown.workers} if shown is not None else {}
+        awaited = coming.gpus if coming is not None else ()
         workers = tuple(
             WorkerCard(
                 gpu=str(gpu),
                 batch=there[gpu].batch if gpu in there else 0,
                 micro_steps=there[gpu].micro_steps if gpu in there else 1,
-                leaving=gpu not in there,
+                leaving=gpu not in there and gpu not in awaited,
+                coming=gpu not in there and gpu in awaited,
             )
             for gpu in sorted(record.occupied)
         )
         batch = (shown.batch or None) if shown is not None else None
-        return cls(shown, frozenset(record.occupied), workers, batch)
+        return cls(shown, coming, frozenset(record.occupied), workers, batch)
 
 
 def card_of(
@@ -126,6 +135,7 @@ def card_of(
         workers=seats.workers,
         batch=seats.batch,
         epochs=record.epochs,
+        planned_epochs=job.epochs,
         samples=record.samples + record.epoch_samples,
         dataset_size=record.description.dataset_size if record.description else None,
         loss=record.loss,
@@ -171,6 +181,7 @@ def card_of_ended(
         workers=(),
         batch=last.batch if last else None,
         epochs=outcome.epochs,
+        planned_epochs=last.planned_epochs if last else None,
         samples=outcome.samples,
         dataset_size=last.dataset_size if last else None,
         loss=last.loss if last and outcome.loss is None else outcome.loss,

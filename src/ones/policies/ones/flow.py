@@ -82,7 +82,7 @@ def rank_weights(seconds: Floats, behind: float = 0.0) -> Floats:
     most = jobs + behind
     k = (behind + np.arange(1, jobs + 1)) / most  # shares: powers of large numbers lose digits
     by_rank = (k**power - (k - 1.0 / most) ** power) ** (1.0 / power)
-    order = np.argsort(-seconds, axis=-1, kind="stable")
+    order = _longest_first(seconds)
     weights = np.empty_like(seconds, dtype=np.float64)
     np.put_along_axis(weights, order, np.broadcast_to(by_rank, seconds.shape), axis=-1)
     weights /= by_rank[-1]
@@ -100,8 +100,20 @@ def marginal_weights(
 
     sizes, speedups, units = _coarse(sizes, speedups, gpus)
     share = speedups[:, _share(sizes, units, len(seconds))]
-    order = np.argsort(-seconds / share, kind="stable")
+    order = _longest_first(seconds / share)
     return marginal(order, np.ascontiguousarray(speedups), sizes, units, behind)
+
+
+def _longest_first(seconds: Floats) -> Ints:
+    """Jobs are in the order in which they came. Of equals the last one comes first here, so that
+    the first one weighs most and is served first.
+
+    >>> _longest_first(np.array([5.0, 9.0, 5.0])).tolist()
+    [1, 2, 0]
+    """
+    from_the_last = np.argsort(-seconds[..., ::-1], axis=-1, kind="stable")
+    order: Ints = seconds.shape[-1] - 1 - from_the_last
+    return order
 
 
 def _share(sizes: Ints, gpus: int, jobs: int) -> int:

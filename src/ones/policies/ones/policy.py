@@ -21,7 +21,7 @@ from ones.core.job import JobId
 from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
 from ones.core.schedule import Schedule
-from ones.core.view import View
+from ones.core.view import JobView, View
 from ones.policies.ones.choices import choices_of
 from ones.policies.ones.deploy import allocate, deploy
 from ones.policies.ones.learning import Learned
@@ -156,10 +156,10 @@ class Ones:
 
     def decide(self, view: View) -> Decision:
         forecasts = self._learned.forecasts(view)
-        startable = view.n_waiting > 0 and len(view.free) > 0
-        may_act = startable or self._may_update(view)
+        may_act = self._may_update(view) or _has_sized_waiting(view)
         if not may_act or not self._may_think(view):
-            # between two updates batches follow the limits, and free GPUs are given away
+            # Between two updates only batches follow the limits. Who has just come waits, too,
+            # GPUs free or not: on what happens to be free it would start with the wrong number.
             wake = -inf if may_act else self._deployed_at + self._settings.spacing
             wake = max(wake, self._next_thought(view)) if len(view.jobs) else inf
             schedule, notes = self._rebatch(view)
@@ -167,8 +167,8 @@ class Ones:
         question = self._question(view)
         if question is None:
             return Decision(schedule=view.schedule, forecasts=forecasts)
-        may_update, wait_until = self._update_rule(view, question)
-        if may_update and self._search is not None:
+        may_change = self._may_change(view, question)
+        if may_change and self._search is not None:
             search = self._search
             if self._evolved != self._seen:  # deciding must not change what was learned
                 search = self._twin(search)
@@ -176,19 +176,19 @@ class Ones:
             ranked = search.ranked(question.problem, self._settings.candidates)
             candidates = [question.rounded(counts) for counts in ranked]
         else:
-            candidates = [_only_starts(question)]
+            candidates = [_only_starts(question, sized=self._settings.update == "events")]
         schedule, notes = deploy(
             view,
             question,
             candidates,
             self._settings,
-            may_change=may_update,
+            may_change=may_change,
             batch_seconds=self._learned.batch_changes.seconds,
             speeds=self._learned.known.speeds,
         )
         return Decision(
             schedule=schedule,
-            wake_at=self._wake_at(view, wait_until),
+            wake_at=self._wake_at(view, may_change=may_change),
             notes=notes,
             forecasts=forecasts,
         )
@@ -223,25 +223,24 @@ class Ones:
                 notes[job.id] = f"batch {job.wanted.batch} to {chosen.batch}, limit {limit}"
         return (edit.done(), notes) if notes else (view.schedule, {})
 
-    def _update_rule(self, view: View, question: Question) -> tuple[bool, float]:
-        """May the schedule be changed now; if not, when is it worth asking again?"""
+    def _may_change(self, view: View, question: Question) -> bool:
+        """Those who run, that is. Others may start before that on free GPUs."""
         if self._settings.update == "epochs":
-            return self._learned.have_all_trained(question.jobs), inf
-        return self._may_update(view), self._deployed_at + self._settings.spacing
+            return self._learned.have_all_trained(question.jobs)
+        return self._may_update(view)
 
     def _may_update(self, view: View) -> bool:
         chosen = self._settings
         return chosen.update == "epochs" or view.now >= self._deployed_at + chosen.spacing
 
-    def _wake_at(self, view: View, wait_until: float) -> float:
+    def _wake_at(self, view: View, *, may_change: bool) -> float:
         """Evolution goes on between events, until it has stopped finding anything better."""
-        wake = inf
-        search = self._search
-        if self._settings.idle_generations and search and search.stalled < self._settings.patience:
-            wake = view.now + IDLE_SECONDS[self._settings.update]
-        if wait_until > view.now:
-            wake = min(wake, wait_until)
-        return wake
+        chosen, search = self._settings, self._search
+        if chosen.update == "events" and not may_change:
+            return self._deployed_at + chosen.spacing
+        if chosen.idle_generations and search and search.stalled < chosen.patience:
+            return view.now + IDLE_SECONDS[chosen.update]
+        return inf
 
     # memory
 
@@ -277,14 +276,27 @@ class OnesPaper(Ones):
     Settings: ClassVar[type[OnesSettings]] = PaperSettings
 
 
-def _only_starts(question: Question) -> NDArray[np.int32]:
-    """Between two updates nobody is touched, but waiting jobs take GPUs that are free."""
+def _has_sized_waiting(view: View) -> bool:
+    """Is there a job that could start now on the one number of GPUs that it may have?"""
+    free = len(view.free)
+    return free > 0 and any(_is_sized(j) and j.job.min_gpus <= free for j in view.waiting)
+
+
+def _is_sized(job: JobView) -> bool:
+    return not job.job.elastic or job.max_gpus == job.job.min_gpus
+
+
+def _only_starts(question: Question, *, sized: bool) -> NDArray[np.int32]:
+    """Before an update nobody is touched, but waiting jobs, or those that are `sized`, take GPUs
+    that are free."""
     problem = question.problem
     kept: NDArray[np.int32] = problem.held.copy()
     left = problem.gpus - int(kept.sum())
     # new ones first, then as they came
     order = sorted(range(len(kept)), key=lambda i: (not problem.new[i], i))
     for i in order:
+        if sized and not _is_sized(question.jobs[i]):
+            continue
         if kept[i] == 0 and problem.most[i] and problem.least[i] <= left:
             kept[i] = problem.least[i]
             left -= int(problem.least[i])

@@ -29,6 +29,16 @@ class Reasons:
         return f"preempted, its GPUs are worth more to others: {self._standing(i)}"
 
     def waits(self, i: int) -> str:
+        problem = self._question.problem
+        least = int(problem.least[i])
+        if not problem.most[i]:
+            needs = f"waits, it needs {least} {_gpus(least)}"
+            if least > problem.gpus:
+                return (
+                    f"{needs} and {problem.gpus} can be had: the others are out of service, or"
+                    " jobs have them whose size is fixed"
+                )
+            return f"{needs}, more than its owner or a setting allows"
         why = "GPUs are worth more to others"
         if not self._ahead(i):
             why = "to make room would cost those who run more than it gains"
@@ -64,11 +74,15 @@ class Reasons:
         left = f"about {self._seconds[i]:,.0f} s left on {on}"
         if not self._question.measured[i]:
             left = "its length is not known yet"
-        return f"{left}, {rivals}, {gpus} GPUs"
+        return f"{left}, {rivals}, {gpus} {_gpus(gpus)}"
+
+
+def _gpus(number: int) -> str:
+    return "GPU" if number == 1 else "GPUs"
 
 
 def _what(job: JobView, allocation: Allocation) -> str:
-    gpus = f"{allocation.n_gpus} GPU" + ("s" if allocation.n_gpus > 1 else "")
+    gpus = f"{allocation.n_gpus} {_gpus(allocation.n_gpus)}"
     batch = f", batch {allocation.batch}" if allocation.batch else ""
     before = job.wanted.n_gpus if job.wanted else 0
     if not before:

@@ -5,7 +5,7 @@ itself. Of two ways to place the same numbers, the better one is that with the h
 the speeds that follow from real nodes and shared network cards, less what moves cost.
 
 This is for jobs that restart for every change. Those that re-scale while they train must keep a
-worker to do so, and change often: for them to move brought less than it cost (docs/paper.md).
+worker to do so, and change often: for them to move brought less than it cost (docs/calibration.md).
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ function tile(slot, state) {
 function described(slot, state) {
   if (slot.owner !== null) {
     const batch = slot.batch ? `batch ${slot.batch}` : "";
-    const mark = slot.leaving ? "leaving" : slot.aside ? "set aside" : "";
-    const kind = (slot.job ? "busy" : "other") + (slot.leaving ? " leaving" : "");
+    const mark = slot.leaving ? "leaving" : slot.coming ? "coming" : slot.aside ? "set aside" : "";
+    const kind = (slot.job ? "busy" : "other") + (slot.leaving || slot.coming ? " changing" : "");
     return [kind, slot.job ?? `a job of ${slot.owner}`, batch, mark];
   }
   if (slot.used_by.length) return ["foreign", "used by others", slot.used_by.join(", "), ""];

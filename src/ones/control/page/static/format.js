@@ -50,8 +50,11 @@ export function eta(card, now) {
 /** Epochs that are done, and how much of the next one. */
 export function epoch(card) {
   if (!card.dataset_size) return card.epochs ? String(card.epochs) : "";
+  if (card.ended_at !== null) return String(card.epochs);
   const part = card.samples / card.dataset_size - card.epochs;
-  return part > 0.005 && part < 1 && card.ended_at === null ? `${card.epochs} + ${Math.floor(100 * part)} %` : String(card.epochs);
+  const begun = part > 0.005 && part < 1 ? ` + ${Math.floor(100 * part)} %` : "";
+  const planned = card.planned_epochs === null ? "" : ` of ${card.planned_epochs}`;
+  return card.epochs + planned + begun;
 }
 
 const GOOD = ["running", "finished", "converged"];

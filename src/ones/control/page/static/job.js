@@ -26,7 +26,7 @@ function facts(now) {
   const ran = card.run_seconds + (card.gpus ? since : 0);
   const done = eta(card, now);
   return [
-    ["GPUs", number(card.gpus), card.workers.map((w) => `${w.gpu}${w.leaving ? " (leaving)" : ""}`).join(", ")],
+    ["GPUs", number(card.gpus), card.workers.map((w) => `${w.gpu}${w.leaving ? " (leaving)" : w.coming ? " (coming)" : ""}`).join(", ")],
     ["Batch", number(card.batch), shares()],
     ["Epochs", epoch(card), card.dataset_size ? `${number(card.dataset_size)} samples each` : ""],
     ["Loss", number(card.loss), ""],
