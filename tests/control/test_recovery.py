@@ -100,6 +100,27 @@ def test_what_ended_while_the_controller_was_dead_is_told_afterwards(
     check_log(world)
 
 
+def test_killed_between_the_order_to_end_a_job_and_its_end(
+    make_world: Callable[..., World],
+) -> None:
+    """Nothing of it is left but the order: its processes have gone before."""
+    world = make_world(slots=1)
+    job = world.run(["sh", "-c", "exit 5"], gpus=1)
+    world.wait_end(job)
+    world.kill()
+    (end,) = [n for n, e in enumerate(entries(world), 1) if isinstance(e, ev.JobEnded)]
+    with sqlite3.connect(world.dir.path / "ones.db") as database:
+        for table in ("log", "mentions"):
+            database.execute(f"DELETE FROM {table} WHERE number >= ?", (end,))
+        database.execute("DELETE FROM ended_cards")
+    database.close()
+    assert isinstance(entries(world)[-1], Plan), "as if it had been killed just then"
+    world.up()
+    assert "exit code 5" in world.wait_end(job)["message"]
+    assert world.wait_end(world.run(["true"], gpus=1))["state"] == "finished", "its GPU is free"
+    check_log(world)
+
+
 def test_a_job_that_was_acknowledged_is_never_lost(make_world: Callable[..., World]) -> None:
     world = make_world()
     jobs = []

@@ -45,8 +45,10 @@ def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) ->
         order = _order_of(record)
         if order is not None:
             assert record.in_flight is not None
+            job = engine.jobs[job_id]  # one that ends and has no workers is gone after `begin`
             begin(engine, order, record.in_flight.plan)
-            _count_ready(engine.jobs[job_id], record)
+            if job.pending is not None:
+                job.pending.ready |= record.ready
     # what ended meanwhile is told after the orders stand again, so that it finds them
     for process in found.values():
         if process.exit is not None:
@@ -107,11 +109,6 @@ def _order_of(record: JobRecord) -> Action | None:
             return Rescale(record.id, order.allocation)
         case OrderKind.STOP:
             return Stop(record.id)
-
-
-def _count_ready(job: LiveJob, record: JobRecord) -> None:
-    if job.pending is not None:
-        job.pending.ready |= record.ready
 
 
 def _vacate(engine: LiveEngine, state: State) -> None:
