@@ -23,6 +23,7 @@ from ones.policies.ones.flow import (
     marginal_weights,
     rank_weights,
     usual_sizes,
+    usual_worth,
 )
 from ones.policies.ones.flow_kernels import marginal
 
@@ -52,25 +53,38 @@ def test_the_kernel_equals_the_reference(jobs: int, gpus: int, per_node: int, se
     sizes = usual_sizes(int(rng.integers(1, gpus + 9)), per_node)  # some beyond the cluster
     speedups = curves(rng, jobs, sizes)
     order = rng.permutation(jobs).astype(np.int64)
-    behind = float(rng.integers(0, 3)) * jobs / 2
-    found = marginal(order, speedups, sizes, gpus, behind)
-    assert found.tolist() == marginal_reference(order, speedups, sizes, gpus, behind).tolist()
+    places = some_places(rng, jobs)
+    found = marginal(order, places, speedups, sizes, usual_worth(gpus))
+    reference = marginal_reference(order, places, speedups, sizes, usual_worth(gpus))
+    assert found.tolist() == reference.tolist()
     assert (found > 0).all()
 
 
+def some_places(rng: np.random.Generator, jobs: int) -> Floats:
+    """Nobody is to come, or some who stand anywhere between those who are here."""
+    to_come = rng.integers(0, 3) * rng.uniform(0.0, 2.0, jobs)
+    return np.asarray(np.arange(1, jobs + 1) + np.cumsum(to_come), np.float64)
+
+
 @settings(max_examples=60)
-@given(st.integers(1, 8), st.integers(1, 24), any_seed, st.floats(0.0, 20.0))
-def test_with_the_k_longest_left_the_best_division_is_worth_k_and_those_to_come(
-    jobs: int, gpus: int, seed: int, behind: float
+@given(st.integers(1, 8), st.integers(1, 24), any_seed)
+def test_with_the_k_longest_left_the_best_division_is_worth_k(
+    jobs: int, gpus: int, seed: int
 ) -> None:
+    """And no more than that with those to come, who have a part in it."""
     rng = np.random.default_rng(seed)
     sizes = usual_sizes(gpus, 4)
     speedups = curves(rng, jobs, sizes)
     order = rng.permutation(jobs).astype(np.int64)
-    weights = marginal(order, speedups, sizes, gpus, behind)
+    alone = np.arange(1.0, jobs + 1)
+    places = some_places(rng, jobs)
+    weights = marginal(order, alone, speedups, sizes, usual_worth(gpus))
+    among_others = marginal(order, places, speedups, sizes, usual_worth(gpus))
     for k in range(1, jobs + 1):
         left = order[:k]
-        assert most_worth(weights[left], speedups[left], sizes, gpus) == pytest.approx(k + behind)
+        assert most_worth(weights[left], speedups[left], sizes, gpus) == pytest.approx(k)
+        worth = most_worth(among_others[left], speedups[left], sizes, gpus)
+        assert worth <= places[k - 1] * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("shares", [[1.0], [1 / 32, 31 / 32], [1 / 243, 31 / 243, 211 / 243]])
@@ -138,14 +152,29 @@ def of_two(
 
 
 def test_the_more_are_to_come_the_more_equal_are_weights() -> None:
-    """So that GPUs are divided more equally, too, and used better."""
-    ratios = []
-    for to_come in (0.0, 0.5, 2.0):
-        long, short = of_two(ages=[0.0, 0.0], seconds=(400.0, 100.0), to_come=to_come)
-        ratios.append(short / long)
+    """So that GPUs are divided more equally, too, and used better. Both have been as long as
+    whoever comes."""
+    ratios = short_over_long(done=1000.0)
     assert ratios == sorted(ratios, reverse=True)
     assert ratios[0] > 1.9
     assert 1.0 < ratios[-1] < 1.2
+
+
+def test_who_is_longer_than_all_that_come_gains_nothing_by_them() -> None:
+    """They will pass it. A job of hours among jobs of minutes held a fifth of all GPUs while
+    dozens of them had one each."""
+    ratios = short_over_long(done=0.0)
+    assert ratios == sorted(ratios)
+    assert ratios[0] > 1.9
+
+
+def short_over_long(*, done: float) -> list[float]:
+    """What the shorter of two weighs over the other, the more are to come."""
+    ratios = []
+    for to_come in (0.0, 0.5, 2.0):
+        weights = of_two(ages=[0.0, 0.0], seconds=(400.0, 100.0), done=done, to_come=to_come)
+        ratios.append(weights[1] / weights[0])
+    return ratios
 
 
 #: two jobs on 8 GPUs: what is 100 s long on one takes so many on an equal share, with 30 s added
@@ -193,7 +222,7 @@ def test_large_clusters_are_counted_in_coarser_units() -> None:
     seconds = rng.lognormal(6, 1, 300)
     typical = int(np.searchsorted(sizes, gpus // 300, side="right")) - 1
     order = np.argsort(-seconds / speedups[:, typical], kind="stable")
-    fine = marginal(order, speedups, sizes, gpus, 0.0)
+    fine = marginal(order, np.arange(1.0, 301.0), speedups, sizes, usual_worth(gpus))
     coarse = marginal_weights(seconds, speedups, sizes, gpus)
     assert np.corrcoef(np.log(fine), np.log(coarse))[0, 1] > 0.95
 

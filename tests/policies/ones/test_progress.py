@@ -57,6 +57,40 @@ def test_what_other_jobs_of_a_kind_needed_tells_more_than_features_do() -> None:
     assert without[0] == without[1]
 
 
+def test_who_has_outlived_what_would_have_been_said_of_it_has_more_to_come() -> None:
+    """The first of its kind, and ten times as long as all others, which it looks like when they
+    end: without what it has outlived it is nearly done for most of its life."""
+    model, rng = ProgressModel(), np.random.default_rng(5)
+    for i in range(60):
+        teach(model, f"j{i}", epochs_of_job(rng, kind=f"kind{i}", mean=40.0, scatter=0.1))
+    looks = epochs_of_job(rng, kind="first")[-1]
+    name, job = JobId("long"), replace(looks, dataset_size=10_000)
+    found = []
+    for epoch in range(1, 201):
+        job = replace(job, samples=10_000.0 * epoch)
+        model.saw_epoch(name, job)
+        found.append((*epochs_left(model, job), float(model.outlived([name], [job])[0])))
+    assert found[0][1] == 1.0, "nothing is known of it yet"
+    left, factor = found[-1]
+    assert left < 20, "200 epochs are left"
+    assert factor > 3
+    known = replace(job, kind="kind1")
+    assert model.outlived([name], [known]).tolist() == [1.0], "lengths of its kind tell"
+
+
+@given(st.lists(any_features, min_size=1, max_size=12))
+def test_nothing_that_is_told_makes_less_of_what_is_left(told: list[Features]) -> None:
+    model = trained()
+    job = JobId("any")
+    for features in told:
+        model.saw_epoch(job, features)
+    factors = model.outlived([job], told[-1:])
+    model.finished(job, completed=False)
+    assert factors.shape == (1,)
+    assert np.isfinite(factors).all()
+    assert (factors >= 1).all()
+
+
 def test_its_90_percent_interval_covers_90_percent_after_tempering() -> None:
     """150 jobs taught, 5 epochs each of 150 others; lengths scatter by 40 %."""
     found = {}

@@ -13,9 +13,12 @@ Two estimates are mixed, since each errs the other way:
 
 Both know of nobody who is yet to come. With jobs arriving at rate Λ, each of which costs all
 others and itself C seconds in sum, the best division is worth k + ΛC instead of k (the
-Hamilton-Jacobi-Bellman equation of the sum of completion times): as if ΛC jobs, longer than
-all, were here already. That makes weights more equal, and GPUs are used better, as an equal
-division does. `to_come` is ΛC for each job that is here.
+Hamilton-Jacobi-Bellman equation of the sum of completion times). Who comes and is shorter than
+the k-th longest delays all k: that is a part of k and makes all weights larger alike. Who comes
+and is longer is as good as here already, behind it. So weights become more equal among jobs that
+are no longer than most, and GPUs are used better, as an equal division does; one that is longer
+than all who will come gains nothing by them: they will pass it. `to_come` is how many are on the
+way for each job that is here; they are taken to be as long as those.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -65,7 +68,7 @@ def flow_weights(
     newcomers were kept waiting on small clusters.
     """
     middle = np.median(seconds, axis=0)
-    behind = leanings.to_come * len(middle)
+    behind = leanings.to_come * longer_than(middle, middle + done_seconds)
     marginal = marginal_weights(middle, speedups, sizes, gpus, behind)
     weights = np.sqrt(marginal / marginal.max() * rank_weights(seconds, behind))
     share = speedups[:, _share(sizes, gpus, len(middle))]
@@ -75,24 +78,48 @@ def flow_weights(
     return aged
 
 
-def rank_weights(seconds: Floats, behind: float = 0.0) -> Floats:
-    """(k^q - (k-1)^q)^(1/q), the longest job has k = 1 + `behind`; the largest of a draw is 1."""
+def longer_than(left: Floats, whole: Floats) -> Ints:
+    """How many of these whole lengths are longer than what is left of each job.
+
+    >>> longer_than(np.array([5.0, 40.0, 100.0]), np.array([50.0, 50.0, 100.0])).tolist()
+    [3, 3, 0]
+    """
+    longer: Ints = len(whole) - np.searchsorted(np.sort(whole), left, side="right")
+    return longer
+
+
+def rank_weights(seconds: Floats, behind: ArrayLike = 0.0) -> Floats:
+    """(k^q - (k-1)^q)^(1/q), the longest job has k = 1 and who is to come and will be `behind`
+    each job; the largest of a draw is 1."""
     power = 1.0 / (1.0 - POWER)
-    jobs = seconds.shape[-1]
-    most = jobs + behind
-    k = (behind + np.arange(1, jobs + 1)) / most  # shares: powers of large numbers lose digits
-    by_rank = (k**power - (k - 1.0 / most) ** power) ** (1.0 / power)
     order = _longest_first(seconds)
+    k = _places(order, behind)
+    most = k.max(axis=-1, keepdims=True)
+    shares = k / most  # powers of large numbers lose digits
+    by_rank = (shares**power - (shares - 1.0 / most) ** power) ** (1.0 / power)
     weights = np.empty_like(seconds, dtype=np.float64)
-    np.put_along_axis(weights, order, np.broadcast_to(by_rank, seconds.shape), axis=-1)
-    weights /= by_rank[-1]
+    np.put_along_axis(weights, order, by_rank, axis=-1)
+    weights /= weights.max(axis=-1, keepdims=True)
     return weights
 
 
+def _places(order: Ints, behind: ArrayLike) -> Floats:
+    """k in this order, from the longest: those who are to come stand between those who are here.
+
+    >>> _places(np.array([1, 0, 2]), [3.0, 0.5, 2.0]).tolist()
+    [1.5, 5.0, 6.0]
+    """
+    jobs = order.shape[-1]
+    passed = np.broadcast_to(behind, jobs).astype(np.float64)[order]
+    places: Floats = np.arange(1, jobs + 1) + np.maximum.accumulate(passed, axis=-1)
+    return places
+
+
 def marginal_weights(
-    seconds: Floats, speedups: Floats, sizes: Ints, gpus: int, behind: float = 0.0
+    seconds: Floats, speedups: Floats, sizes: Ints, gpus: int, behind: ArrayLike = 0.0
 ) -> Floats:
-    """λ_j, by adding jobs from the one that ends last: max Σ λ v = k + `behind` after the k-th.
+    """λ_j, by adding jobs from the one that ends last: max Σ λ v = k after the k-th, who is to
+    come and will be `behind` it counted.
 
     Large clusters are counted in coarser units: a weight is no better known than that.
     """
@@ -101,7 +128,19 @@ def marginal_weights(
     sizes, speedups, units = _coarse(sizes, speedups, gpus)
     share = speedups[:, _share(sizes, units, len(seconds))]
     order = _longest_first(seconds / share)
-    return marginal(order, np.ascontiguousarray(speedups), sizes, units, behind)
+    return marginal(
+        order,
+        _places(order, behind),
+        np.ascontiguousarray(speedups),
+        sizes,
+        usual_worth(units),
+    )
+
+
+def usual_worth(gpus: int) -> Floats:
+    """What 0, 1, ... GPUs are worth, over all of them, to jobs that speed up as c^p."""
+    worth: Floats = (np.arange(gpus + 1) / gpus) ** POWER
+    return worth
 
 
 def _longest_first(seconds: Floats) -> Ints:
@@ -123,14 +162,22 @@ def _share(sizes: Ints, gpus: int, jobs: int) -> int:
 
 
 def marginal_reference(
-    order: Ints, speedups: Floats, sizes: Ints, gpus: int, behind: float
+    order: Ints, places: Floats, speedups: Floats, sizes: Ints, usual: Floats
 ) -> Floats:
-    """As `flow_kernels.marginal`, to be read: worth[u] is the most that u GPUs are worth."""
-    worth = np.zeros(gpus + 1)
+    """As `flow_kernels.marginal`, to be read: worth[u] is the most that u GPUs are worth.
+
+    `places` are k of the jobs in this order. Between two of them stand those who are to come, who
+    make GPUs worth more and use them like those before; behind the first, as is `usual`.
+    """
+    gpus = len(usual) - 1
+    worth = (places[0] - 1.0) * usual
     weights = np.zeros(len(order))
-    for k, job in enumerate(order, start=1):
+    before = 0.0
+    for job, k in zip(order, places, strict=True):
+        if before:
+            worth = worth * ((k - 1.0) / before)
         weight = min(
-            (k + behind - worth[gpus - s]) / v
+            (k - worth[gpus - s]) / v
             for s, v in zip(sizes, speedups[job], strict=True)
             if s <= gpus
         )
@@ -139,7 +186,7 @@ def marginal_reference(
         for s, v in zip(sizes, speedups[job], strict=True):
             if s <= gpus:
                 better[s:] = np.maximum(better[s:], worth[: gpus + 1 - s] + weight * v)
-        worth = better
+        worth, before = better, k
     return weights
 
 

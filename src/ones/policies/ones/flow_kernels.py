@@ -10,20 +10,25 @@ from numpy.typing import NDArray
 @njit(cache=True, nogil=True)
 def marginal(
     order: NDArray[np.int64],
+    places: NDArray[np.float64],
     speedups: NDArray[np.float64],
     sizes: NDArray[np.int64],
-    gpus: int,
-    behind: float,
+    usual: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """`flow.marginal_reference`, in place: from the most GPUs down, so that `worth` is the old."""
-    worth = np.zeros(gpus + 1)
+    gpus = len(usual) - 1
+    worth = (places[0] - 1.0) * usual
     weights = np.zeros(len(order))
-    for k in range(1, len(order) + 1):
-        job = order[k - 1]
+    before = 0.0
+    for at in range(len(order)):
+        job, k = order[at], places[at]
+        if before:
+            worth *= (k - 1.0) / before
+        before = k
         weight = np.inf
         for i in range(len(sizes)):
             if sizes[i] <= gpus:
-                weight = min(weight, (k + behind - worth[gpus - sizes[i]]) / speedups[job, i])
+                weight = min(weight, (k - worth[gpus - sizes[i]]) / speedups[job, i])
         weights[job] = weight
         for u in range(gpus, 0, -1):
             best = worth[u]

@@ -200,7 +200,7 @@ class Learned:
     def work(self, jobs: list[JobView], seen: int) -> NDArray[np.float64]:
         """Remaining samples of each job, in each draw (Eq. 7): one bank for all candidates."""
         features = self._features(jobs)
-        alpha, beta = self._progress.predict(features)
+        alpha, beta = self._predicted(jobs, features)
         if self._settings.score == "flow":
             rho = self._progress.quantiles(alpha, beta, self._settings.draws)
         else:
@@ -211,6 +211,14 @@ class Learned:
         if error > 1.0:
             left = left * mistakes(self._seed, (job.number for job in jobs), error)
         return left
+
+    def _predicted(
+        self, jobs: list[JobView], features: list[Features]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        alpha, beta = self._progress.predict(features)
+        if self._settings.overruns:
+            beta = beta * self._progress.outlived([job.id for job in jobs], features)
+        return alpha, beta
 
     def _features(self, jobs: list[JobView]) -> list[Features]:
         known = [job.description.dataset_size for job in jobs if job.description]
@@ -250,7 +258,7 @@ class Learned:
         if job.description is None or not step or job.held is None or not job.held.batch:
             return None
         features = self._features([job])[0]
-        alpha, beta = self._progress.predict([features])
+        alpha, beta = self._predicted([job], [features])
         middle, low, high = self._progress.forecast(features, float(alpha[0]), float(beta[0]))
         second = job.held.batch / step * self._effort.worth(job)  # (effective) samples
         if self._is_sure(features):  # what is to come is known, but not at which speed

@@ -134,6 +134,29 @@ class ProgressModel:
         tau = np.where(known, self._relatives.tau, self._strangers.tau)
         return self._with_the_sure(features, alpha * tau, beta * tau)
 
+    def outlived(self, jobs: Sequence[JobId], features: Sequence[Features]) -> Floats:
+        """What `predict` says is left of each job is to be taken times this, at least 1.
+
+        The short ones end first and teach what jobs look like when they end. A long one, of a kind
+        of which none has completed, looks like that for most of its life. So it is asked what
+        would be said of it as it was before: if it has outlived that each time, by a factor, what
+        is said of it now is wrong by that factor, too.
+        """
+        asked = [
+            (place, then)
+            for place, (job, now) in enumerate(zip(jobs, features, strict=True))
+            if now.sure_epochs is None and not self._lengths.knows(now.kind)
+            for then in self._history.earlier(job, now.samples)
+        ]
+        factors = np.full(len(jobs), np.inf)
+        if asked:
+            before = [then for _, then in asked]
+            alpha, beta = self.predict(before)
+            since = np.array([features[place].samples - then.samples for place, then in asked])
+            places = np.array([place for place, _ in asked])
+            np.minimum.at(factors, places, since / (_processed(before) * beta / alpha))
+        return np.where(np.isfinite(factors), np.maximum(factors, 1.0), 1.0)
+
     def _with_the_sure(
         self, features: Sequence[Features], alpha: Floats, beta: Floats
     ) -> tuple[Floats, Floats]:

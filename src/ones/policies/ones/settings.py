@@ -93,6 +93,10 @@ class OnesSettings:
         default=True,
         metadata={"help": "17: declared epochs are right where no accuracy or patience ends a job"},
     )
+    overruns: bool = field(
+        default=True,
+        metadata={"help": "17: who has outlived what would have been said of it has more to come"},
+    )
     prediction_error: float = field(
         default=1.0,
         metadata={"help": "for tests: what is left of half of the jobs is misjudged by more"},
@@ -223,6 +227,7 @@ class PaperSettings(OnesSettings):
     kinds: bool = field(default=False, metadata={"help": "15: the five features of the footnote"})
     temper: bool = field(default=False, metadata={"help": "16: alpha is the epochs done"})
     trust_declared: bool = field(default=False, metadata={"help": "17: only the cold start's"})
+    overruns: bool = field(default=False, metadata={"help": "17: nothing is said of it"})
     population: int = field(default=0, metadata={"help": "26: as many as GPUs"})
     generations: int = field(default=1, metadata={"help": "26: not published"})
     candidates: int = field(default=1, metadata={"help": "27: the best one"})
