@@ -40,13 +40,14 @@ def play(
     incidents: list[Incident] | None = None,
     *,
     physics: Callable[[Truth], JobPhysics] = physics_of,
+    mechanism: str = "elastic",
     **settings: Any,
 ) -> tuple[Simulator, list[Event | Plan]]:
     log: list[Event | Plan] = []
     trace = Trace.of("story", jobs, incidents or [])
     chosen = create(policy, seed=1, **settings)
     simulator = Simulator(
-        trace, Cluster.of(gpus), chosen, mechanism="elastic", physics=physics, seed=1
+        trace, Cluster.of(gpus), chosen, mechanism=mechanism, physics=physics, seed=1
     )
     simulator.run(log.append)
     assert len(simulator.brain.state.ended) == len(jobs)
@@ -99,6 +100,26 @@ def test_a_short_job_that_comes_while_a_long_one_holds_all_is_let_in(policy: str
     if policy == "ones":  # as printed, the score sums over running jobs: it may send it away again
         assert short.queue_seconds < 60.0
         assert short.ended_at < simulator.brain.state.ended[JobId("long")].ended_at
+
+
+def test_a_job_of_hours_gives_way_to_a_crowd_of_short_ones() -> None:
+    """It was alone and has most GPUs. That there will be others after those that are here, as
+    short as they are, is no reason to let it keep four of sixteen, as it once was."""
+    short = [job(f"j{i}", 300.0 + 16.0 * i) for i in range(60)]
+    _, log = play("ones", [job("long", 0.0, epochs=1500), *short], 16, mechanism="checkpoint")
+    here, held, before = 0, 0, 0.0
+    gpu_seconds, crowded = 0.0, 0.0
+    for entry in log:
+        if here > 8:
+            gpu_seconds += held * (entry.at - before)
+            crowded += entry.at - before
+        before = entry.at
+        here += isinstance(entry, ev.JobSubmitted) - isinstance(entry, ev.JobEnded)
+        for action in entry.actions if isinstance(entry, Plan) else ():
+            if action.job == "long":
+                held = action.allocation.n_gpus if isinstance(action, Start | Rescale) else 0
+    assert crowded > 300.0
+    assert gpu_seconds / crowded < 2.0
 
 
 @pytest.mark.parametrize("policy", PROFILES)
