@@ -336,6 +336,8 @@ def test_a_new_controller_finds_what_lives_and_what_ended_meanwhile(world: World
     world.events.clear()
     world.open()
     wait_for(lambda: world.launcher.running()["1-a"].pid == pid)
+    # who watches on another machine may see the end a moment after the file is there
+    wait_for(lambda: world.launcher.running()["1-b"].exit is not None)
     found = world.launcher.running()
     assert found["1-a"].alive
     assert found["1-b"].exit is not None
