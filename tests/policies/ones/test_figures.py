@@ -172,7 +172,7 @@ def running(sizes: list[int]) -> tuple[View, Question]:
     settings = OnesSettings()
     known = Knowledge.none(settings)
     jobs = list(view.jobs.values())
-    standing = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_batch=0)
+    standing = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, least_batch=0)
     question = ask(
         view, jobs, dict.fromkeys(view.jobs, standing), np.ones((1, len(jobs))), known, settings
     )

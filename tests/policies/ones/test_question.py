@@ -17,7 +17,7 @@ from ones.policies.ones.question import Question, ask
 from ones.policies.ones.settings import OnesSettings, PaperSettings
 from tests.policies.ones.jobs import seen
 
-RESTED = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_batch=0)
+RESTED = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, least_batch=0)
 
 
 def choices(
@@ -78,7 +78,7 @@ def test_no_batch_is_beyond_the_limit_memory_or_sudden_growth(
     limit: int, local: int, base: int, last: int
 ) -> None:
     view, job = seen(gpus=16, base=base, limit=local, size=100_000)
-    standing = replace(RESTED, last_batch=last)
+    standing = replace(RESTED, least_batch=last)
     for settings in (OnesSettings(), PaperSettings()):
         found = choices(view, job, most=16, limit=limit, standing=standing, settings=settings)
         sizes, batches = found.sizes, found.batches
@@ -92,7 +92,7 @@ def test_no_batch_is_beyond_the_limit_memory_or_sudden_growth(
 
 def test_within_an_epoch_a_batch_grows_to_four_times_and_in_the_paper_to_twice() -> None:
     view, job = seen(gpus=16, size=1_000_000)
-    standing = replace(RESTED, last_batch=64)
+    standing = replace(RESTED, least_batch=64)
     for settings, most in ((OnesSettings(batch="limit"), 256), (PaperSettings(), 128)):
         found = choices(view, job, most=16, limit=4096, standing=standing, settings=settings)
         assert found.batches[-1] == most

@@ -14,7 +14,7 @@ from ones.policies.ones.reasons import Reasons
 from ones.policies.ones.settings import OnesSettings
 from tests.policies.ones.jobs import seen
 
-STAYS = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, last_batch=64)
+STAYS = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, least_batch=64)
 
 
 def question_of(view: View, *jobs: JobView) -> Question:

@@ -50,7 +50,7 @@ class Standing:
     may_grow: bool  # it has had the GPUs it has for long enough
     may_shrink: bool  # it has stayed long enough
     may_stop: bool  # it has run long enough since its last start to be sent away
-    last_batch: int  # that it trained with an epoch ago; 0: it has not
+    least_batch: int  # that it has trained with since its last epoch ended; 0: it has not
     most: int | None = None  # GPUs that it may ask for, after a refusal
 
 
@@ -177,6 +177,6 @@ def _highest_batches(
         return np.zeros(len(sizes), np.int64)
     local = job.local_limit or job.description.base_batch
     most = np.minimum(limit, sizes * local)
-    if standing.last_batch:
-        most = np.minimum(most, int(settings.epoch_growth * standing.last_batch))
+    if standing.least_batch:
+        most = np.minimum(most, int(settings.epoch_growth * standing.least_batch))
     return np.maximum(most, sizes).astype(np.int64)

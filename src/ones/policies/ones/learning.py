@@ -61,7 +61,7 @@ class Learned:
         self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
         self._new: set[JobId] = set()  # never deployed
         self._trained: set[JobId] = set()  # finished an epoch since the last update
-        self._last_batch: dict[JobId, int] = {}  # at the end of its last epoch, or its first
+        self._least_batch: dict[JobId, int] = {}  # since its last epoch ended
         self._spoke: JobId | None = None  # whose epoch was the last event
         self.stirred: list[JobId] = []  # jobs of which it has changed what batch they may have
 
@@ -112,7 +112,7 @@ class Learned:
         if self._is_sure(features) and (seconds := self._seconds_to_go(job)) is not None:
             self._paces.told(job.id, view.now, seconds[0])
         if job.held is not None:
-            self._last_batch[job.id] = job.held.batch
+            self._least_batch[job.id] = job.held.batch
         rate = self._arrivals.at(view.now)
         sigma = rate / max(1, view.cluster.n_gpus) if self._settings.sigma == "per-gpu" else rate
         self._limits.finished_epoch(
@@ -139,10 +139,12 @@ class Learned:
                 moved = True
                 self._new.discard(action.job)
                 self._refusals.asked(action.job, action.allocation.n_gpus)
-                self._last_batch.setdefault(action.job, action.allocation.batch)
                 if isinstance(action, Prepare):
                     self._stays.announced(action.job, event.at)
                     continue
+                batch = action.allocation.batch
+                least = min(self._least_batch.get(action.job, batch), batch)
+                self._least_batch[action.job] = least
                 self._visits.started(action.job, event.at)
                 starts, gpus = isinstance(action, Start), action.allocation.gpus
                 some = not starts and self._stays.comes_to(action.job, gpus)
@@ -172,7 +174,7 @@ class Learned:
         self._new.discard(job)
         self._trained.discard(job)
         self._stays.forget(job)
-        self._last_batch.pop(job, None)
+        self._least_batch.pop(job, None)
 
     # what it means
 
@@ -193,7 +195,7 @@ class Learned:
             may_grow=free or self._stays.may_grow(job.id, cost, now),
             may_shrink=free or self._stays.may_shrink(job.id, cost, now, least=stay),
             may_stop=self._stays.may_stop(job.id, cost, now, least=self._settings.least_run),
-            last_batch=self._last_batch.get(job.id, 0),
+            least_batch=self._least_batch.get(job.id, 0),
             most=self._refusals.most(job.id, now),
         )
 
@@ -279,7 +281,7 @@ class Learned:
             "trained": sorted(self._trained),
             "stays": self._stays.save(),
             "visits": self._visits.save(),
-            "last_batch": dict(self._last_batch),
+            "least_batch": dict(self._least_batch),
             "progress": self._progress.save(),
             "limits": self._limits.save(),
             "speeds": self._speeds.save(),
@@ -300,7 +302,7 @@ class Learned:
         self._trained = set(saved["trained"])
         self._stays.load(saved["stays"])
         self._visits.load(saved["visits"])
-        self._last_batch = {JobId(job): int(n) for job, n in saved["last_batch"].items()}
+        self._least_batch = {JobId(job): int(n) for job, n in saved["least_batch"].items()}
         self._progress.load(saved["progress"])
         self._limits.load(saved["limits"])
         self._speeds.load(saved["speeds"])
