@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from traceback import extract_tb
 
 #: a list of names in one line
 MOST_NAMED = 40
@@ -94,3 +95,13 @@ class BrokenEngineError(BugError):
 
 class StaleViewError(BugError):
     pass
+
+
+def described(problem: BaseException) -> str:
+    """Somebody else's error in one line: its kind, its words, and where it was raised."""
+    frames = [f for f in extract_tb(problem.__traceback__) if not f.filename.startswith("<frozen")]
+    told = f"{type(problem).__name__}: {problem}".replace("\n", " ")
+    if not frames or isinstance(problem, SyntaxError):  # which names its own place
+        return told
+    file = frames[-1].filename.rpartition("/")[2]
+    return f"{told} ({file}:{frames[-1].lineno})"

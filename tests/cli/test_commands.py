@@ -234,6 +234,38 @@ def test_settings_of_a_policy_change_what_it_does(ones: Ones) -> None:
     assert backfill.json["mean_queue"] < plain.json["mean_queue"]
 
 
+def test_a_policy_of_a_file_runs_and_is_replayed_from_anywhere(
+    ones: Ones, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from ones.policies.fifo import Fifo\nclass Mine(Fifo):\n    pass\n")
+    own = ones("sim", "--policy", "mine.py", *SMALL, "--out", "run", "--json")
+    assert own.json["mean_jct"] == ones(*FIFO, "--json").json["mean_jct"]
+    assert own.json["policy"] == "mine.py"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert ones("replay", "../run/run.jsonl").code == 0
+    assert ones("replay", "../run/run.jsonl", "--policy", "../mine.py").code == 0
+
+
+def test_a_policy_that_raises_is_told_in_two_lines(ones: Ones, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from ones.policies.fifo import Fifo\n"
+        "class Mine(Fifo):\n"
+        "    def decide(self, view):\n"
+        "        return 1 / 0\n"
+    )
+    result = ones("sim", "--policy", "mine.py", *SMALL)
+    assert result.code == 70
+    first, second = result.err.splitlines()
+    assert first == (
+        "ones: bug: the policy: its decide raised ZeroDivisionError: division by zero (mine.py:4)"
+    )
+    assert second.startswith("ones: set ONES_TRACEBACK=1 to see where")
+
+
 def test_flags_variables_and_file_reach_the_run(
     ones: Ones, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,13 @@
 """What every policy promises: ours, and those of strangers that are installed beside.
 
-Add a policy to the registry and it is tested here; a failure says which promise it broke.
+Add a policy to the registry, or name its file (`pytest tests/contracts/test_policy.py --policy
+mine.py`), and it is tested here as `name`; a failure says which promise it broke.
 """
 
 from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ from ones.core.cluster import Gpu
 from ones.core.job import Job, JobId
 from ones.core.plan import Start
 from ones.models.oracle import Ahead
-from ones.policies import create, names, settings_of
+from ones.policies import create, settings_of
 from ones.runlog import encode
 from ones.sim import Simulator
 from ones.sim.oracle import oracle_of
@@ -36,8 +36,6 @@ from ones.workload import Trace, generate
 from ones.workload.trace import Incident
 from tests.chaos import ChaosEngine
 from tests.invariants import check_invariants
-
-POLICIES = names()
 
 
 def fresh(name: str, *, seed: int, trace: Trace | None = None) -> Policy:
@@ -90,7 +88,6 @@ def run(policy: Policy, trace: Trace, *, gpus: int = 16, mechanism: str = "elast
     return lines
 
 
-@pytest.mark.parametrize("name", POLICIES)
 def test_it_finishes_every_job_and_decides_the_same_when_asked_twice(name: str) -> None:
     trace = generate(jobs=30, seed=5, gap=20.0)
     watched = Watched(fresh(name, seed=1, trace=trace))
@@ -98,14 +95,12 @@ def test_it_finishes_every_job_and_decides_the_same_when_asked_twice(name: str) 
     assert watched.decisions > 30
 
 
-@pytest.mark.parametrize("name", POLICIES)
 def test_the_same_seed_gives_the_same_plans(name: str) -> None:
     trace = generate(jobs=20, seed=6, gap=10.0)
     one, other = fresh(name, seed=4, trace=trace), fresh(name, seed=4, trace=trace)
     assert run(one, trace) == run(other, trace)
 
 
-@pytest.mark.parametrize("name", POLICIES)
 def test_it_goes_on_after_being_saved_and_loaded(name: str) -> None:
     """In the middle of a run its memory is taken out, written as JSON, and put into a new one."""
     trace = generate(jobs=20, seed=7, gap=10.0)
@@ -124,7 +119,6 @@ def test_it_goes_on_after_being_saved_and_loaded(name: str) -> None:
     assert run(Reborn(fresh(name, seed=4, trace=trace)), trace) == plain
 
 
-@pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=seeds)
 def test_it_survives_a_world_in_which_anything_may_happen(name: str, seed: int) -> None:
@@ -143,7 +137,6 @@ def test_it_survives_a_world_in_which_anything_may_happen(name: str, seed: int) 
     assert not brain.state.records
 
 
-@pytest.mark.parametrize("name", POLICIES)
 def test_it_keeps_to_owners_limits_and_priorities(name: str) -> None:
     brain = Brain(Cluster.of(8), fresh(name, seed=1))
     brain.handle(ev.OwnerLimitSet(0.0, "greedy", 2))
@@ -158,7 +151,6 @@ def test_it_keeps_to_owners_limits_and_priorities(name: str) -> None:
     assert all(j in brain.state.schedule for j in (JobId("j4"), JobId("j5")))
 
 
-@pytest.mark.parametrize("name", POLICIES)
 def test_it_follows_a_cluster_that_changes_size(name: str) -> None:
     trace = generate(jobs=25, seed=8, gap=15.0)
     incidents: list[Incident] = [
@@ -172,7 +164,6 @@ def test_it_follows_a_cluster_that_changes_size(name: str) -> None:
     run(fresh(name, seed=1, trace=changing), changing)
 
 
-@pytest.mark.parametrize("name", POLICIES)
 def test_it_bears_jobs_of_which_nothing_is_known(name: str) -> None:
     """No batch, no epochs, no kind; the script has not joined, and may never do."""
     brain = Brain(Cluster.of(4), fresh(name, seed=1))
@@ -182,7 +173,6 @@ def test_it_bears_jobs_of_which_nothing_is_known(name: str) -> None:
     assert len(brain.state.schedule) == 3
 
 
-@pytest.mark.parametrize("name", POLICIES)
 def test_it_gives_nobody_a_gpu_that_was_set_aside(name: str) -> None:
     cluster = Cluster.of(8)
     brain = Brain(cluster, fresh(name, seed=1))
@@ -201,13 +191,11 @@ def test_it_gives_nobody_a_gpu_that_was_set_aside(name: str) -> None:
     assert aside[0] in brain.state.assigned, "it is used again"
 
 
-@pytest.mark.parametrize("name", POLICIES)
 def test_its_settings_are_documented(name: str) -> None:
     for setting in settings_of(name):
         assert setting.help, f"{setting.name} has no help"
 
 
-@pytest.mark.parametrize("name", POLICIES)
 def test_it_leaves_a_job_that_is_not_elastic_where_it_is(name: str) -> None:
     """Its script does not call ones.join: stopped or moved, it would begin again."""
     brain = Brain(Cluster.of(2), fresh(name, seed=1))

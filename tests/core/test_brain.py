@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from ones.core import (
@@ -425,6 +427,19 @@ def test_time_that_goes_back_is_the_engine_s_bug() -> None:
     brain.handle(ev.Woke(5.0))
     with pytest.raises(BrokenEngineError, match=r"Woke at 4.0 s came after an event at 5.0 s"):
         brain.handle(ev.Woke(4.0))
+
+
+@pytest.mark.parametrize("method", ["observe", "decide"])
+def test_what_a_policy_raises_is_told_as_its_own(method: str) -> None:
+    def slip(*given: object) -> NoReturn:
+        raise KeyError("a")
+
+    broken = Wish()
+    setattr(broken, method, slip)
+    brain = Brain(Cluster.of(1), broken)
+    told = rf"its {method} raised KeyError: 'a' \(test_brain\.py:\d+\)"
+    with pytest.raises(BrokenPolicyError, match=told):
+        brain.handle(ev.JobSubmitted(0.0, job(A)))
 
 
 def test_a_policy_is_woken_when_it_asked_for_it() -> None:

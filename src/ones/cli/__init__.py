@@ -21,7 +21,7 @@ INTERRUPTED = 130  # as shells count it: 128 + SIGINT
 
 def main() -> None:
     """The `ones` command. Errors are one line; their exit code says who must act."""
-    from ones.errors import BugError, OnesError
+    from ones.errors import BrokenPolicyError, BugError, OnesError
 
     try:
         code = _run()
@@ -37,10 +37,11 @@ def main() -> None:
         code = 1
         _drop_output()
     except BugError as error:
-        _complain(f"bug: {error}")
+        whose = "the policy: " if isinstance(error, BrokenPolicyError) else ""
+        _complain(f"bug: {whose}{error}")
         if os.environ.get("ONES_TRACEBACK"):
             raise
-        _complain("set ONES_TRACEBACK=1 to see where; please report it")
+        _complain("set ONES_TRACEBACK=1 to see where; if it is not yours, please report it")
         code = error.exit_code
     except OnesError as error:
         _complain(str(error))

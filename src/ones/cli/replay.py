@@ -10,7 +10,7 @@ import typer
 from ones.cli.options import Json
 from ones.cli.output import print_json, say
 from ones.cli.words import moment
-from ones.errors import InvalidFileError, UnknownNameError, UserError
+from ones.errors import InvalidFileError, UserError
 
 
 def replay(
@@ -25,15 +25,14 @@ def replay(
     Exit code 0 if it does, 1 with the first difference if it does not.
     """
     from ones.lab.bench import results_only
-    from ones.policies import create, names
+    from ones.policies import create, located, require
     from ones.runlog import RunLog
     from ones.runlog import replay as play
 
     recorded = RunLog(log)
     header = recorded.header
-    if policy is not None and policy != header.policy:
-        if policy not in names():
-            raise UnknownNameError("policy", policy, names())
+    if policy is not None and located(policy) != header.policy:
+        require(policy)
         raise UserError(
             f"{log} was recorded under {header.policy}: {policy} would have made other events"
             f" happen. That is re-simulation: ones sim --policy {policy} --workload {log}"

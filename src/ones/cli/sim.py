@@ -18,7 +18,10 @@ from ones.cli.output import (
 from ones.cli.settings import effective, policy_settings
 from ones.errors import InvalidSettingError
 
-POLICY_HELP = "Who decides (see `ones config` for all names and their settings)."
+POLICY_HELP = (
+    "Who decides: a name (`ones config` has them all, with their settings), or the Python file of a"
+    " policy of your own."
+)
 
 
 def _policies(incomplete: str) -> list[str]:

@@ -48,7 +48,9 @@ def up(
     ray_token: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The Ray cluster's token.")
     ] = None,
-    policy: Annotated[str | None, typer.Option(help="Which policy decides.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Which policy decides: a name or a Python file.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the policy.")] = None,
     database: Annotated[
         str | None, typer.Option(metavar="URL", help="PostgreSQL instead of SQLite.")
@@ -69,6 +71,7 @@ def up(
     from ones.control.server import Ready, serve
     from ones.control.statedir import StateDir
     from ones.lab.warm import warm_up
+    from ones.policies import located
 
     found = effective(
         section="service",
@@ -81,7 +84,7 @@ def up(
         ray_address=address,
         ray_slots=ray_slots,
         ray_token=str(ray_token) if ray_token else None,
-        policy=policy,
+        policy=policy and located(policy),
         seed=seed,
         database=database,
     )

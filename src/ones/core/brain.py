@@ -12,7 +12,7 @@ from ones.core.job import JobId, SwitchCost
 from ones.core.plan import Action, Change, Plan, PlanAdopted, diff
 from ones.core.policy import Decision, Policy, check
 from ones.core.state import State
-from ones.errors import BrokenPolicyError
+from ones.errors import BrokenPolicyError, OnesError, described
 
 
 class Brain:
@@ -51,7 +51,7 @@ class Brain:
         state, policy = self.state, self.policy
         if not state.apply(event):
             return NOTHING
-        policy.observe(event, state.view())
+        self._observe(event)
         actions = state.due_orders() if state.due else []
         kind = type(event)
         asked = decide and (
@@ -69,7 +69,7 @@ class Brain:
         if isinstance(entry, Plan):
             self._adopt(entry)
         elif self.state.apply(entry):
-            self.policy.observe(entry, self.state.view())
+            self._observe(entry)
         self.wake_at = self.state.now  # what was asked for is not in the log: ask again
 
     def resume(self) -> Plan:
@@ -77,8 +77,21 @@ class Brain:
         came before the plan was written."""
         return self._adopted(self.state.due_orders(), None)
 
+    def _observe(self, event: Event | PlanAdopted) -> None:
+        try:
+            self.policy.observe(event, self.state.view())
+        except OnesError:
+            raise
+        except Exception as problem:
+            raise BrokenPolicyError(f"its observe raised {described(problem)}") from problem
+
     def _ask(self) -> Decision:
-        decision = self.policy.decide(self.state.view())
+        try:
+            decision = self.policy.decide(self.state.view())
+        except OnesError:
+            raise
+        except Exception as problem:
+            raise BrokenPolicyError(f"its decide raised {described(problem)}") from problem
         if decision.wake_at <= self.state.now:
             raise BrokenPolicyError(
                 f"at {self.state.now} s it asked to be woken at {decision.wake_at} s"
@@ -116,7 +129,7 @@ class Brain:
     def _adopt(self, plan: Plan) -> None:
         self.state.adopt(plan)
         if plan.actions:
-            self.policy.observe(PlanAdopted(plan.at, plan), self.state.view())
+            self._observe(PlanAdopted(plan.at, plan))
 
 
 NOTHING = Plan(number=0, at=0.0)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ones.config import of_policy
 from ones.errors import InvalidSettingError, UnknownNameError
-from ones.policies import names, settings_of
+from ones.policies import require, settings_of
 
 #: policy -> variant -> settings: readings of a publication that differ in strength
 VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -60,8 +60,7 @@ def entrants(
     found = []
     for label in labels:
         policy, _, variant = label.partition(":")
-        if policy not in names():
-            raise UnknownNameError("policy", policy, names())
+        require(policy)
         own = dict((settings or {}).get(policy, {}))
         own.update(of_policy(policy, chosen.get(policy, {})))
         if variant:

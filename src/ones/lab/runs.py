@@ -17,7 +17,7 @@ from ones import __version__
 from ones.core.cluster import Cluster
 from ones.core.state import State
 from ones.errors import InvalidFileError, InvalidSettingError, UserError, WorldError
-from ones.policies import create
+from ones.policies import create, located
 from ones.report.metrics import metrics_of
 from ones.runlog import (
     VERSION,
@@ -131,7 +131,7 @@ class Run:
         return Header(
             version=VERSION,
             software=__version__,
-            policy=self.spec.policy,
+            policy=located(self.spec.policy),
             seed=self.spec.seed,
             settings=dict(self.spec.settings),
             nodes=tuple(self.cluster.nodes.values()),

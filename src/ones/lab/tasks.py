@@ -5,12 +5,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from ones.core.plan import Plan, Rescale, Start
 from ones.core.state import State
-from ones.errors import OnesError
+from ones.errors import OnesError, described
 from ones.lab.runs import Run, RunSpec
 from ones.runlog import Entry
 
@@ -80,12 +79,9 @@ class _Changes:
 
 
 def _told(problem: Exception) -> dict[str, Any]:
-    last = traceback.extract_tb(problem.__traceback__)[-1]
     ours = isinstance(problem, OnesError)
-    place = "" if ours else f" ({Path(last.filename).name}:{last.lineno})"
-    kind = "" if ours else f"{type(problem).__name__}: "
     return {
-        "message": f"{kind}{problem}{place}".replace("\n", " "),
+        "message": str(problem) if ours else described(problem),
         "exit_code": problem.exit_code if isinstance(problem, OnesError) else _INTERNAL,
         "traceback": "".join(traceback.format_exception(problem)),
     }

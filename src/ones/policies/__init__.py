@@ -1,7 +1,8 @@
 """The registry: a policy by its name, ours or a stranger's.
 
 Ours are listed here and imported when asked for. A package of somebody else adds its
-own with an entry point in the group `ones.policies`, and they are tested like ours.
+own with an entry point in the group `ones.policies`, and they are tested like ours. The
+path of a Python file stands for the policy in it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,21 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from ones.core.policy import Policy
-from ones.errors import InvalidSettingError, UnknownNameError
+from ones.errors import InvalidSettingError, UnknownNameError, described
 from ones.models.oracle import Oracle
+from ones.policies.from_file import factory_in, is_file, located
+
+__all__ = [
+    "GROUP",
+    "OURS",
+    "PARTS",
+    "Setting",
+    "create",
+    "located",
+    "names",
+    "require",
+    "settings_of",
+]
 
 #: name -> module and factory; a factory takes `seed` and the policy's own settings
 OURS: dict[str, str] = {
@@ -32,11 +46,18 @@ OURS: dict[str, str] = {
 }
 
 GROUP = "ones.policies"
+#: of `core.policy.Policy`: without one of them it is none
+PARTS = ("decides_on", "native_mechanism", "observe", "decide", "save", "load")
 
 
 def names() -> list[str]:
-    """All policies that `create` knows here."""
+    """All policies that `create` knows here; files come beside them."""
     return sorted({*OURS, *_strangers()})
+
+
+def require(name: str) -> None:
+    """Refuse a policy that is not there."""
+    _factory(name)
 
 
 def create(
@@ -59,6 +80,10 @@ def create(
         policy: Policy = factory(seed=seed, **truth, **settings)
     except (TypeError, ValueError) as problem:
         raise InvalidSettingError(f"policy {name}: {problem}") from problem
+    missing = [part for part in PARTS if not hasattr(policy, part)]
+    if missing:
+        told = f"{type(policy).__name__} has no {', '.join(missing)}"
+        raise InvalidSettingError(f"policy {name}: {told}")
     return policy
 
 
@@ -93,14 +118,16 @@ def _factory(name: str) -> Callable[..., Any]:
         module, attribute = OURS[name].split(":")
         found: Callable[..., Any] = getattr(import_module(module), attribute)
         return found
+    if is_file(name):
+        return factory_in(name)
     strangers = _strangers()
     if name not in strangers:
         raise UnknownNameError("policy", name, names())
     try:
         loaded: Callable[..., Any] = strangers[name].load()
     except Exception as problem:  # a stranger's module may do what it likes
-        told = f"{type(problem).__name__}: {problem}"
-        raise InvalidSettingError(f"policy {name!r} ({strangers[name].value}): {told}") from problem
+        value = strangers[name].value
+        raise InvalidSettingError(f"policy {name!r} ({value}): {described(problem)}") from problem
     return loaded
 
 
