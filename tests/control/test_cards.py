@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ones.control.readmodels.cards import Seats, card_of, card_of_ended
+from ones.control.readmodels.words import tell
 from ones.core import (
     Brain,
     Cluster,
@@ -82,3 +85,12 @@ def test_what_the_loop_of_a_script_plans_counts_more_than_what_was_said_at_first
         )  # fmt: skip
         shown = card_of(record, Seats.of(record, None), None, elastic=True)
         assert shown.planned_epochs == (planned or 10)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0.0, "less than 1 ms"), (0.0034, "3 ms"), (0.25, "250 ms"), (31.26, "31.3 s")],
+)
+def test_how_long_a_job_stood_still_is_told_in_fitting_units(seconds: float, told: str) -> None:
+    event = ev.Rescaled(1.0, A, Generation(2), seconds)
+    assert list(tell(event, A)) == [("rescaled", f"re-scaled; it stood still for {told}")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -261,7 +262,9 @@ def test_between_two_updates_a_batch_grows_on_the_same_gpus() -> None:
     assert batches == sorted(set(batches))
     assert batches[0] <= 4 * 64
     for batch, (_, _, note) in zip(batches, changes, strict=True):
-        assert f"to {batch}, limit " in note
+        assert re.search(
+            rf"^batch \d+ to {batch}, [\d.]+ times as fast; at most \d+ for now$", note
+        )
 
 
 def test_reports_do_not_make_it_look_at_all_jobs_again_and_again(

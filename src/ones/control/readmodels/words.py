@@ -77,7 +77,9 @@ def _described(event: ev.JobDescribed) -> str:
 
 def _rescaled(event: ev.Rescaled) -> str:
     what = "re-formed after a loss" if event.generation.incarnation else "re-scaled"
-    return f"{what}; it stood still for {event.pause_seconds:.3f} s"
+    seconds = event.pause_seconds
+    for_long = f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+    return f"{what}; it stood still for {for_long if seconds >= 0.001 else 'less than 1 ms'}"
 
 
 def _epoch(event: ev.EpochFinished) -> str:

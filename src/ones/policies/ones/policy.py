@@ -27,6 +27,7 @@ from ones.policies.ones.deploy import allocate, deploy
 from ones.policies.ones.learning import Learned
 from ones.policies.ones.problem import optimum
 from ones.policies.ones.question import Question, ask, movable
+from ones.policies.ones.reasons import rebatched
 from ones.policies.ones.search import PAPER, Search, SearchOptions
 from ones.policies.ones.settings import OnesSettings, PaperSettings
 
@@ -220,7 +221,7 @@ class Ones:
             if chosen != job.wanted:
                 edit.put(job.id, chosen)
                 limit = learned.known.limits.of(job)
-                notes[job.id] = f"batch {job.wanted.batch} to {chosen.batch}, limit {limit}"
+                notes[job.id] = rebatched(job.wanted, chosen, choices, limit)
         return (edit.done(), notes) if notes else (view.schedule, {})
 
     def _may_change(self, view: View, question: Question) -> bool:

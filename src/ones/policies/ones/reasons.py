@@ -10,6 +10,7 @@ import numpy as np
 
 from ones.core.schedule import Allocation
 from ones.core.view import JobView
+from ones.policies.ones.choices import Choices
 from ones.policies.ones.question import Question
 
 
@@ -53,8 +54,7 @@ class Reasons:
         choices = self._question.choices[i]
         if not choices.present:
             return ""
-        times = float(choices.rates[choices.at(allocation.n_gpus)]) / choices.present
-        pace = f"{times:.1f} times as fast" if times >= 1 else f"{times:.0%} of its speed"
+        pace = _pace(choices, allocation.n_gpus)
         moves = job.wanted is None or job.wanted.gpus != allocation.gpus
         cost = job.switch_cost.rescale_seconds if moves else self._batch_seconds
         return f", {pace}" + (f" for {cost:.2g} s of standing still" if cost >= 0.01 else "")
@@ -75,6 +75,18 @@ class Reasons:
         if not self._question.measured[i]:
             left = "its length is not known yet"
         return f"{left}, {rivals}, {gpus} {_gpus(gpus)}"
+
+
+def rebatched(before: Allocation, after: Allocation, choices: Choices, limit: int) -> str:
+    """Of a job that takes another batch on the GPUs that it has."""
+    pace = f", {_pace(choices, after.n_gpus)}" if choices.present else ""
+    return f"batch {before.batch} to {after.batch}{pace}; at most {limit} for now"
+
+
+def _pace(choices: Choices, size: int) -> str:
+    """In progress, not in samples: what a sample of a large batch is worth less is in it."""
+    times = float(choices.rates[choices.at(size)]) / choices.present
+    return f"{times:.1f} times as fast" if times >= 1 else f"{times:.0%} of its speed"
 
 
 def _gpus(number: int) -> str:

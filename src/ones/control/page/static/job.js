@@ -37,7 +37,7 @@ function facts(now) {
       : ["Ended", clock(card.ended_at), ""],
     ["Waited", duration(waited), ""],
     ["Ran", duration(ran), `${duration(card.gpu_seconds + card.gpus * since)} GPU time`],
-    ["Re-scales", number(card.rescales), card.rescales ? `${number(card.pause_seconds, 3)} s of standing still` : ""],
+    ["Re-scales", number(card.rescales), card.rescales ? `${pause()} of standing still` : ""],
     ["Preempted", number(card.preemptions), card.losses ? `${card.losses} ${card.losses === 1 ? "worker" : "workers"} lost` : ""],
     ["Priority", number(card.priority), ""],
   ];
@@ -49,6 +49,8 @@ function shares() {
   const micro = parts[0].micro_steps > 1 ? `, in ${parts[0].micro_steps} parts` : "";
   return `${parts.map((w) => w.batch).join(" + ")}${micro}`;
 }
+
+const pause = () => (card.pause_seconds < 1 ? `${Math.ceil(1000 * card.pause_seconds)} ms` : `${number(card.pause_seconds, 3)} s`);
 
 const speed = () => number(charts.points.throughput.at(-1)?.[1], 3);
 
