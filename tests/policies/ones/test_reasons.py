@@ -35,11 +35,11 @@ def measured(job: JobView) -> JobView:
 
 def test_what_nobody_has_measured_is_not_told_in_seconds() -> None:
     view, job = seen()
-    assert "its length is not known yet, alone, 4 GPUs" in Reasons(question_of(view, job), 0).waits(
-        0
-    )
+    assert "its length is not known yet, nobody else for 4 GPUs" in Reasons(
+        question_of(view, job), 0
+    ).waits(0)
     told = Reasons(question_of(view, measured(job)), 0).waits(0)
-    assert "about 100 s left on one GPU, alone, 4 GPUs" in told
+    assert "about 100 s left on one GPU, nobody else for 4 GPUs" in told
 
 
 def test_a_change_of_the_batch_is_told_with_what_that_costs() -> None:
@@ -57,14 +57,14 @@ def test_who_waits_though_nobody_comes_first_is_told_why() -> None:
     short = measured(job)
     long = replace(short, job=replace(job.job, id=JobId("long")), number=short.number + 1)
     reasons = Reasons(question_of(view, short, long), 0)
-    first, second = (reasons.waits(i).rsplit(", ", 1)[0] for i in (0, 1))
+    first, second = (reasons.waits(i) for i in (0, 1))
     assert first == (
         "waits, to make room would cost those who run more than it gains:"
-        " about 100 s left on one GPU, nobody comes first"
+        " about 100 s left on one GPU, place 1 of 2 in line for 5 GPUs"
     )
     assert second == (
         "waits, GPUs are worth more to others:"
-        " about 200 s left on one GPU, 1 of 1 others come first"
+        " about 3 min left on one GPU, place 2 of 2 in line for 5 GPUs"
     )
 
 

@@ -64,17 +64,17 @@ class Reasons:
 
     def _standing(self, i: int) -> str:
         """What is left of it, and its place among those who compete."""
-        others, ahead = len(self._question.jobs) - 1, self._ahead(i)
-        rivals = f"{ahead} of {others} others come first" if ahead else "nobody comes first"
-        if not others:
-            rivals = "alone"
+        gpus = self._question.problem.gpus
+        to_share = f"{gpus} {_gpus(gpus)}"
+        line = f"place {self._ahead(i) + 1} of {len(self._question.jobs)} in line for {to_share}"
+        if len(self._question.jobs) == 1:
+            line = f"nobody else for {to_share}"
         least = int(self._question.choices[i].sizes[0])
         on = "one GPU" if least == 1 else f"{least} GPUs"
-        gpus = self._question.problem.gpus
-        left = f"about {self._seconds[i]:,.0f} s left on {on}"
+        left = f"about {_long(float(self._seconds[i]))} left on {on}"
         if not self._question.measured[i]:
             left = "its length is not known yet"
-        return f"{left}, {rivals}, {gpus} {_gpus(gpus)}"
+        return f"{left}, {line}"
 
 
 def rebatched(before: Allocation, after: Allocation, choices: Choices, limit: int) -> str:
@@ -87,6 +87,16 @@ def _pace(choices: Choices, size: int) -> str:
     """In progress, not in samples: what a sample of a large batch is worth less is in it."""
     times = float(choices.rates[choices.at(size)]) / choices.present
     return f"{times:.1f} times as fast" if times >= 1 else f"{times:.0%} of its speed"
+
+
+def _long(seconds: float) -> str:
+    """
+    >>> _long(86.0), _long(2712.0), _long(198_000.0)
+    ('86 s', '45 min', '55 h')
+    """
+    if seconds < 200:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 200 * 60 else f"{seconds / 3600:,.0f} h"
 
 
 def _gpus(number: int) -> str:
