@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -84,7 +85,7 @@ def up(
         ray_address=address,
         ray_slots=ray_slots,
         ray_token=str(ray_token) if ray_token else None,
-        policy=policy and located(policy),
+        policy=policy,
         seed=seed,
         database=database,
     )
@@ -93,8 +94,10 @@ def up(
         raise InvalidSettingError(f"seed: {service.seed} is negative")
     if service.slots is not None and service.slots < 1:
         raise InvalidSettingError(f"slots: {service.slots} is not at least 1")
-    chosen = {service.policy: policy_settings(found, service.policy, set_ or [])}
-    warm_up(service.policy, chosen[service.policy])
+    settings = policy_settings(found, service.policy, set_ or [])
+    warm_up(service.policy, settings)
+    service = replace(service, policy=located(service.policy))  # it lives in its own directory
+    chosen = {service.policy: settings}
 
     def show(ready: Ready) -> None:
         if json:
@@ -108,8 +111,6 @@ def up(
         sys.stdout.flush()
 
     if foreground:
-        from dataclasses import replace
-
         try:
             serve(replace(found.settings, service=service.rooted(), policy=chosen), show)
         except KeyboardInterrupt:
