@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 
@@ -60,22 +61,42 @@ def test_what_other_jobs_of_a_kind_needed_tells_more_than_features_do() -> None:
 def test_who_has_outlived_what_would_have_been_said_of_it_has_more_to_come() -> None:
     """The first of its kind, and ten times as long as all others, which it looks like when they
     end: without what it has outlived it is nearly done for most of its life."""
-    model, rng = ProgressModel(), np.random.default_rng(5)
-    for i in range(60):
-        teach(model, f"j{i}", epochs_of_job(rng, kind=f"kind{i}", mean=40.0, scatter=0.1))
-    looks = epochs_of_job(rng, kind="first")[-1]
-    name, job = JobId("long"), replace(looks, dataset_size=10_000)
-    found = []
-    for epoch in range(1, 201):
-        job = replace(job, samples=10_000.0 * epoch)
-        model.saw_epoch(name, job)
-        found.append((*epochs_left(model, job), float(model.outlived([name], [job])[0])))
+    found, model, job = a_long_life(kinds=30)
     assert found[0][1] == 1.0, "nothing is known of it yet"
     left, factor = found[-1]
     assert left < 20, "200 epochs are left"
     assert factor > 3
-    known = replace(job, kind="kind1")
-    assert model.outlived([name], [known]).tolist() == [1.0], "lengths of its kind tell"
+    known, nameless = replace(job, kind="kind1"), replace(job, kind="")
+    assert model.outlived([LONG], [known]).tolist() == [1.0], "lengths of its kind tell"
+    assert model.outlived([LONG], [nameless]).tolist() == [1.0], "it has no kind"
+    again = ProgressModel()
+    again.load(json.loads(json.dumps(model.save())))
+    assert again.outlived([LONG], [job]).tolist() == [factor]
+
+
+def test_where_every_job_is_a_kind_of_its_own_nothing_is_outlived() -> None:
+    found, _, _ = a_long_life(kinds=60)
+    assert {factor for _, factor in found} == {1.0}
+
+
+LONG = JobId("long")
+
+
+def a_long_life(*, kinds: int) -> tuple[list[tuple[float, float]], ProgressModel, Features]:
+    """After 60 jobs of so many kinds: what is said to be left of a long one at each epoch, in
+    epochs and with which factor."""
+    model, rng = ProgressModel(), np.random.default_rng(5)
+    for i in range(60):
+        told = epochs_of_job(rng, kind=f"kind{i % kinds}", mean=40.0, scatter=0.1)
+        teach(model, f"j{i}", told)
+    job = replace(epochs_of_job(rng, kind="first")[-1], dataset_size=10_000)
+    found = []
+    for epoch in range(1, 201):
+        job = replace(job, samples=10_000.0 * epoch)
+        model.saw_epoch(LONG, job)
+        (left,) = epochs_left(model, job)
+        found.append((left, float(model.outlived([LONG], [job])[0])))
+    return found, model, job
 
 
 @given(st.lists(any_features, min_size=1, max_size=12))

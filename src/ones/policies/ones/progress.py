@@ -140,12 +140,13 @@ class ProgressModel:
         The short ones end first and teach what jobs look like when they end. A long one, of a kind
         of which none has completed, looks like that for most of its life. So it is asked what
         would be said of it as it was before: if it has outlived that each time, by a factor, what
-        is said of it now is wrong by that factor, too.
+        is said of it now is wrong by that factor, too. Where every job is a kind of its own, long
+        ones have taught what long ones look like, and nothing is amiss.
         """
         asked = [
             (place, then)
             for place, (job, now) in enumerate(zip(jobs, features, strict=True))
-            if now.sure_epochs is None and not self._lengths.knows(now.kind)
+            if now.sure_epochs is None and self._lengths.lacks(now.kind)
             for then in self._history.earlier(job, now.samples)
         ]
         factors = np.full(len(jobs), np.inf)

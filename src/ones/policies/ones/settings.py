@@ -95,7 +95,7 @@ class OnesSettings:
     )
     overruns: bool = field(
         default=True,
-        metadata={"help": "17: who has outlived what would have been said of it has more to come"},
+        metadata={"help": "17: the first of a kind, having outlived forecasts, has more to come"},
     )
     prediction_error: float = field(
         default=1.0,
