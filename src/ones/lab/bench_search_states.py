@@ -36,6 +36,7 @@ from ones.policies.ones.question import Question
 from ones.policies.ones.search import Search
 from ones.policies.ones.spans import Judge, placed
 from ones.policies.pollux.search import divide
+from ones.runlog import Entry
 from ones.sim import Simulator
 from ones.workload import generate
 
@@ -85,8 +86,6 @@ class _Watched(Ones):
         if self.asked % EVERY == 0:
             self._look(view, question, self._search)
             self.seen.times.append(1000 * spent / max(1, generations))
-        if len(self.seen.problems) == STATES:
-            raise _EnoughError
 
     def _look(self, view: View, question: Question, search: Search) -> None:
         problem = question.problem
@@ -133,8 +132,13 @@ def bench_state(gpus: int, jobs: int, gap: float, seeded: bool) -> dict[str, Any
     policy = _Watched(seed=SEED, seeds=seeded)
     policy.seen = seen = Seen()
     trace = generate(jobs=jobs, seed=SEED, gap=gap)
+
+    def watch(entry: Entry) -> None:
+        if len(seen.problems) >= STATES:
+            raise _EnoughError
+
     with suppress(_EnoughError):
-        Simulator(trace, Cluster.of(gpus), policy, mechanism="elastic", seed=SEED).run()
+        Simulator(trace, Cluster.of(gpus), policy, mechanism="elastic", seed=SEED).run(watch)
     kind = "seeded" if seeded else "without seeds"
     row: dict[str, Any] = {
         "case": f"{gpus} GPUs, states of a run, {kind}",
