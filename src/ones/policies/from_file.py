@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -27,16 +26,7 @@ def located(name: str) -> str:
 
 def factory_in(name: str) -> Callable[..., Any]:
     """The class in it that is a policy. A file is read once, however it is named."""
-    return _factory_at(_path_of(name), name)
-
-
-def _path_of(name: str) -> Path:
-    return Path(name).expanduser().resolve()
-
-
-@cache
-def _factory_at(path: Path, name: str) -> Callable[..., Any]:
-    module = _loaded(path, name)
+    module = _loaded(_path_of(name), name)
     found = [
         value
         for key, value in vars(module).items()
@@ -49,6 +39,10 @@ def _factory_at(path: Path, name: str) -> Callable[..., Any]:
         told = ", ".join(sorted(policy.__name__ for policy in found))
         raise InvalidFileError(name, f"has several policies ({told}): let all but one begin with _")
     return found[0]
+
+
+def _path_of(name: str) -> Path:
+    return Path(name).expanduser().resolve()
 
 
 def _loaded(path: Path, name: str) -> ModuleType:

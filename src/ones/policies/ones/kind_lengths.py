@@ -28,13 +28,13 @@ class KindLengths:
     def __init__(self) -> None:
         self._whole: dict[str, list[float]] = {}
         self._running: dict[JobId, tuple[str, float]] = {}
-        self.tell = False  # have two jobs been of one kind? Else kinds say nothing of length
+        self._repeat = False  # have two jobs been of one kind? Else kinds say nothing of length
 
     def saw(self, job: JobId, kind: str, epochs: float) -> None:
         if not kind:
             return
-        if not self.tell and job not in self._running:
-            self.tell = self.knows(kind) or any(
+        if not self._repeat and job not in self._running:
+            self._repeat = self.knows(kind) or any(
                 kind == other for other, _ in self._running.values()
             )
         self._running[job] = (kind, epochs)
@@ -51,8 +51,8 @@ class KindLengths:
         return kind in self._whole
 
     def lacks(self, kind: str) -> bool:
-        """Has none of them completed, though kinds tell something?"""
-        return self.tell and kind != "" and not self.knows(kind)
+        """Has none of them completed, where kinds repeat?"""
+        return self._repeat and kind != "" and not self.knows(kind)
 
     def left(self, kind: str, epochs: float) -> float | None:
         """Epochs to come after so many; None if none of its kind has completed."""
@@ -73,7 +73,7 @@ class KindLengths:
         return {
             "whole": {kind: list(lengths) for kind, lengths in self._whole.items()},
             "running": {job: list(told) for job, told in self._running.items()},
-            "tell": self.tell,
+            "repeat": self._repeat,
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
@@ -82,4 +82,4 @@ class KindLengths:
             JobId(job): (str(kind), float(epochs))
             for job, (kind, epochs) in saved["running"].items()
         }
-        self.tell = bool(saved["tell"])
+        self._repeat = bool(saved["repeat"])
