@@ -38,7 +38,7 @@ def engine(tmp_path: Path) -> Iterator[LiveEngine]:
     launcher = LocalLauncher(tmp_path / "runs", cpu_slots("n0", 3))
     launcher.open(lambda event: None)
     yield LiveEngine(
-        brain.state,
+        brain,
         Surroundings(
             store=store, recorder=recorder, launcher=launcher, clock=Clock(),
             tokens=JobTokens(b"key"), url="http://127.0.0.1:1", checkpoints=str(tmp_path),

@@ -64,7 +64,7 @@ def test_under_load_cards_are_made_now_and_then_and_at_rest_at_once(
     launcher = LocalLauncher(tmp_path / "runs", cpu_slots("n0", 1))
     launcher.open(lambda event: None)
     engine = LiveEngine(
-        brain.state,
+        brain,
         Surroundings(
             store=store,
             recorder=recorder,
@@ -112,7 +112,7 @@ def test_a_report_is_acknowledged_only_when_it_is_on_disk_and_counts_once(
     launcher = LocalLauncher(tmp_path / "runs", cpu_slots("n0", 1))
     launcher.open(lambda event: None)
     engine = LiveEngine(
-        brain.state,
+        brain,
         Surroundings(
             store=store,
             recorder=recorder,

@@ -47,7 +47,7 @@ def replay(
     except UserError as problem:
         raise InvalidFileError(log, str(problem), line=1) from problem
     with results_only():
-        result = play(recorded, fresh)
+        result = play(recorded, fresh, make=lambda name: create(name, seed=header.seed))
     if recorded.cut_off:
         say(f"{log}: the last line is cut off; read up to it")
     elif result.open_end:

@@ -7,19 +7,19 @@ recorded plans are taken for true.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from ones.control.schema import meta, outcomes, snapshots
+from ones.control.schema import log, meta, outcomes, snapshots
 from ones.control.store import Done, Entry, Operation, Store, insert, upsert
 from ones.core.brain import Brain
-from ones.core.events import Event, StepsDone
+from ones.core.events import EntryQuarantined, Event, StepsDone
 from ones.core.plan import Plan
 from ones.core.policy import Policy
 from ones.core.state import State
-from ones.errors import UserError, WorldError
+from ones.errors import UserError, WorldError, described
 from ones.runlog import VERSION, Header, decode, encode
 from ones.runlog.encoding import decode_outcome, decode_snapshot, encode_saved
 from ones.wire.codec import CodecError, parse
@@ -50,8 +50,10 @@ class Recorder:
         limit: Callable[[int, int], int] = tail_of_service,
         policy: str = "",
     ) -> None:
-        self._store, self._brain, self._limit, self._policy = store, brain, limit, policy
+        self._store, self._brain, self._limit = store, brain, limit
+        self.policy = policy  # its name; a snapshot says whose knowledge it holds
         self.number = number  # of the last entry
+        self.last_event: Event | None = None  # that was written
         self._tail = number - snapshot_number
         self._ended = ended_written
         self._operations: Sequence[Operation] = ()
@@ -68,6 +70,7 @@ class Recorder:
             if self._tail >= self._limit(len(state.records), len(state.occupants)):
                 self._take_snapshot()
             self._tail += 1
+        text = encode(entry)  # may refuse what cannot be written: then nothing has changed
         self.number += 1
         jobs = jobs_of(entry)
         self.touched.update(jobs)
@@ -75,10 +78,12 @@ class Recorder:
             self.number,
             entry.at,
             type(entry).__name__,
-            encode(entry),
+            text,
             () if isinstance(entry, StepsDone) else jobs,
         )
         self._store.write([line], self._operations, self._done)
+        if not isinstance(entry, Plan):
+            self.last_event = entry
         self._operations, self._done = (), None
 
     def _take_snapshot(self) -> None:
@@ -86,7 +91,7 @@ class Recorder:
         plain = encode_saved(saved)
         plain["ended"] = []
         learned = self._brain.policy.save()
-        body = {"version": VERSION, "state": plain, "policy": learned, "by": self._policy}
+        body = {"version": VERSION, "state": plain, "policy": learned, "by": self.policy}
         rows = [
             {"position": self._ended + i, "job": o.id, "body": json.dumps(encode_saved(o))}
             for i, o in enumerate(saved.ended)
@@ -147,6 +152,14 @@ def _header(store: Store) -> Header | None:
     return header
 
 
+class EntryError(Exception):
+    """An entry of the log that the state or the policy cannot take in."""
+
+    def __init__(self, number: int, entry: Event | Plan, problem: Exception) -> None:
+        super().__init__(f"entry {number}, {type(entry).__name__}: {described(problem)}")
+        self.number, self.entry, self.problem = number, entry, problem
+
+
 def recover(
     store: Store,
     header: Header,
@@ -155,11 +168,14 @@ def recover(
     *,
     before: Header | None = None,
     fresh: Callable[[], Policy] | None = None,
+    skipped: Mapping[int, bool] | None = None,
 ) -> tuple[Brain, Recorder]:
     """The brain as it was, and the recorder that goes on where the log ends.
 
     `before`: of who was here last. `fresh` makes another policy: what a different one has learned,
-    or this one in another version, is of no use, and it learns anew.
+    or this one in another version, is of no use, and it learns anew. `skipped`: entries that are
+    quarantined, and whether for the policy only; those that the log itself names are added.
+    Raises EntryError for an entry that cannot be taken in.
     """
     number, ended, state = 0, 0, None
     rows = store.rows(sa.select(snapshots).order_by(snapshots.c.number.desc()).limit(1))
@@ -187,12 +203,7 @@ def recover(
         state=state,
         in_place=header.in_place,
     )
-    last = number
-    for last, text in store.entries_after(number):
-        entry = decode(text)
-        if isinstance(entry, Header):
-            raise WorldError(f"entry {last} of the log is a header")
-        brain.recall(entry)
+    last = _recall(store, brain, number, {**quarantined(store, number), **(skipped or {})})
     recorder = Recorder(
         store,
         brain,
@@ -203,6 +214,30 @@ def recover(
         policy=header.policy,
     )
     return brain, recorder
+
+
+def quarantined(store: Store, after: int = 0) -> dict[int, bool]:
+    """Entries that the log itself says to skip, and whether for the policy only."""
+    query = sa.select(log.c.entry).where(log.c.kind == EntryQuarantined.__name__)
+    marks = (decode(row.entry) for row in store.rows(query.where(log.c.number > after)))
+    return {m.entry: m.policy_only for m in marks if isinstance(m, EntryQuarantined)}
+
+
+def _recall(store: Store, brain: Brain, number: int, skipped: Mapping[int, bool]) -> int:
+    """Take in the entries after a number; the number of the last one."""
+    last = number
+    for last, text in store.entries_after(number):
+        policy_only = skipped.get(last)
+        if policy_only is False:
+            continue
+        entry = decode(text)
+        if isinstance(entry, Header):
+            raise WorldError(f"entry {last} of the log is a header")
+        try:
+            brain.recall(entry, observed=policy_only is None)
+        except Exception as problem:
+            raise EntryError(last, entry, problem) from problem
+    return last
 
 
 def _taught(policy: Policy, saved: Any, fresh: Callable[[], Policy] | None) -> Policy:  # noqa: ANN401

@@ -9,11 +9,11 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from ones.control.accounts import Accounts, User
 from ones.control.clock import Clock
+from ones.control.containment import Containment
 from ones.control.live import asides
 from ones.control.live.adoption import adopt
 from ones.control.live.engine import LiveEngine, Surroundings
@@ -23,7 +23,7 @@ from ones.control.live.jobs import NOW, LiveJob, gpu_of
 from ones.control.live.patience import Patience
 from ones.control.pruning import Keeping, Pruning
 from ones.control.readmodels.board import Board
-from ones.control.recorder import begin, change_header, recover
+from ones.control.recorder import begin, change_header
 from ones.control.schema import submissions
 from ones.control.statedir import StateDir
 from ones.control.store import Done, Store, insert
@@ -34,6 +34,7 @@ from ones.core import events as ev
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.engine import drive
 from ones.core.job import Job, JobId, SwitchCost
+from ones.core.policy import Policy
 from ones.core.state import State
 from ones.errors import UnknownNameError, UserError
 from ones.launchers import Launcher, LauncherEvent, Slot, SlotUp
@@ -87,8 +88,7 @@ class Service:
     def start(self, url: str) -> None:
         """`url`: where workers reach us."""
         options = self._options
-        fresh = partial(create, options.policy, seed=options.seed, **options.settings)
-        policy = fresh()  # refuses what cannot be, before anything is written
+        self._make(options.policy)  # refuses what cannot be, before anything is written
         wanted = Header(
             version=VERSION,
             software=SOFTWARE,
@@ -100,13 +100,14 @@ class Service:
             mechanism=options.mechanism,
         )
         header = begin(self.store, wanted)
-        self.brain, self.recorder = recover(self.store, wanted, policy, before=header, fresh=fresh)
-        if replace(header, changed_at=None) != wanted:
+        self.containment = Containment(self.store, wanted, self._make, before=header)
+        self.brain, self.recorder = self.containment.brain, self.containment.recorder
+        if replace(header, changed_at=None) != wanted or self.containment.returned:
             change_header(self.store, replace(wanted, changed_at=self.brain.state.now))
         self.clock = options.clock(self.brain.state.now)
         self.launcher.open(self._on_launcher)
         self.engine = LiveEngine(
-            self.brain.state,
+            self.brain,
             Surroundings(
                 store=self.store,
                 recorder=self.recorder,
@@ -121,6 +122,7 @@ class Service:
             ),
             self.board.update,
         )
+        self.containment.attach(self.engine)
         asides.load(self.engine, self.store)
         adopt(self.engine, self.brain.state, self.store, self.launcher)
         early, self._early = self._early or [], None
@@ -135,6 +137,11 @@ class Service:
         )
         self._thread.start()
         self._pruning.start()
+
+    def _make(self, policy: str) -> Policy:
+        options = self._options
+        settings = options.settings if policy == options.policy else {}
+        return create(policy, seed=options.seed, **settings)
 
     def _ended(self) -> dict[str, float]:
         cards = list(self.board.cards.values())
@@ -165,7 +172,7 @@ class Service:
 
     def _run(self) -> None:
         try:
-            drive(self.brain, self.engine, self.recorder)
+            drive(self.brain, self.engine, self.recorder, self.containment.contain)
         except BaseException as failure:
             self.failure = failure
             traceback.print_exc()

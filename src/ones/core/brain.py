@@ -7,7 +7,7 @@ from math import inf
 from typing import TypeVar
 
 from ones.core.cluster import Cluster
-from ones.core.events import Event, JobSubmitted, Woke
+from ones.core.events import OWN_EVENTS, Event, JobSubmitted, PolicyReplaced, Woke
 from ones.core.job import JobId, SwitchCost
 from ones.core.plan import Action, Change, Plan, PlanAdopted, diff
 from ones.core.policy import Decision, Policy, check
@@ -39,8 +39,14 @@ class Brain:
         self.state = State(cluster, switch_cost) if state is None else state
         self.state.in_place = in_place  # else every change of GPUs is a stop and a start
         self.policy = policy
+        #: called with what a failed decision raised; returns when to ask again, and the schedule
+        #: stays as it is. None: the exception propagates
+        self.tolerate: Callable[[Exception], float] | None = None
+        #: the policy that a `PolicyReplaced` names; None: the policy stays
+        self.make_policy: Callable[[str], Policy] | None = None
         # the engine must let us hear of it by then; a restored brain asks again at once
         self.wake_at = inf if state is None else state.now
+        self.decisions = 0  # of the policy that were adopted
 
     def handle(self, event: Event, *, decide: bool = True) -> Plan:
         """What to do now that this has happened. Most of the time: nothing.
@@ -48,39 +54,76 @@ class Brain:
         Without `decide` no policy is asked, only orders already decided may become possible: for
         who tells many things at once and then asks, with `Woke`, once.
         """
-        state, policy = self.state, self.policy
+        state = self.state
         if not state.apply(event):
             return NOTHING
+        if isinstance(event, PolicyReplaced) and self.make_policy is not None:
+            self.policy = self.make_policy(event.policy)
+            self.wake_at = event.at  # it is asked at once
         self._observe(event)
         actions = state.due_orders() if state.due else []
-        kind = type(event)
-        asked = decide and (
-            kind in policy.decides_on
-            or kind is Woke
-            or (state.requeued and JobSubmitted in policy.decides_on)
-        )
-        decision = self._ask() if asked else None
-        if decision is not None:
-            actions += state.orders_for(self._changes(decision))
-        return self._adopted(actions, decision) if actions or decision is not None else NOTHING
+        plan, decided = None, 0
+        if decide and self._is_asked(event):
+            try:
+                plan, decided = self._decided(actions), 1
+            except Exception as problem:
+                if self.tolerate is None:
+                    raise
+                self.wake_at = self.tolerate(problem)
+        if plan is None and actions:
+            plan = self._plan(actions, None)
+        if plan is not None and not plan.says_nothing:
+            self._adopt(plan)
+        else:
+            plan = NOTHING
+        self.decisions += decided
+        return plan
 
-    def recall(self, entry: Event | Plan) -> None:
-        """Take in what a log says happened, deciding nothing: how a restarted brain catches up."""
+    def _is_asked(self, event: Event) -> bool:
+        decides_on = self.policy.decides_on
+        return (
+            type(event) in decides_on
+            or type(event) is Woke
+            or (self.state.requeued and JobSubmitted in decides_on)
+        )
+
+    def _decided(self, due: list[Action]) -> Plan:
+        """The plan of the policy's decision, with the actions that are due anyway."""
+        decision = self._ask()
+        plan = self._plan([*due, *self.state.orders_for(self._changes(decision))], decision)
+        self.wake_at = decision.wake_at
+        return plan
+
+    def recall(self, entry: Event | Plan, *, observed: bool = True) -> None:
+        """Take in what a log says happened, deciding nothing: how a restarted brain catches up.
+
+        `observed`: False if the entry is quarantined for the policy, which does not see it.
+        """
         if isinstance(entry, Plan):
-            self._adopt(entry)
-        elif self.state.apply(entry):
+            self._adopt(entry, observed=observed)
+        elif self.state.apply(entry) and observed:
             self._observe(entry)
         self.wake_at = self.state.now  # what was asked for is not in the log: ask again
 
     def resume(self) -> Plan:
         """After recalling a whole log: the orders that its last event called for, if the crash
         came before the plan was written."""
-        return self._adopted(self.state.due_orders(), None)
+        plan = self._plan(self.state.due_orders(), None)
+        if plan.says_nothing:
+            return NOTHING
+        self._adopt(plan)
+        return plan
+
+    def take_over(self, other: Brain) -> None:
+        """Continue with the state and the policy of another brain, made from the same log."""
+        self.state, self.policy, self.wake_at = other.state, other.policy, other.wake_at
 
     def _observe(self, event: Event | PlanAdopted) -> None:
+        if type(event) in OWN_EVENTS:
+            return
         try:
             self.policy.observe(event, self.state.view())
-        except OnesError:
+        except BrokenPolicyError:
             raise
         except Exception as problem:
             raise BrokenPolicyError(f"its observe raised {described(problem)}") from problem
@@ -96,7 +139,6 @@ class Brain:
             raise BrokenPolicyError(
                 f"at {self.state.now} s it asked to be woken at {decision.wake_at} s"
             )
-        self.wake_at = decision.wake_at
         return decision
 
     def _changes(self, decision: Decision) -> tuple[Change, ...]:
@@ -104,9 +146,9 @@ class Brain:
         check(self.state, changes)
         return changes
 
-    def _adopted(self, actions: list[Action], decision: Decision | None) -> Plan:
+    def _plan(self, actions: list[Action], decision: Decision | None) -> Plan:
         state = self.state
-        plan = Plan(
+        return Plan(
             number=state.plan_number + bool(actions),
             at=state.now,
             actions=tuple(actions),
@@ -121,14 +163,10 @@ class Brain:
                 else {}
             ),
         )
-        if plan.says_nothing:
-            return NOTHING
-        self._adopt(plan)
-        return plan
 
-    def _adopt(self, plan: Plan) -> None:
+    def _adopt(self, plan: Plan, *, observed: bool = True) -> None:
         self.state.adopt(plan)
-        if plan.actions:
+        if plan.actions and observed:
             self._observe(PlanAdopted(plan.at, plan))
 
 

@@ -38,8 +38,17 @@ class Engine(Protocol):
         ...
 
 
-def drive(brain: Brain, engine: Engine, record: Callable[[Event | Plan], None]) -> None:
-    """Run until the engine is done. Virtual or real time, it is the same loop."""
+def drive(
+    brain: Brain,
+    engine: Engine,
+    record: Callable[[Event | Plan], None],
+    contain: Callable[[Event, Exception], Plan] | None = None,
+) -> None:
+    """Run until the engine is done. Virtual or real time, it is the same loop.
+
+    `contain` is called with an event and the exception that it caused, repairs the brain and
+    returns the plan that is due; without it the exception propagates.
+    """
 
     def act(plan: Plan) -> None:
         if not plan.says_nothing:
@@ -49,8 +58,13 @@ def drive(brain: Brain, engine: Engine, record: Callable[[Event | Plan], None]) 
 
     act(brain.resume())  # what a crash left undone; a fresh brain has nothing
     while (event := engine.next_event(until=brain.wake_at)) is not None:
-        record(event)  # before acting on it: after a crash the log is what we know
-        act(brain.handle(event))
+        try:
+            record(event)  # before acting on it: after a crash the log is what we know
+            act(brain.handle(event))
+        except Exception as problem:
+            if contain is None:
+                raise
+            act(contain(event, problem))
 
 
 class ScriptedEngine:

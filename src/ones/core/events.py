@@ -240,6 +240,39 @@ class Woke:
     at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryQuarantined:
+    """An entry of the run log made the state or the policy raise. It is skipped from now on, in
+    the run and when the log is read again, and its job fails."""
+
+    at: float
+    entry: int  # its number in the run log; 0: the event was refused before it was logged
+    kind: str  # its type
+    reason: str
+    job: JobId | None = None
+    policy_only: bool = False  # the state keeps the entry; only the policy does not see it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyFailed:
+    """A decision raised, or asked for an invalid schedule: the schedule stays as it is."""
+
+    at: float
+    policy: str
+    reason: str
+    failures: int  # in a row
+    retry_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyReplaced:
+    """Another policy decides from now on."""
+
+    at: float
+    policy: str
+    reason: str
+
+
 JobReport = (
     JobDescribed
     | JobFoundFixed
@@ -266,8 +299,14 @@ Event = (
     | PriorityChanged
     | OwnerLimitSet
     | JobEnded
+    | EntryQuarantined
+    | PolicyFailed
+    | PolicyReplaced
     | Woke
 )
+
+#: of the scheduler about itself: policies do not observe them
+OWN_EVENTS: frozenset[type[Event]] = frozenset({EntryQuarantined, PolicyFailed, PolicyReplaced})
 
 #: what can make room, or somebody who wants it: enough for policies that never re-scale
 CAPACITY_EVENTS: frozenset[type[Event]] = frozenset(

@@ -356,7 +356,19 @@ def _gpu_returned(tables: Tables, event: ev.GpuReturned) -> bool:
     return True
 
 
-def _woke(tables: Tables, event: ev.Woke) -> bool:
+# the scheduler itself
+
+
+def _entry_quarantined(tables: Tables, event: ev.EntryQuarantined) -> bool:
+    """The job that the entry belongs to fails, unless it is ending already."""
+    record = tables.touch(event.job) if event.job in tables.records else None
+    if record is not None and record.ending is None:
+        message = f"{event.kind} could not be handled and was quarantined: {event.reason}"
+        losses.end_soon(tables, record, EndReason.FAILED, message)
+    return True
+
+
+def _nothing_changes(tables: Tables, event: ev.Event) -> bool:
     return True
 
 
@@ -419,5 +431,8 @@ _HANDLERS: dict[type[ev.Event], Callable[[Tables, Any], bool]] = {
     ev.PriorityChanged: _priority_changed,
     ev.OwnerLimitSet: _owner_limit_set,
     ev.JobEnded: _job_ended,
-    ev.Woke: _woke,
+    ev.EntryQuarantined: _entry_quarantined,
+    ev.PolicyFailed: _nothing_changes,
+    ev.PolicyReplaced: _nothing_changes,
+    ev.Woke: _nothing_changes,
 }

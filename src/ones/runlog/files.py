@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ones.core.events import EntryQuarantined
 from ones.errors import InvalidFileError, UserError, WorldError
 from ones.runlog.encoding import VERSION, Entry, Header, decode, encode
 from ones.wire.codec import CodecError
@@ -112,6 +113,22 @@ class RunLog:
                 if isinstance(entry, Header):
                     raise InvalidFileError(self.path, "a second header", line=number)
                 yield number, line[:-1].decode(), entry
+
+    def number_of(self, line: int) -> int:
+        """The number of the entry in a line: the header has line 1, the first entry number 1."""
+        return line - 1
+
+    def quarantined(self) -> dict[int, bool]:
+        """Numbers of entries to be skipped, and whether by the policy only."""
+        found = {}
+        mark = EntryQuarantined.__name__.encode()
+        with _open_for_reading(self.path) as file:
+            for number, line in enumerate(file, 1):
+                if mark in line and line.endswith(b"\n"):
+                    entry = self._decode(line, number)
+                    if isinstance(entry, EntryQuarantined):
+                        found[entry.entry] = entry.policy_only
+        return found
 
     def _decode(self, line: bytes, number: int) -> Entry | Header:
         try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from ones.core.brain import Brain
+from ones.core.events import Event, PolicyFailed
 from ones.core.plan import Plan
 from ones.core.policy import Policy
 from ones.errors import BrokenEngineError, InvalidFileError
@@ -29,15 +31,23 @@ class Replay:
 
 
 def replay(
-    log: RunLog, policy: Policy, progress: Callable[[int], None] = lambda events: None
+    log: RunLog,
+    policy: Policy,
+    progress: Callable[[int], None] = lambda events: None,
+    make: Callable[[str], Policy] | None = None,
 ) -> Replay:
     """Feed the log's events to a fresh brain and compare its plans with the recorded ones.
 
     A log that ends with an event, as after a crash or Ctrl-C, may lack the plan for it: that
-    one cannot be compared.
+    one cannot be compared. Entries that the log has quarantined are skipped as they were in the
+    run; a decision that raises is an error unless the log says that it failed in the run, too.
+    `make` returns the policy that took over after failures, by its name.
     """
     header = log.header
     brain = Brain(header.cluster, policy, switch_cost=header.switch_cost, in_place=header.in_place)
+    failures = _Failures()
+    brain.tolerate, brain.make_policy = failures, make
+    skipped = log.quarantined()
     events = plans = 0
     made: str | None = None  # by the last event, not yet met in the log
     for line, text, entry in log.lines():
@@ -49,11 +59,36 @@ def replay(
             continue
         if made is not None:
             return Replay(events, plans, Difference(line, None, made))
+        failures.compare(entry)
+        policy_only = skipped.get(log.number_of(line))
+        if policy_only is False:
+            continue
         try:
-            plan = brain.handle(entry)
+            if policy_only:
+                brain.recall(entry, observed=False)
+                plan = brain.resume()
+            else:
+                plan = brain.handle(entry)
         except BrokenEngineError as problem:
             raise InvalidFileError(log.path, str(problem), line=line) from problem
         made = None if plan.says_nothing else encode(plan)
         events += 1
         progress(events)
+    failures.compare(None)
     return Replay(events, plans, None, open_end=made is not None)
+
+
+class _Failures:
+    """Decisions that raise: the log must say the same right behind the event."""
+
+    def __init__(self) -> None:
+        self._problem: Exception | None = None
+
+    def __call__(self, problem: Exception) -> float:
+        self._problem = problem
+        return inf
+
+    def compare(self, entry: Event | None) -> None:
+        problem, self._problem = self._problem, None
+        if problem is not None and not isinstance(entry, PolicyFailed):
+            raise problem

@@ -119,9 +119,13 @@ def recover(log: RunLog, policy: Policy, *, use_snapshot: bool = True) -> Brain:
         state=state,
         in_place=log.header.in_place,
     )
+    skipped = log.quarantined()
     for line, _, entry in log.lines(offset, number):
+        policy_only = skipped.get(log.number_of(line))
+        if policy_only is False:
+            continue
         try:
-            brain.recall(entry)
+            brain.recall(entry, observed=policy_only is None)
         except BrokenEngineError as problem:
             raise InvalidFileError(log.path, str(problem), line=line) from problem
     return brain

@@ -13,21 +13,18 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from ones.control.live.engine import LiveEngine
-from ones.control.live.jobs import NOW, LiveJob, LiveWorker, gpu_of, plan_of
+from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of, plan_of
 from ones.control.live.orders import begin
+from ones.control.live.reconcile import LAST, free_missing
 from ones.control.schema import heard
 from ones.control.store import Store
 from ones.control.submission import Submission, submissions_of
-from ones.core import events as ev
-from ones.core.job import Generation, JobId
+from ones.core.job import JobId
 from ones.core.plan import Action, Finish, Rescale, Start, Stop
 from ones.core.record import JobRecord, OrderKind
 from ones.core.state import State
 from ones.launchers import Exited, Process, Started
 from ones.launchers.api import Launcher
-
-#: of a worker whose job has ended: nothing but its GPU is left of it, and no plan is newer
-LAST = Generation(2**62)
 
 
 def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) -> None:
@@ -55,7 +52,7 @@ def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) ->
             engine.on_launcher(Exited(process.id, process.exit))
         elif process.pid is not None:
             engine.on_launcher(Started(process.id, process.pid))
-    _vacate(engine, state)
+    engine.post(lambda: free_missing(engine))
 
 
 def _take_in(
@@ -109,16 +106,3 @@ def _order_of(record: JobRecord) -> Action | None:
             return Rescale(record.id, order.allocation)
         case OrderKind.STOP:
             return Stop(record.id)
-
-
-def _vacate(engine: LiveEngine, state: State) -> None:
-    """GPUs that somebody should be on and nobody is: the process never came to be."""
-    for gpu, occupant in list(state.occupants.items()):
-        job = engine.jobs.get(occupant.job)
-        if job is not None and job.on(gpu) is not None:
-            continue
-        if job is None or job.ended:
-            engine.tell(ev.WorkerLeft(NOW, occupant.job, LAST, gpu))
-        else:
-            why = "it was not there when the service came back"
-            engine.tell(ev.WorkerLost(NOW, occupant.job, Generation(occupant.plan), gpu, why))

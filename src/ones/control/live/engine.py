@@ -12,18 +12,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 from ones.control.live import nodes
 from ones.control.live.asides import used
 from ones.control.live.departures import exited, started
 from ones.control.live.floor import Floor, Stimulus, Surroundings
-from ones.control.live.jobs import NOW
+from ones.control.live.jobs import NOW, job_of
 from ones.control.live.orders import begin
+from ones.control.live.reconcile import free_missing
 from ones.control.live.watch import look_round
 from ones.control.store import Done, Operation
 from ones.core import events as ev
+from ones.core.brain import Brain
 from ones.core.cluster import NodeId
+from ones.core.job import JobId
 from ones.core.plan import Plan
 from ones.core.state import State
 from ones.launchers import (
@@ -49,15 +53,15 @@ class LiveEngine(Floor):
 
     def __init__(
         self,
-        state: State,
+        brain: Brain,
         around: Surroundings,
         changed: Callable[[State, set[str]], None] = lambda state, jobs: None,
     ) -> None:
-        super().__init__(state, around)
+        super().__init__(brain, around)
         self._changed = changed
         self._inbox: queue.SimpleQueue[Stimulus] = queue.SimpleQueue()
         self._stopping = False
-        self._shown = state.cluster
+        self._shown = self.state.cluster
         self._shown_at = 0.0
         self._next_tick = 0.0
         self._began = 0.0
@@ -65,9 +69,17 @@ class LiveEngine(Floor):
 
     # from other threads
 
-    def post(self, stimulus: Stimulus) -> None:
-        """To be run in the brain's thread, soon."""
-        self._inbox.put(stimulus)
+    def post(self, stimulus: Stimulus, job: JobId | None = None) -> None:
+        """To be run in the brain's thread, soon. If it raises, the job that it is about fails."""
+        self._inbox.put(partial(self._guarded, stimulus, job))
+
+    def _guarded(self, stimulus: Stimulus, job: JobId | None) -> None:
+        try:
+            stimulus()
+        except Exception as problem:
+            self.contain(job, problem)
+            if job is not None:
+                self.post(partial(free_missing, self))
 
     def tell(
         self, event: ev.Event, operations: Sequence[Operation] = (), done: Done | None = None
@@ -78,9 +90,9 @@ class LiveEngine(Floor):
     def on_launcher(self, event: LauncherEvent) -> None:
         match event:
             case Started():
-                self.post(lambda: started(self, event.id))
+                self.post(lambda: started(self, event.id), job_of(event.id))
             case Exited():
-                self.post(lambda: exited(self, event.id, event.exit))
+                self.post(lambda: exited(self, event.id, event.exit), job_of(event.id))
             case SlotUsed():
                 self.post(lambda: used(self, event.slot))
             case SlotUp():
@@ -129,7 +141,7 @@ class LiveEngine(Floor):
                 self._next_tick = now + TICK_SECONDS
                 continue
             if until <= now:
-                return ev.Woke(now)
+                return ev.Woke(max(now, self.state.now))
             busy = any(job.workers or job.quiet for job in self.jobs.values())
             rest = min(until, self._next_tick if busy else inf) - now
             try:
@@ -140,13 +152,14 @@ class LiveEngine(Floor):
         outgoing = self.out.popleft()
         self.recorder.with_next(outgoing.operations, outgoing.done)
         self._began = time.perf_counter()
-        return _stamped(outgoing.event, self.clock.now())
+        # never before the last event, whatever the clock says: the state would refuse it
+        return _stamped(outgoing.event, max(self.clock.now(), self.state.now))
 
     def carry_out(self, plan: Plan) -> None:
         # the plan must be known to whoever comes after us before anything of it is done
         self.store.flush()
         for action in plan.actions:
-            begin(self, action, plan.number)
+            self._guarded(partial(begin, self, action, plan.number), action.job)
         self.decision_seconds.append(time.perf_counter() - self._began)
 
     def show_changes(self) -> None:
@@ -156,7 +169,7 @@ class LiveEngine(Floor):
         touched, self.recorder.touched = self.recorder.touched, set()
         if touched or self.state.cluster is not self._shown:
             self._shown = self.state.cluster
-            self._changed(self.state, touched)
+            self._guarded(partial(self._changed, self.state, touched), None)
 
 
 def _stamped(event: ev.Event, at: float) -> ev.Event:

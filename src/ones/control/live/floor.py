@@ -7,12 +7,13 @@ loses patience, `hearing` takes what workers say. What they tell the brain goes 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ones.control.clock import Clock
-from ones.control.live.jobs import LiveJob, LiveWorker
+from ones.control.live.jobs import NOW, LiveJob, LiveWorker, job_of
 from ones.control.live.mailbox import Mailbox
 from ones.control.live.patience import Patience
 from ones.control.live.suspicion import Suspicion
@@ -20,10 +21,14 @@ from ones.control.recorder import Recorder
 from ones.control.store import Done, Operation, Store
 from ones.control.tokens import JobTokens
 from ones.core import events as ev
+from ones.core.brain import Brain
 from ones.core.cluster import Gpu, NodeId
 from ones.core.job import JobId
 from ones.core.state import State
+from ones.errors import described
 from ones.launchers import Launcher
+
+log = logging.getLogger("ones.control")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +62,8 @@ Stimulus = Callable[[], None]
 class Floor:
     """Jobs that have not ended, or whose workers have not left."""
 
-    def __init__(self, state: State, around: Surroundings) -> None:
-        self.state = state
+    def __init__(self, brain: Brain, around: Surroundings) -> None:
+        self._brain = brain
         self.store, self.recorder = around.store, around.recorder
         self.launcher, self.clock, self.tokens = around.launcher, around.clock, around.tokens
         self.url, self.checkpoints = around.url, around.checkpoints
@@ -72,7 +77,13 @@ class Floor:
         self.asides: dict[Gpu, dict[str, str]] = {}  # GPUs that are not used: cause, in words
         self.suspicion = Suspicion()
         self.winding_down = False  # nobody new comes
+        self.contained = 0  # exceptions that ended nothing but their job
         self.out: deque[Outgoing] = deque()  # what the brain has yet to hear
+
+    @property
+    def state(self) -> State:
+        """Of the brain, which replaces it after a contained failure."""
+        return self._brain.state
 
     def say(
         self, event: ev.Event, operations: Sequence[Operation] = (), done: Done | None = None
@@ -80,8 +91,25 @@ class Floor:
         """In the brain's thread: an event, what is written with it, and who waits for that."""
         self.out.append(Outgoing(event, operations, done))
 
+    def say_first(self, event: ev.Event) -> None:
+        """The very next event: word of a failure belongs right behind what caused it."""
+        self.out.appendleft(Outgoing(event))
+
+    def contain(self, job: JobId | None, problem: Exception) -> None:
+        """Something raised outside the scheduler: its job fails, everything else goes on."""
+        log.error("raised: %s: %s", job or "service", described(problem), exc_info=problem)
+        self.contained += 1
+        record = self.state.records.get(job) if job is not None else None
+        if record is None or record.ending is not None:
+            return
+        self.say(
+            ev.EntryQuarantined(
+                at=NOW, entry=0, kind="a step of the service", reason=described(problem), job=job
+            )
+        )
+
     def find(self, launch: str) -> tuple[LiveJob | None, LiveWorker | None]:
-        job = self.jobs.get(JobId(launch.split("~", maxsplit=1)[0]))
+        job = self.jobs.get(job_of(launch))
         return job, job.workers.get(launch) if job else None
 
     def condemn(self, worker: LiveWorker, why: str) -> None:

@@ -15,12 +15,21 @@ from ones.control.live.reports import as_event
 from ones.control.schema import heard
 from ones.control.store import Done, Operation, Store, upsert
 from ones.core.job import Description, Generation, JobId
+from ones.errors import BugError, described
 from ones.wire import Reports
 from ones.wire import messages as wire
 
 
 def hear(engine: LiveEngine, store: Store, message: Reports, done: Done) -> None:
     """In the brain's thread. `done` when all reports of the message are safe."""
+    try:
+        _hear(engine, store, message, done)
+    except Exception as problem:
+        engine.contain(JobId(message.job), problem)
+        done(BugError(f"job {message.job}: its report could not be handled: {described(problem)}"))
+
+
+def _hear(engine: LiveEngine, store: Store, message: Reports, done: Done) -> None:
     job = engine.jobs.get(JobId(message.job))
     worker = job.on(gpu_of(message.worker)) if job is not None else None
     if job is None or worker is None or message.plan < worker.plan:

@@ -98,6 +98,14 @@ def launch_id(job: str, plan: int, gpus: Iterable[Gpu]) -> str:
     return f"{job}~{plan}~{first.node}.{first.index}"
 
 
+def job_of(launch: str) -> JobId:
+    """
+    >>> job_of("bert-7~12~n0.3")
+    'bert-7'
+    """
+    return JobId(launch.split("~", maxsplit=1)[0])
+
+
 def plan_of(launch: str) -> int:
     return int(launch.split("~")[1])
 

@@ -78,8 +78,8 @@ def _launch(floor: Floor, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> Non
     if floor.winding_down:
         return  # the order stands in the log: it is begun again when the service is
     launch = launch_for(floor, job, plan, gpus)
+    floor.launcher.launch(launch)  # first: what raises here has started nothing
     job.workers[launch.id] = LiveWorker(launch.id, gpus, plan, since=floor.clock.now())
-    floor.launcher.launch(launch)
 
 
 def _warm_up(floor: Floor, job: LiveJob, plan: int, allocation: Allocation) -> None:

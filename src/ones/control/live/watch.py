@@ -16,12 +16,19 @@ from ones.core.job import Generation
 def look_round(floor: Floor, now: float) -> None:
     """Once in a while."""
     for job in list(floor.jobs.values()):
-        if job.pending is not None and now >= job.pending.deadline:
-            _run_out_of_patience(floor, job, job.pending)
-        if now - job.quiet_since > floor.patience.quiet_seconds and not job.ended:
-            _decide_who_is_right(floor, job)
-        _look_for_silence(floor, job)
-        _look_at_run_time(floor, job, now)
+        try:
+            _look_at(floor, job, now)
+        except Exception as problem:
+            floor.contain(job.id, problem)
+
+
+def _look_at(floor: Floor, job: LiveJob, now: float) -> None:
+    if job.pending is not None and now >= job.pending.deadline:
+        _run_out_of_patience(floor, job, job.pending)
+    if now - job.quiet_since > floor.patience.quiet_seconds and not job.ended:
+        _decide_who_is_right(floor, job)
+    _look_for_silence(floor, job)
+    _look_at_run_time(floor, job, now)
 
 
 def _run_out_of_patience(floor: Floor, job: LiveJob, order: Pending) -> None:

@@ -1,0 +1,213 @@
+"""Keeps the scheduler running when an event or a policy raises an exception.
+
+The brain is then rebuilt from the newest snapshot and the log, as after a restart, so that no
+event is half applied. An entry of the log that cannot be taken in is quarantined: a mark in the
+log (`EntryQuarantined`) makes every later reader skip it, and its job fails. A decision that
+raises, or asks for an invalid schedule, leaves the schedule as it is (`PolicyFailed`) and is
+tried again, later each time; after several failures in a row `fifo` takes over
+(`PolicyReplaced`) until the service is restarted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import sqlalchemy as sa
+
+from ones.control.live.engine import LiveEngine
+from ones.control.live.jobs import NOW
+from ones.control.live.reconcile import free_missing
+from ones.control.recorder import EntryError, Recorder, jobs_of, recover
+from ones.control.schema import log as run_log
+from ones.control.store import Store
+from ones.core import events as ev
+from ones.core.brain import Brain
+from ones.core.job import JobId
+from ones.core.plan import Plan
+from ones.core.policy import Policy
+from ones.errors import BrokenPolicyError, WorldError, described
+from ones.runlog import Header, decode
+
+FALLBACK = "fifo"
+#: failed decisions in a row after which the fallback takes over
+MOST_FAILURES = 5
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 60.0
+#: a policy that cannot take in more entries than these while the log is read is replaced
+MOST_POLICY_MARKS = 20
+#: with more entries than these that the state cannot take in, the database is damaged
+MOST_MARKS = 1000
+
+#: measurements of a job: without them its state is the same but for the measurement itself, so
+#: that a bad one is skipped whole; other events change who is on which GPU and must be kept
+REPORTS = frozenset(
+    {
+        ev.JobDescribed,
+        ev.StepsDone,
+        ev.EpochFinished,
+        ev.ThroughputMeasured,
+        ev.MemoryLimitLearned,
+    }
+)
+
+log = logging.getLogger("ones.control")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    brain: Brain
+    recorder: Recorder
+    policy: str  # the one that took the log in
+    marks: tuple[ev.EntryQuarantined, ...] = ()  # that the log does not have yet
+
+
+class Containment:
+    """`make` returns a fresh policy by its name."""
+
+    def __init__(
+        self,
+        store: Store,
+        header: Header,
+        make: Callable[[str], Policy],
+        *,
+        before: Header | None = None,
+    ) -> None:
+        self._store, self._header, self._make, self._before = store, header, make, before
+        self._engine: LiveEngine | None = None
+        self._failures = 0
+        self._decisions = 0  # of the brain at the last failure: more mean that it has recovered
+        self.policy = header.policy  # that decides now
+        self.failing = ""  # why the policy does not decide as it should; empty: it does
+        #: the log ends under another policy, which took over after failures
+        self.returned = _last_policy(store) not in (None, self.policy)
+        found = self._recover()
+        self.brain, self.recorder = found.brain, found.recorder
+        self.brain.tolerate, self.brain.make_policy = self.tolerate, make
+        self._marks = found.marks
+        if found.policy != self.policy:
+            self._use(found.policy, "it could not take in the run log")
+
+    def attach(self, engine: LiveEngine) -> None:
+        """To be called before the loop starts: what recovery found is told first."""
+        self._engine = engine
+        if self.policy != self._header.policy:
+            self._say_replaced(self.failing)
+        elif self.returned:
+            self._say_replaced("the service was restarted")
+        for mark in reversed(self._marks):
+            engine.say_first(mark)
+        self._marks = ()
+
+    def contain(self, event: ev.Event, problem: Exception) -> Plan:
+        """Repair the brain after an event raised; the plan that is due."""
+        assert self._engine is not None
+        if type(event) in ev.OWN_EVENTS:
+            raise problem  # what repairs must not need repair: without end
+        kind = type(event).__name__
+        log.error("event raised: %s: %s", kind, described(problem), exc_info=problem)
+        logged = self.recorder.last_event is event
+        self._store.flush()
+        found = self._rebuild()
+        if not logged:
+            self._engine.say_first(_mark(0, event, problem))
+        elif not found.marks:
+            # the log is sound: the failure lies in the plan, or has passed
+            self.brain.wake_at = self.tolerate(problem)
+        self._engine.post(partial(free_missing, self._engine))
+        try:
+            return self.brain.resume()
+        except Exception as again:
+            log.exception("the plan that is due raised")
+            self._use(FALLBACK, described(again))
+            self._rebuild()
+            self._say_replaced(self.failing)
+            return self.brain.resume()
+
+    def tolerate(self, problem: Exception) -> float:
+        """A decision failed. Returns the time at which the policy is asked again."""
+        if self.brain.decisions != self._decisions:
+            self._failures, self._decisions = 0, self.brain.decisions
+        self._failures += 1
+        delay = min(FIRST_RETRY_SECONDS * 2 ** (self._failures - 1), LONGEST_RETRY_SECONDS)
+        retry_at: float = self.brain.state.now + delay
+        reason = str(problem) if isinstance(problem, BrokenPolicyError) else described(problem)
+        log.error("policy %s failed (%d in a row): %s", self.policy, self._failures, reason)
+        if self._failures >= MOST_FAILURES and self.policy != FALLBACK:
+            self._use(FALLBACK, f"{self._failures} failures in a row: {reason}")
+            self._say_replaced(self.failing)
+        failed = ev.PolicyFailed(
+            at=NOW,
+            policy=self.policy,
+            reason=reason,
+            failures=self._failures,
+            retry_at=retry_at,
+        )
+        if self._engine is not None:
+            self._engine.say_first(failed)
+        return retry_at
+
+    def _use(self, policy: str, why: str) -> None:
+        self.failing = f"policy {self.policy} failed, {policy} decides instead: {why}"
+        self.policy = self.recorder.policy = policy
+
+    def _say_replaced(self, why: str) -> None:
+        assert self._engine is not None
+        self._engine.say_first(ev.PolicyReplaced(at=NOW, policy=self.policy, reason=why))
+
+    def _rebuild(self) -> Recovered:
+        found = self._recover()
+        self.brain.take_over(found.brain)
+        if found.policy != self.policy:
+            self._use(found.policy, "it could not take in the run log")
+            self._say_replaced(self.failing)
+        assert self._engine is not None
+        for mark in reversed(found.marks):
+            self._engine.say_first(mark)
+        return found
+
+    def _recover(self) -> Recovered:
+        """Read snapshot and log; entries that raise are left out, one after the other."""
+        policy = self.policy
+        marks: dict[int, ev.EntryQuarantined] = {}
+        while True:
+            try:
+                brain, recorder = recover(
+                    self._store,
+                    replace(self._header, policy=policy),
+                    self._make(policy),
+                    before=self._before,
+                    fresh=partial(self._make, policy),
+                    skipped={number: mark.policy_only for number, mark in marks.items()},
+                )
+            except EntryError as failed:
+                log.exception("entry %d is quarantined", failed.number)
+                marks[failed.number] = _mark(failed.number, failed.entry, failed.problem)
+            else:
+                return Recovered(brain, recorder, policy, tuple(marks.values()))
+            if sum(mark.policy_only for mark in marks.values()) > MOST_POLICY_MARKS:
+                policy = FALLBACK
+                marks = {number: mark for number, mark in marks.items() if not mark.policy_only}
+            if len(marks) > MOST_MARKS:
+                raise WorldError(f"more than {MOST_MARKS} entries of the log cannot be read")
+
+
+def _last_policy(store: Store) -> str | None:
+    query = sa.select(run_log.c.entry).where(run_log.c.kind == ev.PolicyReplaced.__name__)
+    rows = store.rows(query.order_by(run_log.c.number.desc()).limit(1))
+    entry = decode(rows[0].entry) if rows else None
+    return entry.policy if isinstance(entry, ev.PolicyReplaced) else None
+
+
+def _mark(number: int, entry: ev.Event | Plan, problem: Exception) -> ev.EntryQuarantined:
+    in_policy = isinstance(problem, BrokenPolicyError)
+    jobs = () if isinstance(entry, Plan) else jobs_of(entry)
+    return ev.EntryQuarantined(
+        at=NOW,
+        entry=number,
+        kind=type(entry).__name__,
+        reason=str(problem) if in_policy else described(problem),
+        job=JobId(jobs[0]) if jobs else None,
+        policy_only=in_policy and type(entry) not in REPORTS,
+    )
