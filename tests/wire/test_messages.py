@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 
 import pytest
 from hypothesis import given
@@ -10,81 +11,90 @@ from hypothesis import strategies as st
 
 from ones.wire import PROTOCOL, CodecError, Orders, Reports, pack, unpack
 from ones.wire import messages as m
+from ones.wire.bounds import NotFinite
 
-counts = st.integers(0, 10**12)
+numbers = st.integers(0, 2**53)
+positives = st.integers(1, 2**53)
+batches = st.integers(1, 2**31)
+sizes = st.integers(1, 2**20)
+epochs = st.integers(1, 10**9)
 words = st.text(max_size=20)
-numbers = st.none() | st.floats(allow_nan=False)
+workers = st.builds("{}/{}".format, st.text("abn0-.", min_size=1, max_size=9), st.integers(0, 99))
+measures = st.none() | st.floats(-1e30, 1e30) | st.sampled_from(typing.get_args(NotFinite))
+step_seconds = st.floats(1e-9, 1e6)
+pauses = st.floats(0, 1e6)
 reports: st.SearchStrategy[m.Report] = st.one_of(
     st.builds(
         m.Joined,
-        dataset_size=counts,
-        base_batch=counts,
+        dataset_size=positives,
+        base_batch=batches,
         optimizer=words,
-        parameter_bytes=counts,
-        max_local_batch=st.none() | counts,
+        parameter_bytes=numbers,
+        max_local_batch=st.none() | batches,
     ),
     st.builds(m.Ready),
-    st.builds(m.Steps, epoch=counts, steps=counts, samples=counts),
+    st.builds(m.Steps, epoch=epochs, steps=numbers, samples=numbers),
     st.builds(
         m.Epoch,
-        epoch=counts,
-        steps=counts,
-        samples=counts,
-        loss=numbers,
-        accuracy=numbers,
-        first_loss=numbers,
-        step_seconds=numbers,
-        gradient_noise=numbers,
+        epoch=epochs,
+        steps=numbers,
+        samples=numbers,
+        loss=measures,
+        accuracy=measures,
+        first_loss=measures,
+        step_seconds=st.none() | step_seconds,
+        gradient_noise=measures,
+        planned_epochs=st.none() | epochs,
     ),
     st.builds(
         m.Speed,
-        gpus=counts,
-        nodes=counts,
-        batch=counts,
-        micro_steps=counts,
-        step_seconds=st.floats(allow_nan=False),
-        steps=counts,
+        gpus=sizes,
+        nodes=sizes,
+        batch=batches,
+        micro_steps=sizes,
+        step_seconds=step_seconds,
+        steps=positives,
     ),
-    st.builds(m.MemoryLimit, counts),
-    st.builds(m.Memory, counts, counts),
+    st.builds(m.MemoryLimit, batches),
+    st.builds(m.Memory, numbers, numbers),
     st.builds(
         m.Switched,
-        st.floats(allow_nan=False),
-        st.lists(words, max_size=3).map(tuple),
-        st.dictionaries(words, st.floats(allow_nan=False), max_size=3),
-        counts,
+        pauses,
+        st.lists(workers, max_size=3).map(tuple),
+        st.dictionaries(words, pauses, max_size=3),
+        numbers,
     ),
-    st.builds(m.SwitchFailed, words, counts),
+    st.builds(m.SwitchFailed, words, numbers),
     st.builds(m.StoreStarted, words),
-    st.builds(m.Hung, words),
+    st.builds(m.Hung, workers),
     st.builds(m.Leaving, st.booleans()),
 )
 orders: st.SearchStrategy[m.Order] = st.one_of(
     st.builds(
         m.Switch,
-        plan=counts,
+        plan=numbers,
         members=st.lists(
-            st.builds(m.Member, worker=words, batch=counts, micro_steps=counts), max_size=4
+            st.builds(m.Member, worker=workers, batch=numbers, micro_steps=positives), max_size=4
         ).map(tuple),
-        batch=counts,
-        base_batch=counts,
+        batch=numbers,
+        base_batch=numbers,
     ),
-    st.builds(m.Withdraw, counts, counts),
-    st.builds(m.CheckpointAndLeave, counts),
-    st.builds(m.End, words, counts),
+    st.builds(m.Withdraw, numbers, numbers),
+    st.builds(m.CheckpointAndLeave, numbers),
+    st.builds(m.End, words, numbers),
 )
 messages: st.SearchStrategy[Reports | Orders] = st.one_of(
     st.builds(
         Reports,
         job=words,
-        worker=words,
-        plan=counts,
-        incarnation=counts,
-        first=counts,
+        worker=workers,
+        plan=numbers,
+        incarnation=numbers,
+        first=numbers,
         reports=st.lists(reports, max_size=5).map(tuple),
-        seen=counts,
+        seen=numbers,
     ),
-    st.builds(Orders, acknowledged=counts, order=st.none() | orders, store=words),
+    st.builds(Orders, acknowledged=st.integers(-1, 2**53), order=st.none() | orders, store=words),
 )
 
 
@@ -132,13 +142,13 @@ def test_another_protocol_is_refused_before_anything_else(spoken: object) -> Non
         ({"reports": {"type": "Ready"}}, "reports: {'type': 'Ready'} is not a list"),
         (
             {"reports": [{"type": "Leaving", "done": 1}]},
-            "reports.done: 1 is not true or false",
+            "reports[0].done: 1 is not true or false",
         ),
-        ({"reports": [{"type": "Steps", "epoch": 1}]}, "reports.steps: is missing"),
+        ({"reports": [{"type": "Steps", "epoch": 1}]}, "reports[0].steps: is missing"),
         # an order is no report, though both are known
         (
             {"reports": [{"type": "End", "reason": "x"}]},
-            "reports.type: 'End' is not one of Joined, Ready, Steps, Epoch, Speed, MemoryLimit,"
+            "reports[0].type: 'End' is not one of Joined, Ready, Steps, Epoch, Speed, MemoryLimit,"
             " Memory, Switched, SwitchFailed, StoreStarted, Hung, Leaving",
         ),
     ],

@@ -22,7 +22,7 @@ from ones.core.state import State
 from ones.errors import UserError, WorldError
 from ones.runlog import VERSION, Header, decode, encode
 from ones.runlog.encoding import decode_outcome, decode_snapshot, encode_saved
-from ones.wire.codec import CodecError, parse
+from ones.wire.decoding import CodecError, parse
 
 HEADER = "header"
 #: taking in an event again costs a policy that searches about a millisecond, a snapshot 20 to 30
@@ -189,7 +189,10 @@ def recover(
     )
     last = number
     for last, text in store.entries_after(number):
-        entry = decode(text)
+        try:
+            entry = decode(text)
+        except CodecError as problem:
+            raise WorldError(f"entry {last} of the log cannot be read: {problem}") from problem
         if isinstance(entry, Header):
             raise WorldError(f"entry {last} of the log is a header")
         brain.recall(entry)

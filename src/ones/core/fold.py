@@ -9,8 +9,9 @@ Handlers mark jobs as due; the orders that follow are made in `orders`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from ones.core import events as ev
 from ones.core import losses
