@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import typing
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from ones.wire import PROTOCOL, CodecError, Orders, Reports, pack, unpack
 from ones.wire import messages as m
-from ones.wire.bounds import NotFinite
+from ones.wire.bounds import NotFinite, as_measure, as_text
 
 numbers = st.integers(0, 2**53)
 positives = st.integers(1, 2**53)
@@ -166,3 +167,149 @@ def test_a_wrong_message_is_refused_by_field_and_value(
 def test_what_does_not_travel_is_not_packed() -> None:
     with pytest.raises(TypeError, match="Ready does not travel here"):
         pack(m.Ready())  # type: ignore[arg-type]
+
+
+GOOD = {"type": "Reports", "job": "a", "worker": "n0/0", "plan": 1, "first": 0}
+HONEST: dict[str, dict[str, object]] = {
+    "Joined": {"dataset_size": 9, "base_batch": 4, "optimizer": "sgd", "parameter_bytes": 8},
+    "Steps": {"epoch": 1, "steps": 2, "samples": 8},
+    "Epoch": {"epoch": 1, "steps": 2, "samples": 8, "loss": 0.5},
+    "Speed": {
+        "gpus": 1,
+        "nodes": 1,
+        "batch": 8,
+        "micro_steps": 1,
+        "step_seconds": 0.5,
+        "steps": 20,
+    },
+    "MemoryLimit": {"max_local_batch": 8},
+    "Switched": {"pause_seconds": 0.1, "members": ["n0/0"]},
+    "SwitchFailed": {"reason": "x"},
+    "Hung": {"worker": "n0/0"},
+}
+
+
+def body_of(kind: str, **changes: object) -> bytes:
+    report = {"type": kind, **HONEST[kind], **changes}
+    return json.dumps({**GOOD, "reports": [report]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "problem"),
+    [
+        ("Joined", "dataset_size", 0, "0 is not at least 1"),
+        ("Joined", "base_batch", 0, "0 is not at least 1"),
+        ("Joined", "base_batch", 2**31 + 1, "2147483649 is more than 2147483648"),
+        ("Joined", "max_local_batch", 0, "0 is not at least 1"),
+        ("Joined", "parameter_bytes", -1, "-1 is not at least 0"),
+        ("Joined", "optimizer", "x" * 301, f"'{'x' * 56}... is longer than 300 characters"),
+        ("Steps", "epoch", 0, "0 is not at least 1"),
+        ("Steps", "samples", 10**400 - 1, f"{'9' * 57}... is more than {2**53}"),
+        ("Epoch", "planned_epochs", 0, "0 is not at least 1"),
+        ("Epoch", "epoch", 10**9 + 1, "1000000001 is more than 1000000000"),
+        ("Epoch", "loss", 1e31, "1e+31 is more than 1e+30"),
+        ("Epoch", "loss", "NaN", "'NaN' is not one of a number, -inf, inf, nan"),
+        ("Epoch", "step_seconds", 0.0, "0.0 is not at least 1e-09"),
+        ("Speed", "steps", 0, "0 is not at least 1"),
+        ("Speed", "gpus", 0, "0 is not at least 1"),
+        ("Speed", "nodes", -1, "-1 is not at least 1"),
+        ("Speed", "step_seconds", "nan", "'nan' is not a number"),
+        ("Speed", "step_seconds", None, "None is not a number"),
+        ("Speed", "step_seconds", 1e7, "10000000.0 is more than 1e+06"),
+        ("Speed", "micro_steps", 2**21, "2097152 is more than 1048576"),
+        ("MemoryLimit", "max_local_batch", 0, "0 is not at least 1"),
+        ("Switched", "pause_seconds", -0.1, "-0.1 is not at least 0"),
+        ("Switched", "parts", {str(i): 0.1 for i in range(65)}, "has more than 64 items"),
+        ("SwitchFailed", "reason", "x" * 2001, f"'{'x' * 56}... is longer than 2000 characters"),
+        ("Hung", "worker", "x", "'x' is not node/index"),
+        ("Hung", "worker", "n0/1\n", r"'n0/1\n' is not node/index"),
+        ("Hung", "worker", f"n0/{10**9}", "'n0/1000000000' is not node/index"),
+    ],
+)
+def test_a_report_out_of_its_bounds_is_refused_by_field_and_value(
+    kind: str, field: str, value: object, problem: str
+) -> None:
+    unpack(body_of(kind))
+    with pytest.raises(CodecError) as caught:
+        unpack(body_of(kind, **{field: value}))
+    assert caught.value.field == f"reports[0].{field}"
+    assert problem in caught.value.problem
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("field", ["plan", "incarnation", "first", "seen"])
+@pytest.mark.parametrize("value", [-1, 2**53 + 1, 2**63, 10**400, 1.5, True, None, "1"])
+def test_a_number_of_a_message_is_whole_and_bounded(field: str, value: object) -> None:
+    with pytest.raises(CodecError, match=f"^{field}: "):
+        unpack(json.dumps({**GOOD, field: value}).encode())
+
+
+def test_no_more_than_500_reports_come_at_once() -> None:
+    ready = [{"type": "Ready"}] * 501
+    unpack(json.dumps({**GOOD, "reports": ready[1:]}).encode())
+    with pytest.raises(CodecError, match=r"^reports: \[.* has more than 500 items$"):
+        unpack(json.dumps({**GOOD, "reports": ready}).encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"type":"Reports","x":' + b"[" * 100_000, "is not JSON"),
+        (b'{"type":"Reports","job":"\xff"}', "it is not UTF-8"),
+        (b'{"type":"Reports","first":NaN}', "it knows no NaN"),
+        (b"9" * 10_000, "is not JSON"),
+        (
+            b'{"type":"Reports","job":"\\ud800","worker":"n0/0","plan":1,"first":0}',
+            "is not valid JSON: unexpected end of escaped utf-16 surrogate pair",
+        ),
+    ],
+)
+def test_what_would_break_a_parser_is_refused_like_anything_else(body: bytes, message: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        unpack(body)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_an_unknown_field_with_a_strange_name_is_shown_in_one_short_line() -> None:
+    with pytest.raises(CodecError) as caught:
+        unpack(json.dumps({**GOOD, "a\nb" + "c" * 1000: 1}).encode())
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_each_of_two_fields_with_one_name_is_checked() -> None:
+    """JSON allows it; the last one counts, and neither may be out of its bounds."""
+    twice = json.dumps(GOOD)[:-1] + ',"first":%s}'
+    assert unpack((twice % "7").encode()) == Reports(job="a", worker="n0/0", plan=1, first=7)
+    with pytest.raises(CodecError, match=r"^first: -1 is not at least 0$"):
+        unpack((twice % "-1").encode())
+    with pytest.raises(CodecError):
+        unpack((json.dumps({**GOOD, "first": -1})[:-1] + ',"first":0}').encode())
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (1e31, "inf"),
+        (-1e31, "-inf"),
+        (0.5, 0.5),
+        (None, None),
+    ],
+)
+def test_a_loss_that_diverged_arrives_as_a_word(value: float | None, sent: object) -> None:
+    report = m.Epoch(epoch=1, steps=2, samples=8, loss=as_measure(value))
+    message = Reports(job="a", worker="n0/0", plan=1, first=0, reports=(report,))
+    assert unpack(pack(message)) == message
+    assert json.loads(pack(message))["reports"][0].get("loss") == sent
+
+
+def test_any_text_can_be_sent() -> None:
+    said = m.SwitchFailed(as_text("\ud800" * 5000))
+    message = Reports(job="a", worker="n0/0", plan=1, first=0, reports=(said,))
+    assert unpack(pack(message)) == message

@@ -37,10 +37,10 @@ Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Gpus = Annotated[int, Meta(ge=1, le=2**20)]
 Index = Annotated[int, Meta(ge=0, le=10**9)]
 Epochs = Annotated[int, Meta(ge=1, le=MOST_EPOCHS)]
-Time = Annotated[float, Meta(ge=-1e15, le=1e15)]  # seconds
 Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 SomeSeconds = Annotated[float, Meta(gt=0.0, le=1e12)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+Time = Finite  # seconds on the engine's clock
 Measure = Annotated[float, Meta(ge=-MOST_MEASURE, le=MOST_MEASURE)]
 
 # in reports only

@@ -36,7 +36,7 @@ def parse(text: str | bytes) -> Any:  # noqa: ANN401  # any JSON value
     except UnicodeDecodeError as problem:
         raise CodecError("", f"{short(text)} is not JSON: it is not UTF-8") from problem
     except (ValueError, RecursionError) as problem:
-        raise CodecError("", f"{short(_text(text))} is not JSON: {problem}") from problem
+        raise CodecError("", f"{short(_text(text))} is not JSON: {str(problem)[:80]}") from problem
 
 
 def _text(text: str | bytes) -> str:
@@ -80,8 +80,10 @@ class Decoder(Generic[T]):
 
 
 def _explained(problem: Exception, kind: Any, plain: object) -> CodecError:  # noqa: ANN401
-    if not isinstance(problem, msgspec.MsgspecError):
-        return CodecError("", " ".join(str(problem).split())[:300])
+    if not isinstance(problem, msgspec.ValidationError):
+        what = str(problem).removeprefix("JSON is malformed: ")
+        said = f"is not valid JSON: {what}" if isinstance(problem, msgspec.DecodeError) else what
+        return CodecError("", " ".join(said.split())[:300])
     from ones.wire.problems import explained
 
     return CodecError(*explained(str(problem), kind, plain))

@@ -16,7 +16,7 @@ from msgspec import inspect
 from ones.errors import short
 from ones.wire.bounds import FORMS
 
-_PROBLEM = re.compile(r"(?P<what>.*?)(?: - at `(?:key` in `)?(?P<path>\$.*)`)?", re.DOTALL)
+_PROBLEM = re.compile(r"(?P<what>.*?)(?: - at `(?:key[^`]*` in `)?(?P<path>\$.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]`]+)|\[(\d+)\]|\[\.\.\.\]")
 _NAMES = {
     "int": "a whole number",
@@ -77,7 +77,7 @@ def _in_words(what: str, value: object, types: list[Any], field: str) -> str:
     for shape, words in _SHAPES:
         bound = re.fullmatch(shape, what)
         if bound is not None:
-            return words.format(shown, bound[1])
+            return words.format(shown, bound[1] if bound[1].isdecimal() else f"{float(bound[1]):g}")
     if what == "Number out of range":
         return f"{shown} is too large"
     return " ".join(what.split())[:300]  # of a check in Python: it names the value itself
