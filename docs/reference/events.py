@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import typing
 from collections.abc import Iterable
+
+import msgspec
+from msgspec import NODEFAULT, structs
 
 from docs.reference.markdown import block, code, page, same, table
 from ones import __version__
@@ -208,6 +210,7 @@ def events_page() -> str:
         "- `Generation`, `Gpu`, `Configuration`, `Worker`, `Forecast` and `SwitchCost` are lists, "
         "in the order of their fields.\n"
         '- Numbers that are not finite are the strings `"inf"`, `"-inf"` and `"nan"`.\n'
+        "- `Number`, `Positive`, `Time` and the like are numbers within bounds: see the column.\n"
         "- A field that is not known here, or is missing, is refused by name.",
         "A report of a training process carries the generation of the workers that send it. One "
         "of an older generation is dropped and counted, and so is one of a job that has ended.",
@@ -259,23 +262,57 @@ def _told(kind: type) -> str:
 
 
 def _fields(kind: type) -> str:
-    if dataclasses.is_dataclass(kind):
-        rows = [[code(f.name), code(f.type), _default(f)] for f in dataclasses.fields(kind)]
+    if issubclass(kind, msgspec.Struct):
+        names = inspect.get_annotations(kind)
+        rows = [
+            [code(f.name), code(names[f.name]), _bounds(f.type), _default(f)]
+            for f in structs.fields(kind)
+        ]
     else:  # a named tuple
         given = vars(kind)["_field_defaults"]
+        hints = typing.get_type_hints(kind, include_extras=True)
         rows = [
-            [code(name), code(_bare(hint)), code(given[name]) if name in given else "required"]
+            [
+                code(name),
+                code(_bare(hint)),
+                _bounds(hints[name]),
+                code(given[name]) if name in given else "required",
+            ]
             for name, hint in kind.__annotations__.items()
         ]
-    return table(["field", "type", "default"], rows)
+    return table(["field", "type", "bounds", "default"], rows)
 
 
-def _default(field: dataclasses.Field[object]) -> str:
-    if field.default_factory is not dataclasses.MISSING or field.default in ("", ()):
+def _bounds(hint: object) -> str:
+    """What is checked when the value is read: the narrowest range that stands in its type."""
+    found = [meta for part in _parts(hint) for meta in getattr(part, "__metadata__", ())]
+    return ", ".join(_range(meta) for meta in found)
+
+
+def _parts(hint: object) -> Iterable[object]:
+    yield hint
+    if not hasattr(hint, "__metadata__"):
+        for inner in typing.get_args(hint):
+            yield from _parts(inner)
+
+
+def _range(meta: msgspec.Meta) -> str:
+    least = _bound(meta.ge) if meta.ge is not None else f"more than {_bound(meta.gt)}"
+    return f"{least} to {_bound(meta.le)}"
+
+
+def _bound(number: float | None) -> str:
+    if isinstance(number, int) and number >= 2**20 and number.bit_count() == 1:
+        return f"2^{number.bit_length() - 1}"
+    return f"{number:g}"
+
+
+def _default(field: structs.FieldInfo) -> str:
+    if field.default_factory is not NODEFAULT or field.default in ("", ()):
         return "empty"
-    if field.default is dataclasses.MISSING:
+    if field.default is NODEFAULT:
         return "required"
-    if dataclasses.is_dataclass(field.default) and not isinstance(field.default, type):
+    if isinstance(field.default, msgspec.Struct):
         return code(f"{type(field.default).__name__}()")
     return code(field.default)
 

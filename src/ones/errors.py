@@ -25,6 +25,15 @@ from traceback import extract_tb
 MOST_NAMED = 40
 
 
+def short(value: object) -> str:
+    """A value as it is shown in a message: its text, in at most 60 characters."""
+    try:
+        text = repr(value[:200] if isinstance(value, str | bytes) else value)
+    except (RecursionError, ValueError):  # too deep, or a whole number of thousands of digits
+        return f"a {type(value).__name__} that is too large to show"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 class OnesError(Exception):
     """The root. Carries the exit code of the command line."""
 

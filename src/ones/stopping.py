@@ -6,9 +6,10 @@ alone applies the same ones to itself. Nothing here knows who is asking.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from math import isnan
+
+from ones.wire.bounds import Number, Positive, Value
 
 
 class StopReason(StrEnum):
@@ -17,14 +18,13 @@ class StopReason(StrEnum):
     EPOCHS = "epochs"  # as many epochs as were asked for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRule:
+class StopRule(Value, frozen=True, kw_only=True):
     """All that are set apply; the first to hold ends the job. None set: the script's own end."""
 
     target_accuracy: float | None = None
-    target_epochs: int = 1  # in a row above the target; the paper's evaluation takes 10
-    patience: int | None = None  # epochs in a row without a better accuracy (or loss)
-    max_epochs: int | None = None
+    target_epochs: Positive = 1  # in a row above the target; the paper's evaluation takes 10
+    patience: Positive | None = None  # epochs in a row without a better accuracy (or loss)
+    max_epochs: Positive | None = None
 
     def __post_init__(self) -> None:
         if self.target_accuracy is not None and not 0.0 <= self.target_accuracy <= 1.0:
@@ -35,13 +35,12 @@ class StopRule:
                 raise ValueError(f"{name} {value} is not at least 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(Value, frozen=True):
     """What a rule remembers from one epoch to the next."""
 
-    epochs: int = 0
-    above: int = 0  # epochs in a row above the target
-    stale: int = 0  # epochs in a row without improvement
+    epochs: Number = 0
+    above: Number = 0  # epochs in a row above the target
+    stale: Number = 0  # epochs in a row without improvement
     best: float | None = None  # higher is better: accuracy, or the negative loss
 
 

@@ -329,6 +329,56 @@ def test_a_node_that_goes_down_is_not_the_job_s_fault() -> None:
     assert brain.state.records[A].failures == 0
 
 
+def speed(batch: int, seconds: float = 0.2) -> ev.ThroughputMeasured:
+    return ev.ThroughputMeasured(
+        at=2.0,
+        job=A,
+        generation=Generation(1),
+        configuration=Configuration(1, 1, batch),
+        step_seconds=seconds,
+        steps=10,
+    )
+
+
+def test_no_more_than_64_configurations_are_kept_and_the_oldest_goes() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(brain, A, 1.0)
+    wish.target = brain.state.schedule
+    for batch in range(1, 65):
+        brain.handle(speed(batch))
+    brain.handle(speed(1))  # measured again: the oldest is that of batch 2 now
+    kept = brain.state.view().job(A).profile
+    brain.handle(speed(1000))
+    profile = brain.state.view().job(A).profile
+    assert [c.batch for c in profile] == [*range(3, 65), 1, 1000]
+    assert profile[Configuration(1, 1, 1)].steps == 20
+    assert [c.batch for c in kept] == [*range(2, 65), 1], "a view that was kept does not change"
+
+
+def test_a_diverged_epoch_counts_as_one_without_improvement() -> None:
+    brain, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    brain.handle(ev.JobSubmitted(0.0, job(A, stop=StopRule(patience=2))))
+    ready(brain, A, 1.0)
+    wish.target = brain.state.schedule
+    for epoch in (1, 2):
+        brain.handle(
+            ev.EpochFinished(
+                at=2.0 + epoch,
+                job=A,
+                generation=Generation(1),
+                epoch=epoch,
+                samples=10,
+                steps=1,
+                not_finite=("loss",),
+            )
+        )
+    assert brain.state.records[A].phase is Phase.STOPPING
+    assert brain.state.records[A].loss is None
+
+
 def test_throughput_memory_and_noise_reach_the_view() -> None:
     brain, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})

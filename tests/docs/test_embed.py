@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from docs.guides.examples.embed import Training, World, mean_completion, workload
 from ones.core import Allocation, Brain, Cluster, Generation, JobId
 from ones.core import events as ev
@@ -71,7 +73,7 @@ class Capped(World):
 
 
 def test_a_world_that_refuses_large_steps_is_not_asked_for_ever() -> None:
-    jobs = [replace(t, job=replace(t.job, retries=20)) for t in workload(3, 16)]
+    jobs = [replace(t, job=structs.replace(t.job, retries=20)) for t in workload(3, 16)]
     world = Capped(brain("ones", 30.0), jobs, 60.0, 30.0)
     assert len(world.run()) == 16
     assert max(world.most.values()) >= 4

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ones.cli.client import Client
 from ones.core.cluster import Cluster
@@ -132,7 +132,7 @@ def test_who_was_never_restarted_is_no_slower_to_come_again(tmp_path: Path) -> N
     header, cluster = decode(lines[0]), Cluster.of(SLOTS, SLOTS)
     assert isinstance(header, Header)
     up = [encode(NodeUp(0.0, node.id, node.gpus)) + "\n" for node in cluster.nodes.values()]
-    path.write_text("".join([encode(replace(header, nodes=())) + "\n", *up, *lines[1:]]))
+    path.write_text("".join([encode(structs.replace(header, nodes=())) + "\n", *up, *lines[1:]]))
     trace, _ = read_recording(RunLog(path))
     for entry in trace.jobs:
         assert isinstance(entry.training, RecordedTraining)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ones.core import Cluster, Gpu, JobId, Node, NodeId, State
 from ones.core import events as ev

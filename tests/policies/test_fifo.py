@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ones.core import Brain, Cluster, EndReason, Job, JobId, NodeId
 from ones.core import events as ev

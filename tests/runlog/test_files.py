@@ -160,16 +160,16 @@ DAMAGE = [
     ),
     (
         '{"type":"JobSubmitted","at":1.0,"job":{"id":"a","submitted_at":1.0,"min_gpus":0}}',
-        "3: job: job a: min_gpus 0 is not at least 1",
+        "3: job.min_gpus: 0 is not at least 1",
     ),
     (
         '{"type":"Plan","number":1,"at":1.0,"actions":[{"type":"Explode","job":"a"}]}',
-        "3: actions.type: 'Explode' is not one of Start, Rescale, Prepare, Withdraw, Stop, Finish",
+        "3: actions[0].type: 'Explode' is not one of Start, Rescale, Prepare, Withdraw, Stop, ",
     ),
     (
         '{"type":"Plan","number":1,"at":1.0,"actions":[{"type":"Start","job":"a",'
         '"allocation":{"workers":[]}}]}',
-        "3: actions.allocation: an allocation has at least one worker",
+        "3: actions[0].allocation: an allocation has at least one worker",
     ),
 ]
 
@@ -228,7 +228,7 @@ def test_what_is_no_run_log_is_refused(tmp_path: Path, content: bytes, message: 
         (f'"version":{VERSION}', '"version":99', f"version: 99 is not {VERSION}, which is read"),
         ('"seed":7', '"seed":"x"', "seed: 'x' is not a whole number"),
         ('"policy":"fifo",', "", "policy: is missing"),
-        ('"gpus":4', '"gpus":0', "nodes: node n0: gpus 0 is not at least 1"),
+        ('"gpus":4', '"gpus":0', "nodes[0].gpus: 0 is not at least 1"),
         ('"n1"', '"n0"', "nodes: node n0 is in the cluster twice"),
     ],
 )

@@ -292,7 +292,7 @@ def test_ended_jobs_that_are_missing_or_damaged_are_refused(tmp_path: Path) -> N
     with pytest.raises(InvalidFileError, match=rf"holds {len(lines) - 1} ended jobs of"):
         recovered(path)
     ended_of(path).write_text("".join(["{}\n", *lines[1:]]))
-    with pytest.raises(InvalidFileError, match=r"run\.jsonl\.ended:1: type: None is not one of"):
+    with pytest.raises(InvalidFileError, match=r"run\.jsonl\.ended:1: id: is missing"):
         recovered(path)
     ended_of(path).unlink()
     with pytest.raises(InvalidFileError, match=r"run\.jsonl\.ended: cannot be read: No such file"):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ones.core import (
     Allocation,
@@ -298,7 +297,7 @@ def test_a_script_that_runs_out_of_memory_says_so_and_goes_on_in_parts() -> None
 def test_late_in_virtual_time_no_step_is_lost() -> None:
     late = trace(30)
     moved = Trace.of(
-        "late", [TraceJob(replace(e.job, submitted_at=3e7), e.training) for e in late.jobs]
+        "late", [TraceJob(structs.replace(e.job, submitted_at=3e7), e.training) for e in late.jobs]
     )
     _, log = play(Diary({0.0: 1}), moved)
     steps = {e.steps for e in log if isinstance(e, ev.EpochFinished)}

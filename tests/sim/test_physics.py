@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from ones.core import Allocation, Cluster, Gpu, NodeId
 from ones.policies import create
@@ -93,10 +94,9 @@ def test_a_job_on_one_gpu_lasts_as_long_as_its_kind_says(kind: str) -> None:
 
 
 def _alone(entry: TraceJob) -> TraceJob:
-    from dataclasses import replace
 
     return TraceJob(
-        replace(entry.job, requested_gpus=1, requested_batch=entry.training.base_batch),
+        structs.replace(entry.job, requested_gpus=1, requested_batch=entry.training.base_batch),
         entry.training,
     )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import typing
 
 import pytest
 from hypothesis import given
@@ -10,81 +12,90 @@ from hypothesis import strategies as st
 
 from ones.wire import PROTOCOL, CodecError, Orders, Reports, pack, unpack
 from ones.wire import messages as m
+from ones.wire.bounds import NotFinite, as_measure, as_text
 
-counts = st.integers(0, 10**12)
+numbers = st.integers(0, 2**53)
+positives = st.integers(1, 2**53)
+batches = st.integers(1, 2**31)
+sizes = st.integers(1, 2**20)
+epochs = st.integers(1, 10**9)
 words = st.text(max_size=20)
-numbers = st.none() | st.floats(allow_nan=False)
+workers = st.builds("{}/{}".format, st.text("abn0-.", min_size=1, max_size=9), st.integers(0, 99))
+measures = st.none() | st.floats(-1e30, 1e30) | st.sampled_from(typing.get_args(NotFinite))
+step_seconds = st.floats(1e-9, 1e6)
+pauses = st.floats(0, 1e6)
 reports: st.SearchStrategy[m.Report] = st.one_of(
     st.builds(
         m.Joined,
-        dataset_size=counts,
-        base_batch=counts,
+        dataset_size=positives,
+        base_batch=batches,
         optimizer=words,
-        parameter_bytes=counts,
-        max_local_batch=st.none() | counts,
+        parameter_bytes=numbers,
+        max_local_batch=st.none() | batches,
     ),
     st.builds(m.Ready),
-    st.builds(m.Steps, epoch=counts, steps=counts, samples=counts),
+    st.builds(m.Steps, epoch=epochs, steps=numbers, samples=numbers),
     st.builds(
         m.Epoch,
-        epoch=counts,
-        steps=counts,
-        samples=counts,
-        loss=numbers,
-        accuracy=numbers,
-        first_loss=numbers,
-        step_seconds=numbers,
-        gradient_noise=numbers,
+        epoch=epochs,
+        steps=numbers,
+        samples=numbers,
+        loss=measures,
+        accuracy=measures,
+        first_loss=measures,
+        step_seconds=st.none() | step_seconds,
+        gradient_noise=measures,
+        planned_epochs=st.none() | epochs,
     ),
     st.builds(
         m.Speed,
-        gpus=counts,
-        nodes=counts,
-        batch=counts,
-        micro_steps=counts,
-        step_seconds=st.floats(allow_nan=False),
-        steps=counts,
+        gpus=sizes,
+        nodes=sizes,
+        batch=batches,
+        micro_steps=sizes,
+        step_seconds=step_seconds,
+        steps=positives,
     ),
-    st.builds(m.MemoryLimit, counts),
-    st.builds(m.Memory, counts, counts),
+    st.builds(m.MemoryLimit, batches),
+    st.builds(m.Memory, numbers, numbers),
     st.builds(
         m.Switched,
-        st.floats(allow_nan=False),
-        st.lists(words, max_size=3).map(tuple),
-        st.dictionaries(words, st.floats(allow_nan=False), max_size=3),
-        counts,
+        pauses,
+        st.lists(workers, max_size=3).map(tuple),
+        st.dictionaries(words, pauses, max_size=3),
+        numbers,
     ),
-    st.builds(m.SwitchFailed, words, counts),
+    st.builds(m.SwitchFailed, words, numbers),
     st.builds(m.StoreStarted, words),
-    st.builds(m.Hung, words),
+    st.builds(m.Hung, workers),
     st.builds(m.Leaving, st.booleans()),
 )
 orders: st.SearchStrategy[m.Order] = st.one_of(
     st.builds(
         m.Switch,
-        plan=counts,
+        plan=numbers,
         members=st.lists(
-            st.builds(m.Member, worker=words, batch=counts, micro_steps=counts), max_size=4
+            st.builds(m.Member, worker=workers, batch=numbers, micro_steps=positives), max_size=4
         ).map(tuple),
-        batch=counts,
-        base_batch=counts,
+        batch=numbers,
+        base_batch=numbers,
     ),
-    st.builds(m.Withdraw, counts, counts),
-    st.builds(m.CheckpointAndLeave, counts),
-    st.builds(m.End, words, counts),
+    st.builds(m.Withdraw, numbers, numbers),
+    st.builds(m.CheckpointAndLeave, numbers),
+    st.builds(m.End, words, numbers),
 )
 messages: st.SearchStrategy[Reports | Orders] = st.one_of(
     st.builds(
         Reports,
         job=words,
-        worker=words,
-        plan=counts,
-        incarnation=counts,
-        first=counts,
+        worker=workers,
+        plan=numbers,
+        incarnation=numbers,
+        first=numbers,
         reports=st.lists(reports, max_size=5).map(tuple),
-        seen=counts,
+        seen=numbers,
     ),
-    st.builds(Orders, acknowledged=counts, order=st.none() | orders, store=words),
+    st.builds(Orders, acknowledged=st.integers(-1, 2**53), order=st.none() | orders, store=words),
 )
 
 
@@ -132,13 +143,13 @@ def test_another_protocol_is_refused_before_anything_else(spoken: object) -> Non
         ({"reports": {"type": "Ready"}}, "reports: {'type': 'Ready'} is not a list"),
         (
             {"reports": [{"type": "Leaving", "done": 1}]},
-            "reports.done: 1 is not true or false",
+            "reports[0].done: 1 is not true or false",
         ),
-        ({"reports": [{"type": "Steps", "epoch": 1}]}, "reports.steps: is missing"),
+        ({"reports": [{"type": "Steps", "epoch": 1}]}, "reports[0].steps: is missing"),
         # an order is no report, though both are known
         (
             {"reports": [{"type": "End", "reason": "x"}]},
-            "reports.type: 'End' is not one of Joined, Ready, Steps, Epoch, Speed, MemoryLimit,"
+            "reports[0].type: 'End' is not one of Joined, Ready, Steps, Epoch, Speed, MemoryLimit,"
             " Memory, Switched, SwitchFailed, StoreStarted, Hung, Leaving",
         ),
     ],
@@ -156,3 +167,149 @@ def test_a_wrong_message_is_refused_by_field_and_value(
 def test_what_does_not_travel_is_not_packed() -> None:
     with pytest.raises(TypeError, match="Ready does not travel here"):
         pack(m.Ready())  # type: ignore[arg-type]
+
+
+GOOD = {"type": "Reports", "job": "a", "worker": "n0/0", "plan": 1, "first": 0}
+HONEST: dict[str, dict[str, object]] = {
+    "Joined": {"dataset_size": 9, "base_batch": 4, "optimizer": "sgd", "parameter_bytes": 8},
+    "Steps": {"epoch": 1, "steps": 2, "samples": 8},
+    "Epoch": {"epoch": 1, "steps": 2, "samples": 8, "loss": 0.5},
+    "Speed": {
+        "gpus": 1,
+        "nodes": 1,
+        "batch": 8,
+        "micro_steps": 1,
+        "step_seconds": 0.5,
+        "steps": 20,
+    },
+    "MemoryLimit": {"max_local_batch": 8},
+    "Switched": {"pause_seconds": 0.1, "members": ["n0/0"]},
+    "SwitchFailed": {"reason": "x"},
+    "Hung": {"worker": "n0/0"},
+}
+
+
+def body_of(kind: str, **changes: object) -> bytes:
+    report = {"type": kind, **HONEST[kind], **changes}
+    return json.dumps({**GOOD, "reports": [report]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "problem"),
+    [
+        ("Joined", "dataset_size", 0, "0 is not at least 1"),
+        ("Joined", "base_batch", 0, "0 is not at least 1"),
+        ("Joined", "base_batch", 2**31 + 1, "2147483649 is more than 2147483648"),
+        ("Joined", "max_local_batch", 0, "0 is not at least 1"),
+        ("Joined", "parameter_bytes", -1, "-1 is not at least 0"),
+        ("Joined", "optimizer", "x" * 301, f"'{'x' * 56}... is longer than 300 characters"),
+        ("Steps", "epoch", 0, "0 is not at least 1"),
+        ("Steps", "samples", 10**400 - 1, f"{'9' * 57}... is more than {2**53}"),
+        ("Epoch", "planned_epochs", 0, "0 is not at least 1"),
+        ("Epoch", "epoch", 10**9 + 1, "1000000001 is more than 1000000000"),
+        ("Epoch", "loss", 1e31, "1e+31 is more than 1e+30"),
+        ("Epoch", "loss", "NaN", "'NaN' is not one of a number, -inf, inf, nan"),
+        ("Epoch", "step_seconds", 0.0, "0.0 is not at least 1e-09"),
+        ("Speed", "steps", 0, "0 is not at least 1"),
+        ("Speed", "gpus", 0, "0 is not at least 1"),
+        ("Speed", "nodes", -1, "-1 is not at least 1"),
+        ("Speed", "step_seconds", "nan", "'nan' is not a number"),
+        ("Speed", "step_seconds", None, "None is not a number"),
+        ("Speed", "step_seconds", 1e7, "10000000.0 is more than 1e+06"),
+        ("Speed", "micro_steps", 2**21, "2097152 is more than 1048576"),
+        ("MemoryLimit", "max_local_batch", 0, "0 is not at least 1"),
+        ("Switched", "pause_seconds", -0.1, "-0.1 is not at least 0"),
+        ("Switched", "parts", {str(i): 0.1 for i in range(65)}, "has more than 64 items"),
+        ("SwitchFailed", "reason", "x" * 2001, f"'{'x' * 56}... is longer than 2000 characters"),
+        ("Hung", "worker", "x", "'x' is not node/index"),
+        ("Hung", "worker", "n0/1\n", r"'n0/1\n' is not node/index"),
+        ("Hung", "worker", f"n0/{10**9}", "'n0/1000000000' is not node/index"),
+    ],
+)
+def test_a_report_out_of_its_bounds_is_refused_by_field_and_value(
+    kind: str, field: str, value: object, problem: str
+) -> None:
+    unpack(body_of(kind))
+    with pytest.raises(CodecError) as caught:
+        unpack(body_of(kind, **{field: value}))
+    assert caught.value.field == f"reports[0].{field}"
+    assert problem in caught.value.problem
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("field", ["plan", "incarnation", "first", "seen"])
+@pytest.mark.parametrize("value", [-1, 2**53 + 1, 2**63, 10**400, 1.5, True, None, "1"])
+def test_a_number_of_a_message_is_whole_and_bounded(field: str, value: object) -> None:
+    with pytest.raises(CodecError, match=f"^{field}: "):
+        unpack(json.dumps({**GOOD, field: value}).encode())
+
+
+def test_no_more_than_500_reports_come_at_once() -> None:
+    ready = [{"type": "Ready"}] * 501
+    unpack(json.dumps({**GOOD, "reports": ready[1:]}).encode())
+    with pytest.raises(CodecError, match=r"^reports: \[.* has more than 500 items$"):
+        unpack(json.dumps({**GOOD, "reports": ready}).encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"type":"Reports","x":' + b"[" * 100_000, "is not JSON"),
+        (b'{"type":"Reports","job":"\xff"}', "it is not UTF-8"),
+        (b'{"type":"Reports","first":NaN}', "it knows no NaN"),
+        (b"9" * 10_000, "is not JSON"),
+        (
+            b'{"type":"Reports","job":"\\ud800","worker":"n0/0","plan":1,"first":0}',
+            "is not valid JSON: unexpected end of escaped utf-16 surrogate pair",
+        ),
+    ],
+)
+def test_what_would_break_a_parser_is_refused_like_anything_else(body: bytes, message: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        unpack(body)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_an_unknown_field_with_a_strange_name_is_shown_in_one_short_line() -> None:
+    with pytest.raises(CodecError) as caught:
+        unpack(json.dumps({**GOOD, "a\nb" + "c" * 1000: 1}).encode())
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_each_of_two_fields_with_one_name_is_checked() -> None:
+    """JSON allows it; the last one counts, and neither may be out of its bounds."""
+    twice = json.dumps(GOOD)[:-1] + ',"first":%s}'
+    assert unpack((twice % "7").encode()) == Reports(job="a", worker="n0/0", plan=1, first=7)
+    with pytest.raises(CodecError, match=r"^first: -1 is not at least 0$"):
+        unpack((twice % "-1").encode())
+    with pytest.raises(CodecError):
+        unpack((json.dumps({**GOOD, "first": -1})[:-1] + ',"first":0}').encode())
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (1e31, "inf"),
+        (-1e31, "-inf"),
+        (0.5, 0.5),
+        (None, None),
+    ],
+)
+def test_a_loss_that_diverged_arrives_as_a_word(value: float | None, sent: object) -> None:
+    report = m.Epoch(epoch=1, steps=2, samples=8, loss=as_measure(value))
+    message = Reports(job="a", worker="n0/0", plan=1, first=0, reports=(report,))
+    assert unpack(pack(message)) == message
+    assert json.loads(pack(message))["reports"][0].get("loss") == sent
+
+
+def test_any_text_can_be_sent() -> None:
+    said = m.SwitchFailed(as_text("\ud800" * 5000))
+    message = Reports(job="a", worker="n0/0", plan=1, first=0, reports=(said,))
+    assert unpack(pack(message)) == message

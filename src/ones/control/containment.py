@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW
@@ -200,13 +201,15 @@ def _last_policy(store: Store) -> str | None:
     return entry.policy if isinstance(entry, ev.PolicyReplaced) else None
 
 
-def _mark(number: int, entry: ev.Event | Plan, problem: Exception) -> ev.EntryQuarantined:
+def _mark(
+    number: int, entry: ev.Event | Plan | None, problem: Exception
+) -> ev.EntryQuarantined:
     in_policy = isinstance(problem, BrokenPolicyError)
-    jobs = () if isinstance(entry, Plan) else jobs_of(entry)
+    jobs = () if entry is None or isinstance(entry, Plan) else jobs_of(entry)
     return ev.EntryQuarantined(
         at=NOW,
         entry=number,
-        kind=type(entry).__name__,
+        kind="an unreadable entry" if entry is None else type(entry).__name__,
         reason=str(problem) if in_policy else described(problem),
         job=JobId(jobs[0]) if jobs else None,
         policy_only=in_policy and type(entry) not in REPORTS,

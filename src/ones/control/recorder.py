@@ -21,8 +21,8 @@ from ones.core.policy import Policy
 from ones.core.state import State
 from ones.errors import UserError, WorldError, described
 from ones.runlog import VERSION, Header, decode, encode
-from ones.runlog.encoding import decode_outcome, decode_snapshot, encode_saved
-from ones.wire.codec import CodecError, parse
+from ones.runlog.encoding import decode_entry, decode_outcome, decode_snapshot, encode_saved
+from ones.wire.decoding import CodecError, parse
 
 HEADER = "header"
 #: taking in an event again costs a policy that searches about a millisecond, a snapshot 20 to 30
@@ -153,10 +153,11 @@ def _header(store: Store) -> Header | None:
 
 
 class EntryError(Exception):
-    """An entry of the log that the state or the policy cannot take in."""
+    """An entry of the log that cannot be read (None), or that the state or the policy cannot
+    take in."""
 
-    def __init__(self, number: int, entry: Event | Plan, problem: Exception) -> None:
-        super().__init__(f"entry {number}, {type(entry).__name__}: {described(problem)}")
+    def __init__(self, number: int, entry: Event | Plan | None, problem: Exception) -> None:
+        super().__init__(f"entry {number} of the log: {described(problem)}")
         self.number, self.entry, self.problem = number, entry, problem
 
 
@@ -230,10 +231,9 @@ def _recall(store: Store, brain: Brain, number: int, skipped: Mapping[int, bool]
         policy_only = skipped.get(last)
         if policy_only is False:
             continue
-        entry = decode(text)
-        if isinstance(entry, Header):
-            raise WorldError(f"entry {last} of the log is a header")
+        entry: Event | Plan | None = None
         try:
+            entry = decode_entry(text)
             brain.recall(entry, observed=policy_only is None)
         except Exception as problem:
             raise EntryError(last, entry, problem) from problem

@@ -8,8 +8,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from ones.control.accounts import Accounts, User
 from ones.control.clock import Clock

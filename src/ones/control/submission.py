@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 import sqlalchemy as sa
+from msgspec import field
 
 from ones.control.schema import submissions
 from ones.control.store import Store
-from ones.wire.codec import Codec, parse
+from ones.wire.bounds import Seconds, Tagged
+from ones.wire.decoding import Decoder
+from ones.wire.encoding import to_json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(Tagged, frozen=True, kw_only=True):
     name: str
     argv: tuple[str, ...]
     cwd: str
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict)
     #: does the script call `ones.join`? None: nobody looked. False: one process for all its GPUs
     elastic: bool | None = None
-    max_run_seconds: float | None = None
+    max_run_seconds: Seconds | None = None
     tags: tuple[str, ...] = ()
     git: str = ""  # commit, and whether files differed from it
     files: Mapping[str, str] = field(default_factory=dict)  # path -> sha256 at submission
 
+    def __repr__(self) -> str:  # without the environment, which may hold secrets
+        return f"Submission(name={self.name!r}, argv={self.argv!r}, cwd={self.cwd!r})"
+
     def encoded(self) -> str:
-        return json.dumps(_CODEC.encode(self))
+        return to_json(self)
 
     @classmethod
     def decoded(cls, text: str) -> Submission:
-        submission = _CODEC.decode(parse(text))
-        assert isinstance(submission, Submission)
-        return submission
+        return _DECODER.decode(text)
 
 
-_CODEC = Codec(Submission)
+_DECODER: Decoder[Submission] = Decoder(Submission, logs=True)
 _AT_ONCE = 500  # names in one query
 
 

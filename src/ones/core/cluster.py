@@ -9,12 +9,14 @@ another than to the rest (NVLink, a socket), they are a group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, NewType, Self
 
+from msgspec.structs import replace
+
 from ones.errors import InvalidSettingError
+from ones.wire.bounds import Gpus, Index, Number, Value
 
 NodeId = NewType("NodeId", str)
 
@@ -23,7 +25,7 @@ class Gpu(NamedTuple):
     """One device: the node it is in, and its index there."""
 
     node: NodeId
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: Index  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
 
     def __str__(self) -> str:
         return f"{self.node}/{self.index}"
@@ -35,16 +37,15 @@ class NodeState(StrEnum):
     DOWN = "down"
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Value, frozen=True):
     """A machine with GPUs."""
 
     id: NodeId
-    gpus: int
+    gpus: Gpus
     state: NodeState = NodeState.UP
-    position: int = 0  # its place in the cluster's order; set by the cluster
-    aside: tuple[int, ...] = ()  # GPUs of it that draining holds for, whatever holds for the rest
-    groups: tuple[int, ...] = ()  # number of each GPU's group, by index; empty: all are alike
+    position: Number = 0  # its place in the cluster's order; set by the cluster
+    aside: tuple[Index, ...] = ()  # GPUs of it that draining holds for, whatever holds for the rest
+    groups: tuple[Index, ...] = ()  # number of each GPU's group, by index; empty: all are alike
 
     def __post_init__(self) -> None:
         if self.gpus < 1:

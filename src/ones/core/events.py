@@ -7,268 +7,257 @@ A new event needs a line in `Event`, a handler in `fold`, and nothing in the run
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ones.core.cluster import Gpu, NodeId
 from ones.core.job import Configuration, EndReason, Generation, Job, JobId
+from ones.wire.bounds import (
+    Finite,
+    Gpus,
+    Index,
+    Number,
+    Positive,
+    Seconds,
+    SomeSeconds,
+    Tagged,
+    Time,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class JobSubmitted:
+class JobSubmitted(Tagged, frozen=True):
     """A user has asked for a job to be run."""
 
-    at: float
+    at: Time
     job: Job
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobDescribed:
+class JobDescribed(Tagged, frozen=True, kw_only=True):
     """The script has joined and says what it trains."""
 
-    at: float
+    at: Time
     job: JobId
     generation: Generation
-    dataset_size: int
-    base_batch: int
+    dataset_size: Positive
+    base_batch: Positive
     optimizer: str = ""
-    parameter_bytes: int = 0
-    max_local_batch: int | None = None
+    parameter_bytes: Number = 0
+    max_local_batch: Positive | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobFoundFixed:
+class JobFoundFixed(Tagged, frozen=True):
     """Its script runs and has not joined: from now on it is a job that is not elastic."""
 
-    at: float
+    at: Time
     job: JobId
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepsDone:
+class StepsDone(Tagged, frozen=True, kw_only=True):
     """Between two epochs. Counts from the start of the epoch: a resent report is harmless."""
 
-    at: float
+    at: Time
     job: JobId
     generation: Generation
-    epoch: int  # the one under way, from 1
-    steps: int
-    samples: int
+    epoch: Number  # the one under way, from 1
+    steps: Number
+    samples: Number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochFinished:
-    """One pass over the data is done, with what it brought."""
+class EpochFinished(Tagged, frozen=True, kw_only=True):
+    """One pass over the data is done, with what it brought.
 
-    at: float
+    A measure that is not a finite number is missing, and its name is in `not_finite`: training
+    may have diverged. (In logs of earlier versions it is itself nan or infinite.)
+    """
+
+    at: Time
     job: JobId
     generation: Generation
-    epoch: int  # from 1
-    samples: int
-    steps: int
+    epoch: Number  # from 1
+    samples: Number
+    steps: Number
     loss: float | None = None  # mean training loss of the epoch
     accuracy: float | None = None
     first_loss: float | None = None  # of the very first step; with the first epoch
     step_seconds: float | None = None
     gradient_noise: float | None = None
-    planned_epochs: int | None = None  # that its loop will do, with this one
+    planned_epochs: Positive | None = None  # that its loop will do, with this one
+    not_finite: tuple[str, ...] = ()  # measures that were nan or infinite
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThroughputMeasured:
+class ThroughputMeasured(Tagged, frozen=True, kw_only=True):
     """How long a step took on average, in one configuration."""
 
-    at: float
+    at: Time
     job: JobId
     generation: Generation
     configuration: Configuration
-    step_seconds: float
-    steps: int  # how many were averaged
+    step_seconds: SomeSeconds
+    steps: Positive  # how many were averaged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLimitLearned:
+class MemoryLimitLearned(Tagged, frozen=True, kw_only=True):
     """More samples than these do not fit one GPU at once."""
 
-    at: float
+    at: Time
     job: JobId
     generation: Generation
-    max_local_batch: int
+    max_local_batch: Positive
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerReady:
+class WorkerReady(Tagged, frozen=True):
     """A started worker has joined its job and trains from now on."""
 
-    at: float
+    at: Time
     job: JobId
     generation: Generation
     gpu: Gpu
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLeft:
+class WorkerLeft(Tagged, frozen=True):
     """A worker is gone as it was told to, or because its job ended: its GPU is free."""
 
-    at: float
+    at: Time
     job: JobId
     generation: Generation
     gpu: Gpu
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLost:
+class WorkerLost(Tagged, frozen=True):
     """A worker died. Its GPU is free; if others live they re-form and report `Rescaled`."""
 
-    at: float
+    at: Time
     job: JobId
     generation: Generation
     gpu: Gpu
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rescaled:
+class Rescaled(Tagged, frozen=True):
     """All workers of a generation train. `pause_seconds` is what the old ones stood still.
 
     After a loss, `survivors` are those who go on: this may be known before the loss is, for a node
     is lost only when nothing can run there any more."""
 
-    at: float
+    at: Time
     job: JobId
     generation: Generation
-    pause_seconds: float
+    pause_seconds: Seconds
     survivors: tuple[Gpu, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RescaleFailed:
+class RescaleFailed(Tagged, frozen=True):
     """The order did not come together: the job goes on as before, newcomers are leaving."""
 
-    at: float
+    at: Time
     job: JobId
     generation: Generation
     reason: str = ""
     harmless: bool = False  # of a start: stopped from outside, which costs the job no try
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUp:
+class NodeUp(Tagged, frozen=True):
     """A node has come, or has come back, with so many GPUs."""
 
-    at: float
+    at: Time
     node: NodeId
-    gpus: int
-    groups: tuple[int, ...] = ()  # see `Node`
+    gpus: Gpus
+    groups: tuple[Index, ...] = ()  # see `Node`
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDraining:
+class NodeDraining(Tagged, frozen=True):
     """A node is to be left: those who are there may stay, nobody new comes."""
 
-    at: float
+    at: Time
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDown:
+class NodeDown(Tagged, frozen=True):
     """Fenced: nothing runs there any more, so no `WorkerLost` follows for its workers."""
 
-    at: float
+    at: Time
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSetAside:
+class GpuSetAside(Tagged, frozen=True):
     """One GPU of a node is to be left: who is there may stay, nobody new comes."""
 
-    at: float
+    at: Time
     gpu: Gpu
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReturned:
+class GpuReturned(Tagged, frozen=True):
     """A GPU that was set aside may be used again."""
 
-    at: float
+    at: Time
     gpu: Gpu
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequested:
+class CancelRequested(Tagged, frozen=True):
     """A user wants a job to end."""
 
-    at: float
+    at: Time
     job: JobId
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PriorityChanged:
+class PriorityChanged(Tagged, frozen=True):
     """Higher goes first."""
 
-    at: float
+    at: Time
     job: JobId
-    priority: float
+    priority: Finite
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerLimitSet:
+class OwnerLimitSet(Tagged, frozen=True):
     """No more than so many GPUs for one owner's jobs together; None lifts the limit."""
 
-    at: float
+    at: Time
     owner: str
-    max_gpus: int | None
+    max_gpus: Number | None
 
 
-@dataclass(frozen=True, slots=True)
-class JobEnded:
+class JobEnded(Tagged, frozen=True):
     """Said before its workers leave, so that nobody takes their leaving for a loss."""
 
-    at: float
+    at: Time
     job: JobId
     reason: EndReason
     message: str = ""
     generation: Generation | None = None  # of the workers that say so; None: the engine says so
 
 
-@dataclass(frozen=True, slots=True)
-class Woke:
+class Woke(Tagged, frozen=True):
     """Nothing happened, but a policy had asked to be woken by now."""
 
-    at: float
+    at: Time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryQuarantined:
+class EntryQuarantined(Tagged, frozen=True, kw_only=True):
     """An entry of the run log made the state or the policy raise. It is skipped from now on, in
     the run and when the log is read again, and its job fails."""
 
-    at: float
-    entry: int  # its number in the run log; 0: the event was refused before it was logged
+    at: Time
+    entry: Number  # its number in the run log; 0: the event was refused before it was logged
     kind: str  # its type
     reason: str
     job: JobId | None = None
     policy_only: bool = False  # the state keeps the entry; only the policy does not see it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyFailed:
+class PolicyFailed(Tagged, frozen=True, kw_only=True):
     """A decision raised, or asked for an invalid schedule: the schedule stays as it is."""
 
-    at: float
+    at: Time
     policy: str
     reason: str
-    failures: int  # in a row
-    retry_at: float
+    failures: Positive  # in a row
+    retry_at: Time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyReplaced:
+class PolicyReplaced(Tagged, frozen=True, kw_only=True):
     """Another policy decides from now on."""
 
-    at: float
+    at: Time
     policy: str
     reason: str
 

@@ -9,8 +9,10 @@ Handlers mark jobs as due; the orders that follow are made in `orders`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from math import nan
 from typing import Any
+
+from msgspec.structs import replace
 
 from ones.core import events as ev
 from ones.core import losses
@@ -21,6 +23,9 @@ from ones.core.schedule import Allocation
 from ones.core.tables import Tables
 from ones.errors import BrokenEngineError
 from ones.stopping import StopReason, after_epoch
+
+#: speeds are kept for so many configurations of a job at most
+MOST_CONFIGURATIONS = 64
 
 
 def apply(tables: Tables, event: ev.Event) -> bool:
@@ -159,7 +164,10 @@ def _epoch_finished(tables: Tables, event: ev.EpochFinished) -> bool:
         record.job = replace(record.job, epochs=event.planned_epochs)  # it knows best
     _prove(record)
     record.track, reason = after_epoch(
-        record.job.stop, record.track, loss=event.loss, accuracy=event.accuracy
+        record.job.stop,
+        record.track,
+        loss=nan if "loss" in event.not_finite else event.loss,
+        accuracy=nan if "accuracy" in event.not_finite else event.accuracy,
     )
     if reason is not None and record.ending is None:
         done = EndReason.FINISHED if reason is StopReason.EPOCHS else EndReason.CONVERGED
@@ -175,7 +183,11 @@ def _throughput_measured(tables: Tables, event: ev.ThroughputMeasured) -> bool:
     steps = event.steps + (old.steps if old else 0)
     known = old.seconds * old.steps if old else 0.0
     mean = (known + event.step_seconds * event.steps) / steps
-    record.profile = {**record.profile, event.configuration: StepTime(mean, steps)}
+    profile = dict(record.profile)  # a copy: a policy may keep a view of it
+    if len(profile) >= MOST_CONFIGURATIONS:  # the one measured longest ago goes
+        profile.pop(event.configuration if old else next(iter(profile)))
+    profile[event.configuration] = StepTime(mean, steps)
+    record.profile = profile
     _prove(record)
     return True
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, NewType
 
 from ones.errors import InvalidJobError
 from ones.stopping import StopRule
+from ones.wire.bounds import Finite, Gpus, Number, Positive, Time, Value
 
 JobId = NewType("JobId", str)
 
@@ -39,27 +40,26 @@ class Generation(NamedTuple):
     """Which configuration a report speaks of: the plan that ordered it, and how often
     its workers have re-formed by themselves since."""
 
-    plan: int
-    incarnation: int = 0
+    plan: Number
+    incarnation: Number = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Value, frozen=True, kw_only=True):
     """What the user asked for. Fixed from submission to the end, but for the priority."""
 
     id: JobId
-    submitted_at: float  # seconds on the engine's clock, as every time in core
+    submitted_at: Time  # seconds on the engine's clock, as every time in core
     kind: str = ""  # what it is an instance of; jobs of a kind teach about one another
     owner: str = ""
     command: tuple[str, ...] = ()
-    priority: float = 0.0  # higher first
-    min_gpus: int = 1
-    max_gpus: int | None = None  # no more than these, ever
-    requested_gpus: int = 1  # for policies that do not choose a size
-    requested_batch: int | None = None  # global; None: the script's own
-    epochs: int | None = None  # declared
+    priority: Finite = 0.0  # higher first
+    min_gpus: Gpus = 1
+    max_gpus: Gpus | None = None  # no more than these, ever
+    requested_gpus: Gpus = 1  # for policies that do not choose a size
+    requested_batch: Positive | None = None  # global; None: the script's own
+    epochs: Positive | None = None  # declared
     stop: StopRule = StopRule()
-    retries: int = 0  # how often it is started again after all its workers died
+    retries: Number = 0  # how often it is started again after all its workers died
     elastic: bool = True  # False: to stop or change it would lose its work, so it is left alone
 
     def __post_init__(self) -> None:
@@ -79,8 +79,7 @@ class Job:
             raise InvalidJobError(self.id, f"submitted_at {self.submitted_at} is negative")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class Description(Value, frozen=True, kw_only=True):
     """What the script says when it joins."""
 
     dataset_size: int  # samples in one epoch (‖D‖)
@@ -107,10 +106,10 @@ class Progress:
 class Configuration(NamedTuple):
     """How a job was running when something was measured."""
 
-    gpus: int
-    nodes: int
-    batch: int  # global, per optimizer step (B_j)
-    micro_steps: int = 1
+    gpus: Gpus
+    nodes: Gpus
+    batch: Positive  # global, per optimizer step (B_j)
+    micro_steps: Positive = 1
 
 
 class StepTime(NamedTuple):

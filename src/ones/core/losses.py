@@ -8,7 +8,8 @@ without. A job whose workers died too often ends.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ones.core.cluster import Gpu
 from ones.core.job import EndReason, Generation

@@ -8,8 +8,9 @@ take the same way into the state, and recovery never decides anything again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from ones.core.cluster import Gpu
 from ones.core.job import Generation, JobId

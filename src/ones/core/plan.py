@@ -13,55 +13,53 @@ strokes, and each configuration of a job has its own plan number.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import field
 
 from ones.core.cluster import Gpu
 from ones.core.job import EndReason, Forecast, JobId
 from ones.core.schedule import Allocation, Schedule
+from ones.wire.bounds import Number, Positive, Tagged, Time
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Tagged, frozen=True):
     """Begin (or, after a stop, resume from the checkpoint) on GPUs that are free."""
 
     job: JobId
     allocation: Allocation
-    base_batch: int | None = None  # what the script's learning rate was tuned for; None: not known
+    #: what the script's learning rate was tuned for; None: not known
+    base_batch: Positive | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rescale:
+class Rescale(Tagged, frozen=True):
     """Switch between two steps to these workers and batches: newcomers join, others leave."""
 
     job: JobId
     allocation: Allocation
-    base_batch: int | None = None
+    base_batch: Positive | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(Tagged, frozen=True):
     """This is where the job will go once the GPUs are free: newcomers may warm up on the CPU."""
 
     job: JobId
     allocation: Allocation
 
 
-@dataclass(frozen=True, slots=True)
-class Withdraw:
+class Withdraw(Tagged, frozen=True):
     """What was prepared will not come: newcomers that warm up may go."""
 
     job: JobId
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Tagged, frozen=True):
     """Checkpoint at the next step, then all workers leave."""
 
     job: JobId
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Tagged, frozen=True):
     """The job is over: all workers leave, and the engine reports `JobEnded` with this reason."""
 
     job: JobId
@@ -72,12 +70,11 @@ class Finish:
 Action = Start | Rescale | Prepare | Withdraw | Stop | Finish
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Tagged, frozen=True, kw_only=True):
     """Orders that may be carried out at once and side by side; `number` is their generation."""
 
-    number: int
-    at: float
+    number: Number
+    at: Time
     actions: tuple[Action, ...] = ()
     notes: Mapping[JobId, str] = field(default_factory=dict)  # why, where the reason changed
     forecasts: Mapping[JobId, Forecast] = field(default_factory=dict)

@@ -9,8 +9,10 @@ Its fields are plain values, so that a snapshot is the record itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
+from msgspec import field
 
 from ones.core.cluster import Gpu
 from ones.core.job import (
@@ -26,6 +28,7 @@ from ones.core.job import (
 )
 from ones.core.schedule import Allocation
 from ones.stopping import Track
+from ones.wire.bounds import Tagged, Value
 
 
 class OrderKind(StrEnum):
@@ -34,8 +37,7 @@ class OrderKind(StrEnum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(Value, frozen=True):
     """An order that the engine has and has not answered."""
 
     kind: OrderKind
@@ -43,8 +45,7 @@ class InFlight:
     allocation: Allocation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Value, frozen=True):
     """Why a job is to end; State has decided, the engine has yet to report."""
 
     reason: EndReason
@@ -52,8 +53,7 @@ class Ending:
     ordered: bool = False  # the `Finish` is out
 
 
-@dataclass(slots=True)
-class JobRecord:
+class JobRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     job: Job
     number: int  # order of submission
     since: float  # the account is settled up to here
@@ -168,8 +168,7 @@ class JobRecord:
         return max(2 * self.proven_part, self.description.base_batch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Tagged, frozen=True, kw_only=True):
     """What remains of a job that has ended."""
 
     id: JobId

@@ -9,24 +9,25 @@ a small delta, folded into a new base when it has grown to the square root of it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import isqrt
 from typing import NamedTuple, Self
 
+from msgspec.structs import force_setattr
+
 from ones.core.cluster import Gpu
 from ones.core.job import JobId
+from ones.wire.bounds import Number, Positive, Value
 
 
 class Worker(NamedTuple):
     """One training process on one GPU, with its share of every optimizer step (b_j^i)."""
 
     gpu: Gpu
-    batch: int  # samples per optimizer step; 0: the script's own, before it has joined
-    micro_steps: int = 1  # accumulated in so many parts, where memory is short
+    batch: Number  # samples per optimizer step; 0: the script's own, before it has joined
+    micro_steps: Positive = 1  # accumulated in so many parts, where memory is short
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Value, frozen=True):
     """The workers of one job, in order of their GPUs."""
 
     workers: tuple[Worker, ...]
@@ -36,7 +37,7 @@ class Allocation:
             raise ValueError("an allocation has at least one worker")
         ordered = tuple(sorted(self.workers))
         if ordered != self.workers:
-            object.__setattr__(self, "workers", ordered)
+            force_setattr(self, "workers", ordered)
 
     @classmethod
     def even(cls, gpus: Iterable[Gpu], batch: int, max_local_batch: int | None = None) -> Self:

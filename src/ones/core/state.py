@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 
 from ones.core import fold, orders
@@ -13,6 +12,7 @@ from ones.core.job import JobId, SwitchCost
 from ones.core.plan import Action, Change, Plan
 from ones.core.record import JobRecord, Outcome
 from ones.core.tables import Occupant, Tables
+from ones.wire.bounds import Tagged
 
 
 class State(Tables):
@@ -81,8 +81,7 @@ class State(Tables):
         return state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Tagged, frozen=True, kw_only=True):
     """State as plain values. Holds the records themselves: write it out before the next event."""
 
     now: float

@@ -8,6 +8,7 @@ from math import exp
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from ones.core import Job, JobId
 from ones.errors import InvalidFileError, UnknownNameError
@@ -64,7 +65,7 @@ def read(path: Path, seed: int, *, scatter: float = SCATTER) -> list[Training]:
 
 
 def without_kinds(jobs: list[Training]) -> list[Training]:
-    return [replace(t, job=replace(t.job, kind="")) for t in jobs]
+    return [replace(t, job=structs.replace(t.job, kind="")) for t in jobs]
 
 
 def _seconds(path: Path, line: int, text: str) -> float:

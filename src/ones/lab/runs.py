@@ -13,6 +13,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from ones import __version__
 from ones.core.cluster import Cluster
 from ones.core.state import State
@@ -100,7 +102,7 @@ def at_load(trace: Trace, load: float, gpus: int) -> Trace:
 
 def without_kinds(trace: Trace) -> Trace:
     """Every job is a kind of its own: nothing can be learned from the others."""
-    jobs = [replace(e, job=replace(e.job, kind=e.job.id)) for e in trace.jobs]
+    jobs = [replace(e, job=structs.replace(e.job, kind=e.job.id)) for e in trace.jobs]
     return Trace.of(trace.name, jobs, trace.incidents)
 
 

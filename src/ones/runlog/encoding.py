@@ -1,17 +1,16 @@
 """Events and plans as JSON: the one serialiser of the domain, for files and tables alike.
 
-Numbers keep their exact value (Python writes the shortest text that reads back the
-same), keys keep their order, fields at their default are left out: equal runs give
-equal bytes.
+Numbers keep their exact value (the shortest text that reads back the same), keys keep their
+order, most fields at their default are left out: equal runs give equal bytes.
 """
 
 from __future__ import annotations
 
-import json
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import field
 
 from ones.core.cluster import Cluster, Node
 from ones.core.events import Event
@@ -19,15 +18,17 @@ from ones.core.job import SwitchCost
 from ones.core.plan import Plan
 from ones.core.record import Outcome
 from ones.core.state import Snapshot
-from ones.wire.codec import Codec, CodecError, parse
+from ones.errors import short
+from ones.wire.bounds import Tagged, Time
+from ones.wire.decoding import CodecError, Decoder
+from ones.wire.encoding import to_json, to_plain
 
 VERSION = 1
 
 Entry = Event | Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class Header(Tagged, frozen=True, kw_only=True):
     """The first line of a log: all that a replay needs to know beside the events."""
 
     version: int
@@ -39,7 +40,7 @@ class Header:
     switch_cost: SwitchCost
     workload: str = ""
     mechanism: str = ""  # `restart`: jobs were stopped and started to change their GPUs
-    changed_at: float | None = None  # policy, settings or software were others before that
+    changed_at: Time | None = None  # policy, settings or software were others before that
 
     @property
     def in_place(self) -> bool:
@@ -50,34 +51,60 @@ class Header:
         return Cluster(list(self.nodes))
 
 
-_CODEC = Codec(Header, Plan, *typing.get_args(Event))
-_SAVED = Codec(Snapshot, Outcome)
+_KINDS = frozenset((Header, Plan, *typing.get_args(Event)))
+_DECODER: Decoder[Entry | Header] = Decoder(Header | Plan | Event, logs=True)
+_SNAPSHOTS: Decoder[Snapshot] = Decoder(Snapshot, logs=True)
+_OUTCOMES: Decoder[Outcome] = Decoder(Outcome, logs=True)
 
 
 def encode(entry: Entry | Header) -> str:
     """One line, without its end."""
-    return json.dumps(_CODEC.encode(entry), separators=(",", ":"), allow_nan=False)
+    if type(entry) not in _KINDS:
+        raise TypeError(f"{type(entry).__name__} does not travel here")
+    return to_json(entry)
 
 
-def decode(line: str) -> Entry | Header:
+def decode(line: str | bytes) -> Entry | Header:
     """The entry of a line; a CodecError names the field and the value."""
-    entry: Entry | Header = _CODEC.decode(parse(line))
+    return _DECODER.decode(line)
+
+
+def decode_entry(line: str | bytes) -> Entry:
+    """The entry of a line that is not the first."""
+    entry = decode(line)
+    if isinstance(entry, Header):
+        raise CodecError("type", "a header stands among the entries")
     return entry
 
 
 def encode_saved(saved: Snapshot | Outcome) -> dict[str, Any]:
-    return _SAVED.encode(saved)
+    """As plain values. What JSON cannot hold becomes lists: sets in order, a profile in pairs."""
+    plain: dict[str, Any] = to_plain(saved)
+    for record in plain.get("records", ()):
+        for name in ("occupied", "ready"):
+            if name in record:
+                record[name].sort()
+        if "profile" in record:
+            record["profile"] = list(record["profile"].items())
+    return plain
 
 
 def decode_snapshot(plain: object) -> Snapshot:
-    saved = _SAVED.decode(plain)
-    if not isinstance(saved, Snapshot):
-        raise CodecError("type", "is not a snapshot")
-    return saved
+    if isinstance(plain, dict) and isinstance(plain.get("records"), list):
+        plain = {**plain, "records": [_with_mapping(record) for record in plain["records"]]}
+    return _SNAPSHOTS.convert(plain)
+
+
+def _with_mapping(record: Any) -> Any:  # noqa: ANN401  # any JSON value
+    """The pairs of its profile as a dictionary."""
+    if not isinstance(record, dict) or "profile" not in record:
+        return record
+    try:
+        return {**record, "profile": {tuple(key): value for key, value in record["profile"]}}
+    except (TypeError, ValueError) as problem:
+        what = f"{short(record['profile'])} is not a list of pairs"
+        raise CodecError("records.profile", what) from problem
 
 
 def decode_outcome(plain: object) -> Outcome:
-    saved = _SAVED.decode(plain)
-    if not isinstance(saved, Outcome):
-        raise CodecError("type", "is not the outcome of a job")
-    return saved
+    return _OUTCOMES.convert(plain)

@@ -11,7 +11,7 @@ from typing import Self
 from ones.core.events import EntryQuarantined
 from ones.errors import InvalidFileError, UserError, WorldError
 from ones.runlog.encoding import VERSION, Entry, Header, decode, encode
-from ones.wire.codec import CodecError
+from ones.wire.decoding import CodecError
 
 
 class LogWriter:
@@ -132,10 +132,10 @@ class RunLog:
 
     def _decode(self, line: bytes, number: int) -> Entry | Header:
         try:
-            return decode(line[:-1].decode())
-        except UnicodeDecodeError as problem:
-            raise InvalidFileError(self.path, "is not text in UTF-8", line=number) from problem
+            return decode(line[:-1])
         except CodecError as problem:
+            if isinstance(problem.__cause__, UnicodeDecodeError):
+                raise InvalidFileError(self.path, "is not text in UTF-8", line=number) from problem
             raise InvalidFileError(
                 self.path, problem.problem, line=number, field=problem.field or None
             ) from problem

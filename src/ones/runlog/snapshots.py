@@ -27,7 +27,7 @@ from ones.runlog.encoding import (
     encode_saved,
 )
 from ones.runlog.files import LogWriter, RunLog
-from ones.wire.codec import CodecError, parse
+from ones.wire.decoding import CodecError, parse
 
 LEAST_TAIL = 10_000
 TAIL_PER_JOB = 4

@@ -24,6 +24,7 @@ from ones.train.replica import Replica
 from ones.train.reporting import Reporter
 from ones.train.sampler import Division, Portion
 from ones.train.stepping import Stepper
+from ones.wire.bounds import MOST_EPOCHS, as_measure
 from ones.wire.messages import Epoch
 
 SchedulerStep = Literal["epoch", "step"]
@@ -204,12 +205,12 @@ class Job:
                 epoch=progress.epoch,
                 steps=last.steps,
                 samples=last.samples,
-                loss=last.mean_loss,
-                accuracy=last.accuracy,
-                first_loss=progress.first_loss,
+                loss=as_measure(last.mean_loss),
+                accuracy=as_measure(last.accuracy),
+                first_loss=as_measure(progress.first_loss),
                 step_seconds=self._reporter.epoch_seconds_per_step(),
-                gradient_noise=self._stepper.noise.scale,
-                planned_epochs=progress.epochs,
+                gradient_noise=as_measure(self._stepper.noise.scale),
+                planned_epochs=_planned(progress.epochs),
             )
         )
 
@@ -221,3 +222,8 @@ class Job:
             scheduler.step(self._progress.last.mean_loss or 0.0)
         else:
             scheduler.step()
+
+
+def _planned(epochs: int | None) -> int | None:
+    """None: a loop without an end."""
+    return epochs if epochs is not None and epochs <= MOST_EPOCHS else None

@@ -17,6 +17,7 @@ from ones.train.replica import Replica, share_buffers
 from ones.train.sampler import Division
 from ones.train.saving import Saver
 from ones.train.upcoming import Next, Upcoming
+from ones.wire.bounds import as_text
 from ones.wire.environment import WorkerEnvironment
 from ones.wire.messages import (
     CheckpointAndLeave,
@@ -76,7 +77,7 @@ class Place:
             self.meeting,
             device,
             offer=self._offer,
-            on_failed=lambda formation, why: self.say(SwitchFailed(why, formation.plan)),
+            on_failed=lambda formation, why: self.say(SwitchFailed(as_text(why), formation.plan)),
         )
         self.saver = Saver(environment.checkpoints, replica)
         # what it was told

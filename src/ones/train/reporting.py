@@ -59,7 +59,7 @@ class Reporter:
 
     def tell_speed(self, formation: Formation) -> None:
         self._told_speed = time.monotonic()
-        if self._steps:
+        if self._steps and self._seconds:
             self._say(
                 Speed(
                     gpus=len(formation.members),
@@ -73,7 +73,7 @@ class Reporter:
             self._seconds, self._steps = 0.0, 0
 
     def epoch_seconds_per_step(self) -> float | None:
-        mean = self._epoch_seconds / self._epoch_steps if self._epoch_steps else None
+        mean = self._epoch_seconds / self._epoch_steps if self._epoch_seconds else None
         self._epoch_seconds, self._epoch_steps = 0.0, 0
         return mean
 

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-import json
+import msgspec
 
-from ones.wire.codec import Codec, CodecError, parse, short
+from ones.errors import short
+from ones.wire.decoding import CodecError, Decoder, parse
 from ones.wire.messages import PROTOCOL, Orders, Reports
 
-__all__ = ["PROTOCOL", "Codec", "CodecError", "Orders", "Reports", "pack", "unpack"]
+__all__ = ["PROTOCOL", "CodecError", "Orders", "Reports", "pack", "unpack"]
 
-_CODEC = Codec(Reports, Orders)
+_ENCODER = msgspec.json.Encoder()
+_DECODER: Decoder[Reports | Orders] = Decoder(Reports | Orders)
 
 
 def pack(message: Reports | Orders) -> bytes:
-    return json.dumps(_CODEC.encode(message), separators=(",", ":")).encode()
+    if not isinstance(message, Reports | Orders):
+        raise TypeError(f"{type(message).__name__} does not travel here")
+    return _ENCODER.encode(message)
 
 
 def unpack(body: bytes) -> Reports | Orders:
     """The message, or a CodecError that names the field and the value."""
-    plain = parse(body)
-    spoken = plain.get("protocol", PROTOCOL) if isinstance(plain, dict) else PROTOCOL
+    try:
+        message = _DECODER.decode(body)
+        spoken: object = message.protocol
+    except CodecError:
+        spoken = _protocol(body)
+        if spoken == PROTOCOL:
+            raise
     if spoken != PROTOCOL:
         raise CodecError("protocol", f"{short(spoken)} is spoken there, {PROTOCOL} here")
-    message: Reports | Orders = _CODEC.decode(plain)
     return message
+
+
+def _protocol(body: bytes) -> object:
+    """That of a message which cannot be read; ours, if it says nothing of it."""
+    plain = parse(body)
+    return plain.get("protocol", PROTOCOL) if isinstance(plain, dict) else PROTOCOL

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from msgspec import structs
+
 from ones.core.job import Job, JobId
 from ones.errors import UserError
 from ones.workload.generate import stop_rule
@@ -75,7 +77,7 @@ def stretched(trace: Trace, factor: float) -> Trace:
 
     def moved(entry: TraceJob) -> TraceJob:
         at = round(entry.job.submitted_at * factor, 3)
-        return replace(entry, job=replace(entry.job, submitted_at=at))
+        return replace(entry, job=structs.replace(entry.job, submitted_at=at))
 
     incidents = [replace(i, at=round(i.at * factor, 3)) for i in trace.incidents]
     return Trace.of(trace.name, map(moved, trace.jobs), incidents)

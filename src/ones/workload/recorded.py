@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from ones.core.events import EpochFinished, JobEnded, JobSubmitted
 from ones.core.job import Configuration, Job, JobId
 from ones.core.plan import Plan
@@ -51,7 +53,7 @@ def read_recording(log: RunLog) -> tuple[Trace, int]:
             continue
         if isinstance(entry, JobSubmitted):
             at = max(0.0, entry.job.submitted_at - begin)
-            gathered[entry.job.id] = _Gathered(replace(entry.job, submitted_at=at))
+            gathered[entry.job.id] = _Gathered(structs.replace(entry.job, submitted_at=at))
             continue
         name = getattr(entry, "job", None)
         if isinstance(name, str) and name in gathered:
@@ -150,4 +152,4 @@ def _training(
 
 def _asked(job: Job) -> Job:
     """What the user asked for; when it ends is in the recording, not in a rule."""
-    return replace(job, stop=StopRule(), epochs=None)
+    return structs.replace(job, stop=StopRule(), epochs=None)

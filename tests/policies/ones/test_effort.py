@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ones.core import JobId
 from ones.models.goodput import ASSUMED_NOISE_RATIO
@@ -52,7 +53,7 @@ def test_the_paper_counts_every_sample_as_one() -> None:
 def test_noise_is_its_own_or_its_kinds_or_a_usual_multiple_of_the_base_batch() -> None:
     effort = Effort(raw=False)
     own = told(a_job(), samples=10, noise=77.0)
-    other = replace(a_job(), job=replace(own.job, id=JobId("b")))
+    other = replace(a_job(), job=structs.replace(own.job, id=JobId("b")))
     assert effort.noise(other) == ASSUMED_NOISE_RATIO * 64
     effort.learn(own)
     assert effort.noise(own) == effort.noise(other) == 77.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from ones.core import Allocation, JobView, View
 from ones.core.job import Configuration, JobId, StepTime
@@ -55,7 +56,7 @@ def test_a_change_of_the_batch_is_told_with_what_that_costs() -> None:
 def test_who_waits_though_nobody_comes_first_is_told_why() -> None:
     view, job = seen()
     short = measured(job)
-    long = replace(short, job=replace(job.job, id=JobId("long")), number=short.number + 1)
+    long = replace(short, job=structs.replace(job.job, id=JobId("long")), number=short.number + 1)
     reasons = Reasons(question_of(view, short, long), 0)
     first, second = (reasons.waits(i) for i in (0, 1))
     assert first == (
@@ -70,6 +71,8 @@ def test_who_waits_though_nobody_comes_first_is_told_why() -> None:
 
 def test_who_needs_more_than_can_be_had_is_told_that() -> None:
     view, job = seen()
-    wide = replace(measured(job), job=replace(job.job, min_gpus=5, max_gpus=None), wanted=None)
+    wide = replace(
+        measured(job), job=structs.replace(job.job, min_gpus=5, max_gpus=None), wanted=None
+    )
     told = Reasons(question_of(view, wide), 0).waits(0)
     assert told.startswith("waits, it needs 5 GPUs and 3 can be had")

@@ -15,8 +15,7 @@ from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, status_of
 from ones.control.readmodels.timeline import Timeline
 from ones.control.service import Service
 from ones.control.version import SOFTWARE
-from ones.errors import OnesError
-from ones.wire.codec import short
+from ones.errors import OnesError, short
 
 
 def create_app(service: Service) -> FastAPI:

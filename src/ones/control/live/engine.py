@@ -11,9 +11,10 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from math import inf
+
+from msgspec.structs import replace
 
 from ones.control.live import nodes
 from ones.control.live.asides import used

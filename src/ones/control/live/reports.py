@@ -9,6 +9,9 @@ from ones.core import events as ev
 from ones.core.job import Configuration, EndReason, Generation
 from ones.wire import messages as wire
 
+#: what an epoch brings, each perhaps no finite number: training may diverge
+MEASURES = ("loss", "accuracy", "first_loss", "step_seconds", "gradient_noise")
+
 
 def as_event(
     job: LiveJob, worker: LiveWorker, generation: Generation, report: wire.Report
@@ -46,12 +49,13 @@ def as_event(
                 epoch=report.epoch,
                 samples=report.samples,
                 steps=report.steps,
-                loss=report.loss,
-                accuracy=report.accuracy,
-                first_loss=report.first_loss,
-                step_seconds=report.step_seconds,
-                gradient_noise=report.gradient_noise,
+                loss=_finite(report.loss),
+                accuracy=_finite(report.accuracy),
+                first_loss=_finite(report.first_loss),
+                step_seconds=_finite(report.step_seconds),
+                gradient_noise=_finite(report.gradient_noise),
                 planned_epochs=report.planned_epochs,
+                not_finite=tuple(n for n in MEASURES if isinstance(getattr(report, n), str)),
             )
         case wire.Speed():
             return ev.ThroughputMeasured(
@@ -82,3 +86,7 @@ def as_event(
             return None
         case _:
             assert_never(report)
+
+
+def _finite(measure: float | str | None) -> float | None:
+    return None if isinstance(measure, str) else measure

@@ -88,7 +88,10 @@ def _epoch(event: ev.EpochFinished) -> str:
         for name, value in (("loss", event.loss), ("accuracy", event.accuracy))
         if value is not None
     ]
-    return f"epoch {event.epoch} done" + (f": {', '.join(numbers)}" if numbers else "")
+    numbers += [f"{name.replace('_', ' ')} is not a finite number" for name in event.not_finite]
+    told = f"epoch {event.epoch} done" + (f": {', '.join(numbers)}" if numbers else "")
+    diverged = {"loss", "first_loss"} & set(event.not_finite)
+    return f"{told} (training may have diverged)" if diverged else told
 
 
 def _ended(event: ev.JobEnded) -> str:

@@ -1,0 +1,80 @@
+"""Types with bounds, for everything that is sent or written, and the classes that have them.
+
+A `Value` is part of a message or of a log entry; a `Tagged` value names its class in `type`.
+Bounds are checked when a value is read from JSON, not when it is made in Python. What the
+scheduler itself computes from bounded reports stays within the wider bounds of the log.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from math import isnan
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Frozen. Fields at their default are left out of JSON; unknown fields are refused."""
+
+
+class Tagged(Value, frozen=True, tag=True, tag_field="type"):
+    """A value that may stand beside values of other classes."""
+
+
+MOST_REPORTS = 500  # in one message
+MOST_WORKERS = 2**16  # of one job
+MOST_EPOCHS = 10**9
+MOST_MEASURE = 1e30
+MOST_TEXT = 2000
+
+# in reports and in the log
+
+Number = Annotated[int, Meta(ge=0, le=2**53)]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+Gpus = Annotated[int, Meta(ge=1, le=2**20)]
+Index = Annotated[int, Meta(ge=0, le=10**9)]
+Epochs = Annotated[int, Meta(ge=1, le=MOST_EPOCHS)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
+SomeSeconds = Annotated[float, Meta(gt=0.0, le=1e12)]
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+Time = Finite  # seconds on the engine's clock
+Measure = Annotated[float, Meta(ge=-MOST_MEASURE, le=MOST_MEASURE)]
+
+# in reports only
+
+Batch = Annotated[int, Meta(ge=1, le=2**31)]
+Parts = Annotated[int, Meta(ge=1, le=2**20)]
+StepSeconds = Annotated[float, Meta(ge=1e-9, le=1e6)]
+PauseSeconds = Annotated[float, Meta(ge=0.0, le=1e6)]
+NotFinite = Literal["nan", "inf", "-inf"]
+Text = Annotated[str, Meta(max_length=MOST_TEXT)]
+Name = Annotated[str, Meta(max_length=300)]
+_WORKER = r"\A[^\x00-\x1f]{1,300}/[0-9]{1,9}\Z"
+WorkerName = Annotated[str, Meta(pattern=_WORKER)]
+
+#: what a pattern asks for, in messages
+FORMS: Mapping[str, str] = {_WORKER: "node/index"}
+
+
+# for senders
+
+
+def as_measure(value: float | None) -> float | NotFinite | None:
+    """As it can be sent: what is not finite, or beyond all bounds, as a word.
+
+    >>> as_measure(0.5), as_measure(float("nan")), as_measure(-1e99), as_measure(None)
+    (0.5, 'nan', '-inf', None)
+    """
+    if value is None or abs(value) <= MOST_MEASURE:
+        return None if value is None else float(value)
+    if isnan(value):
+        return "nan"
+    return "inf" if value > 0 else "-inf"
+
+
+def as_text(value: str) -> str:
+    """As it can be sent: valid Unicode, and not too long."""
+    return value[:MOST_TEXT].encode("utf-8", "replace").decode()

@@ -1,0 +1,56 @@
+"""Values to JSON, in one line.
+
+JSON has no number for nan and infinity: they are written as the strings nan, inf and -inf.
+"""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from numbers import Integral, Real
+from typing import Any
+
+import msgspec
+
+from ones.wire.bounds import Value
+
+
+def _number(value: object) -> int | float:
+    """Of numpy, or of another library."""
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"no encoding for a {type(value).__name__}")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_number)
+
+
+def to_json(value: Value) -> str:
+    try:
+        text = _ENCODER.encode(value)
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can escape
+        return _slowly(value)
+    if b"null" in text:  # perhaps a number that is not finite
+        return _slowly(value)
+    return text.decode()
+
+
+def _slowly(value: Value) -> str:
+    return json.dumps(to_plain(value), separators=(",", ":"), allow_nan=False)
+
+
+def to_plain(value: Value) -> Any:  # noqa: ANN401  # any JSON value
+    """As plain values, in which each container is a fresh list or dictionary."""
+    return _in_words(msgspec.to_builtins(value, enc_hook=_number))
+
+
+def _in_words(plain: Any) -> Any:  # noqa: ANN401  # any JSON value
+    if isinstance(plain, float):
+        return plain if isfinite(plain) else str(plain)
+    if isinstance(plain, dict):
+        return {key: _in_words(value) for key, value in plain.items()}
+    if isinstance(plain, list | tuple):
+        return [_in_words(value) for value in plain]
+    return plain
