@@ -7,9 +7,11 @@ loses patience, `hearing` takes what workers say. What they tell the brain goes 
 
 from __future__ import annotations
 
+import queue
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ones.control.clock import Clock
 from ones.control.live.jobs import LiveJob, LiveWorker
@@ -24,6 +26,20 @@ from ones.core.cluster import Gpu, NodeId
 from ones.core.job import JobId
 from ones.core.state import State
 from ones.launchers import Launcher
+
+Stimulus = Callable[[], None]
+
+
+class Inbox(Protocol):
+    """Stimuli from other threads, in the order in which they were put; as `queue.SimpleQueue`."""
+
+    def put(self, stimulus: Stimulus, /) -> None: ...
+
+    def get(self, *, timeout: float | None = None) -> Stimulus:
+        """Raises `queue.Empty` if none came in time."""
+        ...
+
+    def empty(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +56,7 @@ class Surroundings:
     authority: str = ""  # PEM of our certificate, if we have one
     patience: Patience = field(default_factory=Patience)
     group_size: int = 0  # see `grouping`
+    inbox: Inbox = field(default_factory=queue.SimpleQueue[Stimulus])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +66,6 @@ class Outgoing:
     event: ev.Event
     operations: Sequence[Operation] = ()
     done: Done | None = None
-
-
-Stimulus = Callable[[], None]
 
 
 class Floor:
@@ -72,6 +86,7 @@ class Floor:
         self.asides: dict[Gpu, dict[str, str]] = {}  # GPUs that are not used: cause, in words
         self.suspicion = Suspicion()
         self.winding_down = False  # nobody new comes
+        self._inbox = around.inbox
         self.out: deque[Outgoing] = deque()  # what the brain has yet to hear
 
     def say(
