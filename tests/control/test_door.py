@@ -19,6 +19,7 @@ from starlette.types import Message, Scope
 from ones.control.api.bell import bell
 from ones.control.api.errors import LARGEST_REQUEST
 from ones.control.api.worker import PATH, WorkerDoor
+from ones.control.clock import Clock
 from ones.control.live.jobs import LiveJob, LiveWorker
 from ones.control.live.mailbox import Mailbox
 from ones.control.service import Service
@@ -44,7 +45,9 @@ class Desk:
         self.job = job
         self.closing = False
         self.tokens = JobTokens(b"key")
-        self.engine = SimpleNamespace(jobs={job.id: job}, last_word={}, mailbox=Mailbox())
+        self.engine = SimpleNamespace(
+            jobs={job.id: job}, last_word={}, mailbox=Mailbox(), clock=Clock()
+        )
         self.heard: list[Reports] = []
 
     def hear(self, message: Reports, done: Any) -> None:  # noqa: ANN401

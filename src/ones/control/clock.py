@@ -25,6 +25,10 @@ class Clock:
         self._last = max(self._last, self._offset + self._monotonic())
         return self._last
 
+    def monotonic(self) -> float:
+        """Seconds from some moment on, for durations only."""
+        return self._monotonic()
+
     def until(self, at: float) -> float:
         """Seconds from now to then; 0 if it has passed."""
         return max(0.0, at - self.now())

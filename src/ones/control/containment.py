@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW
 from ones.control.live.reconcile import free_missing
-from ones.control.recorder import EntryError, Recorder, jobs_of, recover
+from ones.control.recorder import EntryError, Recorder, jobs_of, recover, tail_of_service
 from ones.control.schema import log as run_log
 from ones.control.store import Store
 from ones.core import events as ev
@@ -72,10 +72,12 @@ class Containment:
         store: Store,
         header: Header,
         make: Callable[[str], Policy],
+        tail: Callable[[int, int], int] = tail_of_service,
         *,
         before: Header | None = None,
     ) -> None:
         self._store, self._header, self._make, self._before = store, header, make, before
+        self._tail = tail
         self._engine: LiveEngine | None = None
         self._failures = 0
         self._decisions = 0  # of the brain at the last failure: more mean that it has recovered
@@ -178,6 +180,7 @@ class Containment:
                     self._store,
                     replace(self._header, policy=policy),
                     self._make(policy),
+                    self._tail,
                     before=self._before,
                     fresh=partial(self._make, policy),
                     skipped={number: mark.policy_only for number, mark in marks.items()},
@@ -201,9 +204,7 @@ def _last_policy(store: Store) -> str | None:
     return entry.policy if isinstance(entry, ev.PolicyReplaced) else None
 
 
-def _mark(
-    number: int, entry: ev.Event | Plan | None, problem: Exception
-) -> ev.EntryQuarantined:
+def _mark(number: int, entry: ev.Event | Plan | None, problem: Exception) -> ev.EntryQuarantined:
     in_policy = isinstance(problem, BrokenPolicyError)
     jobs = () if entry is None or isinstance(entry, Plan) else jobs_of(entry)
     return ev.EntryQuarantined(

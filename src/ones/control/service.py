@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import queue
 import re
 import threading
 import time
@@ -19,13 +20,14 @@ from ones.control.containment import Containment
 from ones.control.live import asides
 from ones.control.live.adoption import adopt
 from ones.control.live.engine import LiveEngine, Surroundings
+from ones.control.live.floor import Inbox
 from ones.control.live.grouping import groups_of
 from ones.control.live.hearing import hear
 from ones.control.live.jobs import NOW, LiveJob, gpu_of
 from ones.control.live.patience import Patience
 from ones.control.pruning import Keeping, Pruning
 from ones.control.readmodels.board import Board
-from ones.control.recorder import begin, change_header
+from ones.control.recorder import begin, change_header, tail_of_service
 from ones.control.schema import submissions
 from ones.control.statedir import StateDir
 from ones.control.store import Done, Store, insert
@@ -61,34 +63,32 @@ class Options:
     patience: Patience = field(default_factory=Patience)
     keeping: Keeping = field(default_factory=Keeping)
     clock: Callable[[float], Clock] = Clock  # from the last logged time on
+    inbox: Callable[[], Inbox] = queue.SimpleQueue
+    tail: Callable[[int, int], int] = tail_of_service  # see `Recorder`
     authority: str = ""  # PEM of our certificate: workers shall trust it
     group_size: int = 0  # neighbouring slots that are close to one another; 0: as devices say
 
 
-class Service:
-    """`start` takes up what was there before; `stop` leaves the workers to themselves."""
+class Controller:
+    """The parts, without a thread or a directory of their own: `load` takes up what was there
+    before, `run` is the loop, and other threads call the rest."""
 
-    def __init__(self, state_dir: StateDir, launcher: Launcher, options: Options) -> None:
-        state_dir.make()
-        state_dir.lock()
-        self.dir = state_dir
-        self.launcher = launcher
+    def __init__(
+        self, store: Store, tokens: JobTokens, launcher: Launcher, options: Options
+    ) -> None:
+        self.store, self.tokens, self.launcher = store, tokens, launcher
         self._options = options
         self.policy = options.policy
         self.closing = False
         self.failure: BaseException | None = None  # of the brain's thread: the end of everything
-        self.on_end: Callable[[], None] = lambda: None  # it shall not go on
-        self.store = Store(options.database or state_dir.database)
         self.accounts = Accounts(self.store)
-        self.tokens = JobTokens.kept_in(state_dir.key)
         self.board = Board(self.store, self._is_elastic)
         self._ids = threading.Lock()
         self._last_id = 0
-        self._thread = threading.Thread(target=self._run, name="ones-brain", daemon=True)
         self._early: list[LauncherEvent] | None = []
 
-    def start(self, url: str) -> None:
-        """`url`: where workers reach us."""
+    def load(self, url: str, checkpoints: str) -> None:
+        """`url`: where workers reach us; `checkpoints`: a path or URL that fsspec understands."""
         options = self._options
         self._make(options.policy)  # refuses what cannot be, before anything is written
         wanted = Header(
@@ -102,7 +102,7 @@ class Service:
             mechanism=options.mechanism,
         )
         header = begin(self.store, wanted)
-        self.containment = Containment(self.store, wanted, self._make, before=header)
+        self.containment = Containment(self.store, wanted, self._make, options.tail, before=header)
         self.brain, self.recorder = self.containment.brain, self.containment.recorder
         if replace(header, changed_at=None) != wanted or self.containment.returned:
             change_header(self.store, replace(wanted, changed_at=self.brain.state.now))
@@ -117,10 +117,11 @@ class Service:
                 clock=self.clock,
                 tokens=self.tokens,
                 url=url,
-                checkpoints=options.checkpoints.rstrip("/") or str(self.dir.checkpoints),
+                checkpoints=checkpoints,
                 authority=options.authority,
                 patience=options.patience,
                 group_size=options.group_size,
+                inbox=options.inbox(),
             ),
             self.board.update,
         )
@@ -134,51 +135,15 @@ class Service:
         self._bring_up_nodes(self.brain.state)
         self.engine.post(lambda: asides.agree(self.engine, self.launcher.slots()))
         self.board.fill(self.brain.state)
-        self._pruning = Pruning(
-            options.keeping, self.dir.runs, self.engine.checkpoints, self._ended, self.clock.now
-        )
-        self._thread.start()
-        self._pruning.start()
 
     def _make(self, policy: str) -> Policy:
         options = self._options
         settings = options.settings if policy == options.policy else {}
         return create(policy, seed=options.seed, **settings)
 
-    def _ended(self) -> dict[str, float]:
-        cards = list(self.board.cards.values())
-        return {card.id: card.ended_at for card in cards if card.ended_at is not None}
-
-    def stop(self, *, kill: bool = False) -> None:
-        if self._thread.is_alive():
-            self._pruning.stop()
-            self.engine.stop()
-            self._thread.join()
-        self.launcher.close(kill=kill)
-        self.store.close()
-        self.dir.unlock()
-
-    def wind_down(self) -> None:
-        """Let all workers save their work and go; `on_end` when the last one has."""
-        self.engine.wind_down()
-        threading.Thread(target=self._await_the_last, name="ones-down", daemon=True).start()
-
-    def _await_the_last(self) -> None:
-        deadline = time.monotonic() + self._options.patience.checkpoint_seconds + WIND_DOWN_SECONDS
-        quiet = 0
-        while quiet < 3 and time.monotonic() < deadline and self.failure is None:
-            time.sleep(0.1)
-            alive = any(process.alive for process in self.launcher.running().values())
-            quiet = 0 if alive else quiet + 1
-        self.on_end()
-
-    def _run(self) -> None:
-        try:
-            drive(self.brain, self.engine, self.recorder, self.containment.contain)
-        except BaseException as failure:
-            self.failure = failure
-            traceback.print_exc()
-            self.on_end()
+    def run(self) -> None:
+        """Until `engine.stop`."""
+        drive(self.brain, self.engine, self.recorder, self.containment.contain)
 
     def _on_launcher(self, event: LauncherEvent) -> None:
         if self._early is not None:
@@ -305,14 +270,6 @@ class Service:
     def hear(self, message: Reports, done: Done) -> None:
         self.engine.post(lambda: hear(self.engine, self.store, message, done))
 
-    def first_admin(self) -> None:
-        """On the very first start: who starts the service rules it."""
-        if self.accounts.all():
-            return
-        name = _NOT_IN_IDS.sub("-", getpass.getuser().lower()).strip("-") or "admin"
-        _, token = self.accounts.add(name, "admin")
-        self.dir.write_token(token)
-
     def problems(self) -> list[str]:
         """Why the service is not well; empty: it is."""
         found = [self.store.problem] if self.store.problem else []
@@ -322,3 +279,70 @@ class Service:
 
     def may_see(self, user: User, owner: str) -> bool:
         return user.is_admin or user.name == owner
+
+
+class Service(Controller):
+    """A controller with its state directory and its threads: `start` takes up what was there
+    before; `stop` leaves the workers to themselves."""
+
+    def __init__(self, state_dir: StateDir, launcher: Launcher, options: Options) -> None:
+        state_dir.make()
+        state_dir.lock()
+        self.dir = state_dir
+        self.on_end: Callable[[], None] = lambda: None  # it shall not go on
+        store = Store(options.database or state_dir.database)
+        super().__init__(store, JobTokens.kept_in(state_dir.key), launcher, options)
+        self._thread = threading.Thread(target=self._run, name="ones-brain", daemon=True)
+
+    def start(self, url: str) -> None:
+        """`url`: where workers reach us."""
+        options = self._options
+        self.load(url, options.checkpoints.rstrip("/") or str(self.dir.checkpoints))
+        self._pruning = Pruning(
+            options.keeping, self.dir.runs, self.engine.checkpoints, self._ended, self.clock.now
+        )
+        self._thread.start()
+        self._pruning.start()
+
+    def _ended(self) -> dict[str, float]:
+        cards = list(self.board.cards.values())
+        return {card.id: card.ended_at for card in cards if card.ended_at is not None}
+
+    def stop(self, *, kill: bool = False) -> None:
+        if self._thread.is_alive():
+            self._pruning.stop()
+            self.engine.stop()
+            self._thread.join()
+        self.launcher.close(kill=kill)
+        self.store.close()
+        self.dir.unlock()
+
+    def wind_down(self) -> None:
+        """Let all workers save their work and go; `on_end` when the last one has."""
+        self.engine.wind_down()
+        threading.Thread(target=self._await_the_last, name="ones-down", daemon=True).start()
+
+    def _await_the_last(self) -> None:
+        deadline = time.monotonic() + self._options.patience.checkpoint_seconds + WIND_DOWN_SECONDS
+        quiet = 0
+        while quiet < 3 and time.monotonic() < deadline and self.failure is None:
+            time.sleep(0.1)
+            alive = any(process.alive for process in self.launcher.running().values())
+            quiet = 0 if alive else quiet + 1
+        self.on_end()
+
+    def _run(self) -> None:
+        try:
+            self.run()
+        except BaseException as failure:
+            self.failure = failure
+            traceback.print_exc()
+            self.on_end()
+
+    def first_admin(self) -> None:
+        """On the very first start: who starts the service rules it."""
+        if self.accounts.all():
+            return
+        name = _NOT_IN_IDS.sub("-", getpass.getuser().lower()).strip("-") or "admin"
+        _, token = self.accounts.add(name, "admin")
+        self.dir.write_token(token)

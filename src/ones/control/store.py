@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -97,11 +97,69 @@ class _Turn:
         return f"{self._name}:{number}"
 
 
+Commit = Callable[[list[_Write]], Iterator[float]]
+
+
+class Writer(Protocol):
+    """Commits writes in the order in which they were put: `commit` takes those that have gathered
+    and yields the seconds to wait before each further attempt."""
+
+    def put(self, write: _Write) -> None: ...
+
+    def wait(self, waiting: Waiting) -> None:
+        """Returns when `waiting` was called; raises the problem that it was called with."""
+
+    def close(self) -> None:
+        """Returns when all that was put is committed."""
+
+
+class WriterThread:
+    """The writer of the service: a thread of its own."""
+
+    def __init__(self, commit: Commit) -> None:
+        self._commit = commit
+        self._queue: queue.SimpleQueue[_Write | _Stop] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="ones-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, write: _Write) -> None:
+        self._queue.put(write)
+
+    def wait(self, waiting: Waiting) -> None:
+        waiting.wait()
+
+    def close(self) -> None:
+        self._queue.put(_Stop())
+        self._thread.join()
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            batch: list[_Write] = []
+            first = self._queue.get()
+            while True:
+                if isinstance(first, _Stop):
+                    stopping = True
+                else:
+                    batch.append(first)
+                if stopping or len(batch) >= MOST_AT_ONCE:
+                    break
+                try:
+                    first = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            if batch:
+                for seconds in self._commit(batch):
+                    time.sleep(seconds)
+
+
 class Store:
     """Reads are free for all threads; writes go through `write`."""
 
-    def __init__(self, url: str) -> None:
-        self._engine = open_engine(url)
+    def __init__(
+        self, database: str | sa.Engine, writer: Callable[[Commit], Writer] = WriterThread
+    ) -> None:
+        self._engine = open_engine(database) if isinstance(database, str) else database
         claim: Claim | None = None
         try:
             claim = self._claim = Claim(self._engine)
@@ -113,12 +171,10 @@ class Store:
                 claim.release()
             self._engine.dispose()
             raise
-        self._queue: queue.SimpleQueue[_Write | _Stop] = queue.SimpleQueue()
         self._lost: LostDatabaseError | None = None
         self.problem = ""  # why writing stands still; empty: it does not
         self.commits = 0
-        self._thread = threading.Thread(target=self._run, name="ones-writer", daemon=True)
-        self._thread.start()
+        self._writer = writer(self._commit)
 
     def _refuse_what_was_moved(self) -> None:
         moved = self.rows(sa.select(meta.c.value).where(meta.c.key == MOVED_TO))
@@ -138,46 +194,27 @@ class Store:
     ) -> None:
         """Soon, with what others write; `done(None)` once it is safe, `done(error)` if it
         cannot be. It is called in the writer's thread."""
-        self._queue.put(_Write(tuple(entries), tuple(operations), done))
+        self._writer.put(_Write(tuple(entries), tuple(operations), done))
 
     def write_now(self, *operations: Operation) -> None:
         """Wait until it is safe; raises what went wrong."""
         waiting = Waiting()
         self.write(operations=operations, done=waiting)
-        waiting.wait()
+        self._writer.wait(waiting)
 
     def flush(self) -> None:
         """Wait until all that was handed over before is safe."""
         self.write_now()
 
     def close(self) -> None:
-        self._queue.put(_Stop())
-        self._thread.join()
+        self._writer.close()
         self._claim.release()
         self._engine.dispose()
 
-    def _run(self) -> None:
-        stopping = False
-        while not stopping:
-            batch: list[_Write] = []
-            first = self._queue.get()
-            while True:
-                if isinstance(first, _Stop):
-                    stopping = True
-                else:
-                    batch.append(first)
-                if stopping or len(batch) >= MOST_AT_ONCE:
-                    break
-                try:
-                    first = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-            if batch:
-                self._commit(batch)
-
-    def _commit(self, batch: list[_Write]) -> None:
+    def _commit(self, batch: list[_Write]) -> Iterator[float]:
+        """Yields the seconds to wait before each further attempt."""
         try:
-            self._patiently(batch)
+            yield from self._patiently(batch)
         except Exception as problem:
             if isinstance(problem, LostDatabaseError):
                 self._lost = problem
@@ -186,11 +223,11 @@ class Store:
                 self._tell(batch, problem)
             else:  # one of them is wrong: the others must not suffer
                 for write in batch:
-                    self._commit([write])
+                    yield from self._commit([write])
             return
         self._tell(batch, None)
 
-    def _patiently(self, batch: list[_Write]) -> None:
+    def _patiently(self, batch: list[_Write]) -> Iterator[float]:
         if self._lost is not None:
             raise self._lost
         while True:
@@ -201,7 +238,7 @@ class Store:
                     raise
                 # disk full, locked, connection lost: the world's doing, which passes
                 self.problem = f"the database does not take writes: {problem.orig}"
-                time.sleep(RETRY_SECONDS)
+                yield RETRY_SECONDS
                 self._claim_again()
             else:
                 self.problem = ""

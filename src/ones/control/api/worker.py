@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+from dataclasses import dataclass
 from functools import partial
 from urllib.parse import parse_qsl
 
@@ -19,7 +19,7 @@ from ones.control.api.access import committed, token_in
 from ones.control.api.bell import bell
 from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, status_of
 from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of
-from ones.control.service import Service
+from ones.control.service import Controller, Service
 from ones.core.job import JobId
 from ones.errors import OnesError
 from ones.wire import CodecError, Orders, Reports, pack, unpack
@@ -39,14 +39,72 @@ class _GoneError(Exception):
     """Who asked does not listen any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A valid message, and the place of the worker that sent it."""
+
+    message: Reports
+    job: LiveJob
+    worker: LiveWorker
+
+
+class Exchange:
+    """The part of an exchange with a worker that waits for nothing: bytes in, bytes out."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._packed: tuple[Switch | None, bytes] = (None, b"")
+
+    def admit(self, body: bytes, token: str) -> Admitted:
+        """Raises 422 for what is no message, 401 for a wrong token, 409 without a place."""
+        try:
+            message = unpack(body)
+        except CodecError as problem:
+            raise HTTPException(422, str(problem)) from problem
+        if not isinstance(message, Reports):
+            raise HTTPException(422, "type: Reports are expected here")
+        if not self._controller.tokens.fits(message.job, token):
+            raise HTTPException(401, f"the token is not that of job {message.job}")
+        place = _place(self._controller, message)
+        if place is None:
+            raise HTTPException(409, NO_PLACE)
+        admitted = Admitted(message, *place)
+        self.heard_from(admitted.worker)
+        return admitted
+
+    def heard_from(self, worker: LiveWorker) -> None:
+        engine = self._controller.engine
+        engine.last_word[worker.launch] = engine.clock.monotonic()
+
+    def unseen(self, admitted: Admitted) -> Order | None:
+        mailbox = self._controller.engine.mailbox
+        return mailbox.unseen(admitted.worker.launch, admitted.message.seen)
+
+    def answer(self, admitted: Admitted, order: Order | None) -> bytes:
+        """Once the reports of the message are safe."""
+        message, worker = admitted.message, admitted.worker
+        last = message.first + len(message.reports) - 1 if message.reports else worker.safe
+        return self._orders(last, order, admitted.job.store)
+
+    def _orders(self, acknowledged: int, order: Order | None, store: str) -> bytes:
+        if not isinstance(order, Switch):
+            return pack(Orders(acknowledged=acknowledged, order=order, store=store))
+        # all members of a job get the same one, one after the other, and it names them all
+        if order is not self._packed[0]:
+            plain = pack(Orders(acknowledged=0, order=order))
+            self._packed = order, plain.removeprefix(_HEAD + b"0")
+        where = f',"store":{json.dumps(store)}' if store else ""
+        return b"%s%d%s%s" % (_HEAD, acknowledged, where.encode(), self._packed[1])
+
+
 class WorkerDoor:
     """`Reports` in, `Orders` out; see `ones.wire.messages`."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
+        self._exchange = Exchange(service)
         self._waiting: set[asyncio.Future[None]] = set()
         self._looks = False
-        self._packed: tuple[Switch | None, bytes] = (None, b"")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != PATH:
@@ -70,28 +128,16 @@ class WorkerDoor:
         if scope["method"] != "POST":
             raise HTTPException(405, "Method Not Allowed", {"allow": "POST"})
         wait = _wait(scope["query_string"])
-        try:
-            message = unpack(await _body(receive))
-        except CodecError as problem:
-            raise HTTPException(422, str(problem)) from problem
-        if not isinstance(message, Reports):
-            raise HTTPException(422, "type: Reports are expected here")
-        service = self._service
-        if not service.tokens.fits(message.job, _token(scope)):
-            raise HTTPException(401, f"the token is not that of job {message.job}")
-        place = _place(service, message)
-        if place is None:
-            raise HTTPException(409, NO_PLACE)
-        job, worker = place
-        service.engine.last_word[worker.launch] = time.monotonic()
+        exchange, service = self._exchange, self._service
+        admitted = exchange.admit(await _body(receive), _token(scope))
+        message, worker = admitted.message, admitted.worker
         if message.reports:
             await committed(lambda done: service.hear(message, done), service)
-        order = service.engine.mailbox.unseen(worker.launch, message.seen)
+        order = exchange.unseen(admitted)
         if order is None and not message.reports and wait > 0:
             order = await self._order(worker, message.seen, wait)
-            service.engine.last_word[worker.launch] = time.monotonic()
-        last = message.first + len(message.reports) - 1 if message.reports else worker.safe
-        return self._orders(last, order, job.store)
+            exchange.heard_from(worker)
+        return exchange.answer(admitted, order)
 
     async def _order(self, worker: LiveWorker, seen: int, wait: float) -> Order | None:
         """The next one, if it comes in time and before the service ends."""
@@ -125,23 +171,13 @@ class WorkerDoor:
         elif self._waiting:
             self._look_for_the_end(loop)
 
-    def _orders(self, acknowledged: int, order: Order | None, store: str) -> bytes:
-        if not isinstance(order, Switch):
-            return pack(Orders(acknowledged=acknowledged, order=order, store=store))
-        # all members of a job get the same one, one after the other, and it names them all
-        if order is not self._packed[0]:
-            plain = pack(Orders(acknowledged=0, order=order))
-            self._packed = order, plain.removeprefix(_HEAD + b"0")
-        where = f',"store":{json.dumps(store)}' if store else ""
-        return b"%s%d%s%s" % (_HEAD, acknowledged, where.encode(), self._packed[1])
-
 
 def _settle(arrived: asyncio.Future[None]) -> None:
     if not arrived.done():
         arrived.set_result(None)
 
 
-def _place(service: Service, message: Reports) -> tuple[LiveJob, LiveWorker] | None:
+def _place(service: Controller, message: Reports) -> tuple[LiveJob, LiveWorker] | None:
     """Reads what the brain's thread writes: single values, each of them whole."""
     job = service.engine.jobs.get(JobId(message.job))
     try:

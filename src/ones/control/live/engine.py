@@ -8,7 +8,6 @@ event goes out with what must be written beside it and who waits for that to be 
 from __future__ import annotations
 
 import queue
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -60,7 +59,6 @@ class LiveEngine(Floor):
     ) -> None:
         super().__init__(brain, around)
         self._changed = changed
-        self._inbox: queue.SimpleQueue[Stimulus] = queue.SimpleQueue()
         self._stopping = False
         self._shown = self.state.cluster
         self._shown_at = 0.0
@@ -129,7 +127,7 @@ class LiveEngine(Floor):
     # the two sides of an engine
 
     def next_event(self, until: float) -> ev.Event | None:
-        if time.monotonic() - self._shown_at > SHOW_SECONDS:
+        if self.clock.monotonic() - self._shown_at > SHOW_SECONDS:
             self.show_changes()
         while not self.out:
             if self._inbox.empty():
@@ -152,7 +150,7 @@ class LiveEngine(Floor):
             stimulus()
         outgoing = self.out.popleft()
         self.recorder.with_next(outgoing.operations, outgoing.done)
-        self._began = time.perf_counter()
+        self._began = self.clock.monotonic()
         # never before the last event, whatever the clock says: the state would refuse it
         return _stamped(outgoing.event, max(self.clock.now(), self.state.now))
 
@@ -161,12 +159,12 @@ class LiveEngine(Floor):
         self.store.flush()
         for action in plan.actions:
             self._guarded(partial(begin, self, action, plan.number), action.job)
-        self.decision_seconds.append(time.perf_counter() - self._began)
+        self.decision_seconds.append(self.clock.monotonic() - self._began)
 
     def show_changes(self) -> None:
         """In the brain's thread. As soon as there is nothing else to do; under load all that
         happened in a while at once."""
-        self._shown_at = time.monotonic()
+        self._shown_at = self.clock.monotonic()
         touched, self.recorder.touched = self.recorder.touched, set()
         if touched or self.state.cluster is not self._shown:
             self._shown = self.state.cluster

@@ -8,9 +8,11 @@ loses patience, `hearing` takes what workers say. What they tell the brain goes 
 from __future__ import annotations
 
 import logging
+import queue
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ones.control.clock import Clock
 from ones.control.live.jobs import NOW, LiveJob, LiveWorker, job_of
@@ -27,6 +29,21 @@ from ones.core.job import JobId
 from ones.core.state import State
 from ones.errors import described
 from ones.launchers import Launcher
+
+Stimulus = Callable[[], None]
+
+
+class Inbox(Protocol):
+    """Stimuli from other threads, in the order in which they were put; as `queue.SimpleQueue`."""
+
+    def put(self, stimulus: Stimulus, /) -> None: ...
+
+    def get(self, *, timeout: float | None = None) -> Stimulus:
+        """Raises `queue.Empty` if none came in time."""
+        ...
+
+    def empty(self) -> bool: ...
+
 
 log = logging.getLogger("ones.control")
 
@@ -45,6 +62,7 @@ class Surroundings:
     authority: str = ""  # PEM of our certificate, if we have one
     patience: Patience = field(default_factory=Patience)
     group_size: int = 0  # see `grouping`
+    inbox: Inbox = field(default_factory=queue.SimpleQueue[Stimulus])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +72,6 @@ class Outgoing:
     event: ev.Event
     operations: Sequence[Operation] = ()
     done: Done | None = None
-
-
-Stimulus = Callable[[], None]
 
 
 class Floor:
@@ -78,6 +93,7 @@ class Floor:
         self.suspicion = Suspicion()
         self.winding_down = False  # nobody new comes
         self.contained = 0  # exceptions that ended nothing but their job
+        self._inbox = around.inbox
         self.out: deque[Outgoing] = deque()  # what the brain has yet to hear
 
     @property

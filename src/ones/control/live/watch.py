@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from math import inf
 
 from ones.control.live.departures import count_as_ready, lost, say_done
@@ -72,7 +71,7 @@ def _look_for_silence(floor: Floor, job: LiveJob) -> None:
         heard_at = floor.last_word.get(worker.launch)
         if not worker.joined or heard_at is None or worker.leaving:
             continue
-        if time.monotonic() - heard_at > floor.patience.silence_seconds:
+        if floor.clock.monotonic() - heard_at > floor.patience.silence_seconds:
             floor.last_word.pop(worker.launch)
             floor.condemn(worker, f"silent for {floor.patience.silence_seconds:g} s")
 
