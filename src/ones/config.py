@@ -116,6 +116,13 @@ class ServiceSettings:
     silence_seconds: float = field(
         default=120.0, metadata={"help": "a worker that says nothing for so long is killed"}
     )
+    stuck_seconds: float = field(
+        default=30.0,
+        metadata={"help": "a thread that is busy with one step for longer makes /health 503"},
+    )
+    min_free_mb: float = field(
+        default=200.0, metadata={"help": "with less free disk than this /health is 503"}
+    )
     keep_output_days: float = field(
         default=30.0,
         metadata={"help": "output of a job is removed so long after its end; 0: never"},

@@ -288,7 +288,7 @@ def test_after_repeated_failures_fifo_takes_over_until_a_restart(world: World) -
         world.time = max(world.time, min(world.brain.wake_at, world.time + 100.0))
         world.say()
     assert world.containment.policy == FALLBACK
-    assert "policy touchy failed, fifo decides instead" in world.containment.failing
+    assert "policy touchy failed and fifo decides instead" in world.containment.failing
     assert world.brain.state.schedule.get(B) is not None, "fifo has started it"
     (replaced,) = world.logged(ev.PolicyReplaced)
     assert replaced.policy == FALLBACK

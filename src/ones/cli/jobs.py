@@ -29,10 +29,13 @@ def ps(
 
     Example: ones ps --all
     """
-    jobs = connect(state).get("/api/jobs", all="true" if all else None)
+    client = connect(state)
+    jobs = client.get("/api/jobs", all="true" if all else None)
     if json:
         print_json(jobs)
         return
+    for warning in client.get("/api/cluster").get("warnings", ()):
+        say(f"warning: {warning}")
     if not jobs:
         rest = "" if all else "; those that have ended: ones ps --all"
         say(f"no jobs{rest}; queue one: ones submit -- python train.py")

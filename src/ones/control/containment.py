@@ -82,7 +82,8 @@ class Containment:
         self._failures = 0
         self._decisions = 0  # of the brain at the last failure: more mean that it has recovered
         self.policy = header.policy  # that decides now
-        self.failing = ""  # why the policy does not decide as it should; empty: it does
+        self.failing = ""  # that the policy does not decide as it should; empty: it does
+        self._why = ""
         #: the log ends under another policy, which took over after failures
         self.returned = _last_policy(store) not in (None, self.policy)
         found = self._recover()
@@ -96,7 +97,7 @@ class Containment:
         """To be called before the loop starts: what recovery found is told first."""
         self._engine = engine
         if self.policy != self._header.policy:
-            self._say_replaced(self.failing)
+            self._say_replaced(self._why)
         elif self.returned:
             self._say_replaced("the service was restarted")
         for mark in reversed(self._marks):
@@ -125,7 +126,7 @@ class Containment:
             log.exception("the plan that is due raised")
             self._use(FALLBACK, described(again))
             self._rebuild()
-            self._say_replaced(self.failing)
+            self._say_replaced(self._why)
             return self.brain.resume()
 
     def tolerate(self, problem: Exception) -> float:
@@ -139,7 +140,7 @@ class Containment:
         log.error("policy %s failed (%d in a row): %s", self.policy, self._failures, reason)
         if self._failures >= MOST_FAILURES and self.policy != FALLBACK:
             self._use(FALLBACK, f"{self._failures} failures in a row: {reason}")
-            self._say_replaced(self.failing)
+            self._say_replaced(self._why)
         failed = ev.PolicyFailed(
             at=NOW,
             policy=self.policy,
@@ -152,7 +153,8 @@ class Containment:
         return retry_at
 
     def _use(self, policy: str, why: str) -> None:
-        self.failing = f"policy {self.policy} failed, {policy} decides instead: {why}"
+        self.failing = f"policy {self.policy} failed and {policy} decides instead until a restart"
+        self._why = why
         self.policy = self.recorder.policy = policy
 
     def _say_replaced(self, why: str) -> None:
@@ -164,7 +166,7 @@ class Containment:
         self.brain.take_over(found.brain)
         if found.policy != self.policy:
             self._use(found.policy, "it could not take in the run log")
-            self._say_replaced(self.failing)
+            self._say_replaced(self._why)
         assert self._engine is not None
         for mark in reversed(found.marks):
             self._engine.say_first(mark)

@@ -54,6 +54,7 @@ class Recorder:
         self.policy = policy  # its name; a snapshot says whose knowledge it holds
         self.number = number  # of the last entry
         self.last_event: Event | None = None  # that was written
+        self.quarantined = len(quarantined(store))  # entries that the log says to skip
         self._tail = number - snapshot_number
         self._ended = ended_written
         self._operations: Sequence[Operation] = ()
@@ -84,6 +85,7 @@ class Recorder:
         self._store.write([line], self._operations, self._done)
         if not isinstance(entry, Plan):
             self.last_event = entry
+            self.quarantined += isinstance(entry, EntryQuarantined)
         self._operations, self._done = (), None
 
     def _take_snapshot(self) -> None:

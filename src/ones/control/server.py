@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ones.config import ServiceSettings, Settings
+from ones.control.health import HealthLimits
 from ones.control.launching import launcher_of
 from ones.control.live.patience import Patience
 from ones.control.pruning import Keeping
@@ -78,6 +79,9 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
             ),
             authority=_authority(of_service),
             group_size=of_service.group_size,
+            health=HealthLimits(
+                stuck_seconds=of_service.stuck_seconds, min_free_mb=of_service.min_free_mb
+            ),
             keeping=Keeping(
                 output_days=of_service.keep_output_days,
                 checkpoint_days=of_service.keep_checkpoints_days,
@@ -100,6 +104,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
         ssl_keyfile=of_service.tls_key or None,
     )
     server = uvicorn.Server(config)
+    _beat(server, service)
 
     def end() -> None:
         service.closing = True
@@ -148,6 +153,18 @@ def _authority(settings: ServiceSettings) -> str:
         return Path(settings.tls_certificate).read_text(encoding="ascii")
     except (OSError, ValueError) as problem:  # ssl.SSLError is an OSError
         raise InvalidSettingError(f"tls_certificate: {pair}: {problem}") from problem
+
+
+def _beat(server: Any, service: Service) -> None:  # noqa: ANN401
+    """The server's loop ticks ten times a second; each tick is a heartbeat."""
+    tick = server.on_tick
+
+    async def beaten(counter: int) -> bool:
+        service.server_heartbeat.working()
+        stop: bool = await tick(counter)
+        return stop
+
+    server.on_tick = beaten
 
 
 def _notice_the_end(server: Any, service: Service) -> None:  # noqa: ANN401

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from msgspec.structs import replace
 from ones.control.accounts import Accounts, User
 from ones.control.clock import Clock
 from ones.control.containment import Containment
+from ones.control.health import Health, HealthLimits
+from ones.control.heartbeat import Heartbeat
 from ones.control.live import asides
 from ones.control.live.adoption import adopt
 from ones.control.live.engine import LiveEngine, Surroundings
@@ -27,6 +30,7 @@ from ones.control.live.jobs import NOW, LiveJob, gpu_of
 from ones.control.live.patience import Patience
 from ones.control.pruning import Keeping, Pruning
 from ones.control.readmodels.board import Board
+from ones.control.readmodels.quarantine import Quarantine
 from ones.control.recorder import begin, change_header, tail_of_service
 from ones.control.schema import submissions
 from ones.control.statedir import StateDir
@@ -62,6 +66,7 @@ class Options:
     mechanism: str = "elastic"  # or `restart`: other GPUs mean a stop and a start
     patience: Patience = field(default_factory=Patience)
     keeping: Keeping = field(default_factory=Keeping)
+    health: HealthLimits = field(default_factory=HealthLimits)
     clock: Callable[[float], Clock] = Clock  # from the last logged time on
     inbox: Callable[[], Inbox] = queue.SimpleQueue
     tail: Callable[[int, int], int] = tail_of_service  # see `Recorder`
@@ -78,7 +83,6 @@ class Controller:
     ) -> None:
         self.store, self.tokens, self.launcher = store, tokens, launcher
         self._options = options
-        self.policy = options.policy
         self.closing = False
         self.failure: BaseException | None = None  # of the brain's thread: the end of everything
         self.accounts = Accounts(self.store)
@@ -86,6 +90,7 @@ class Controller:
         self._ids = threading.Lock()
         self._last_id = 0
         self._early: list[LauncherEvent] | None = []
+        self.refused: Counter[int] = Counter()  # requests of workers, by HTTP status
 
     def load(self, url: str, checkpoints: str) -> None:
         """`url`: where workers reach us; `checkpoints`: a path or URL that fsspec understands."""
@@ -106,6 +111,7 @@ class Controller:
         self.brain, self.recorder = self.containment.brain, self.containment.recorder
         if replace(header, changed_at=None) != wanted or self.containment.returned:
             change_header(self.store, replace(wanted, changed_at=self.brain.state.now))
+        self.quarantine = Quarantine(self.store)
         self.clock = options.clock(self.brain.state.now)
         self.launcher.open(self._on_launcher)
         self.engine = LiveEngine(
@@ -189,6 +195,11 @@ class Controller:
         submission = self.board.submission(job)
         return submission is None or submission.elastic is not False
 
+    @property
+    def policy(self) -> str:
+        """The policy that decides now."""
+        return self.containment.policy
+
     # what the interface asks for; from any thread
 
     def submit(self, job: Job, submission: Submission, done: Done) -> None:
@@ -271,10 +282,20 @@ class Controller:
         self.engine.post(lambda: hear(self.engine, self.store, message, done))
 
     def problems(self) -> list[str]:
-        """Why the service is not well; empty: it is."""
-        found = [self.store.problem] if self.store.problem else []
+        """Why the service does not do its work; empty: it does."""
+        found = [problem for problem in (self.store.problem, self.store.refused) if problem]
         if self.failure is not None:
             found.append(f"the scheduler has stopped: {self.failure}")
+        return found
+
+    def warnings(self) -> list[str]:
+        """What is not as it was told to be, though the service works."""
+        found = [self.containment.failing] if self.containment.failing else []
+        if marks := self.recorder.quarantined:
+            one = marks == 1
+            found.append(
+                f"{marks} {'entry is' if one else 'entries are'} quarantined; see: ones doctor"
+            )
         return found
 
     def may_see(self, user: User, owner: str) -> bool:
@@ -293,6 +314,10 @@ class Service(Controller):
         store = Store(options.database or state_dir.database)
         super().__init__(store, JobTokens.kept_in(state_dir.key), launcher, options)
         self._thread = threading.Thread(target=self._run, name="ones-brain", daemon=True)
+        self.server_heartbeat = Heartbeat("server")
+        self._health = Health(
+            options.health, self._heartbeats, store.unwritten_seconds, state_dir.path
+        )
 
     def start(self, url: str) -> None:
         """`url`: where workers reach us."""
@@ -303,6 +328,14 @@ class Service(Controller):
         )
         self._thread.start()
         self._pruning.start()
+
+    def problems(self) -> list[str]:
+        return [*super().problems(), *self._health.problems()]
+
+    def _heartbeats(self) -> list[Heartbeat]:
+        beats = [self.engine.heartbeat, self.store.heartbeat, self.server_heartbeat]
+        launcher = getattr(self.launcher, "heartbeat", None)
+        return [*beats, launcher] if isinstance(launcher, Heartbeat) else beats
 
     def _ended(self) -> dict[str, float]:
         cards = list(self.board.cards.values())

@@ -8,6 +8,7 @@ the queue grows, `problem` says why, and work goes on when it goes on.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -23,8 +24,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ones.control.database import Claim, does_not_answer, open_engine, upgrade
+from ones.control.heartbeat import Heartbeat
 from ones.control.schema import log, mentions, meta
-from ones.errors import BugError, UserError, WorldError
+from ones.errors import UserError, WorldError
+
+logger = logging.getLogger("ones.control")
 
 Operation = Callable[[sa.Connection], None]
 Done = Callable[[Exception | None], None]
@@ -54,6 +58,7 @@ class _Write:
     entries: tuple[Entry, ...]
     operations: tuple[Operation, ...]
     done: Done | None
+    at: float = field(default_factory=time.monotonic)  # when it was put
 
 
 @dataclass(slots=True)
@@ -149,8 +154,11 @@ class WriterThread:
                 except queue.Empty:
                     break
             if batch:
-                for seconds in self._commit(batch):
-                    time.sleep(seconds)
+                try:
+                    for seconds in self._commit(batch):
+                        time.sleep(seconds)
+                except Exception:  # the thread must live: everything waits for it
+                    logger.exception("a write failed")
 
 
 class Store:
@@ -173,7 +181,10 @@ class Store:
             raise
         self._lost: LostDatabaseError | None = None
         self.problem = ""  # why writing stands still; empty: it does not
+        self.refused = ""  # why an entry of the run log could not be written at all
         self.commits = 0
+        self.heartbeat = Heartbeat("writer")
+        self._oldest: float | None = None  # when the oldest write that is under way was put
         self._writer = writer(self._commit)
 
     def _refuse_what_was_moved(self) -> None:
@@ -211,8 +222,21 @@ class Store:
         self._claim.release()
         self._engine.dispose()
 
+    def unwritten_seconds(self) -> float:
+        """How long the oldest write has waited."""
+        oldest = self._oldest
+        return 0.0 if oldest is None else time.monotonic() - oldest
+
     def _commit(self, batch: list[_Write]) -> Iterator[float]:
         """Yields the seconds to wait before each further attempt."""
+        self._oldest = batch[0].at
+        try:
+            yield from self._commit_all(batch)
+        finally:
+            self._oldest = None
+            self.heartbeat.waiting()
+
+    def _commit_all(self, batch: list[_Write]) -> Iterator[float]:
         try:
             yield from self._patiently(batch)
         except Exception as problem:
@@ -223,7 +247,7 @@ class Store:
                 self._tell(batch, problem)
             else:  # one of them is wrong: the others must not suffer
                 for write in batch:
-                    yield from self._commit([write])
+                    yield from self._commit_all([write])
             return
         self._tell(batch, None)
 
@@ -231,6 +255,7 @@ class Store:
         if self._lost is not None:
             raise self._lost
         while True:
+            self.heartbeat.working()
             try:
                 self._transact(batch)
             except sa.exc.DBAPIError as problem:
@@ -281,10 +306,16 @@ class Store:
 
     def _tell(self, batch: list[_Write], problem: Exception | None) -> None:
         for write in batch:
-            if write.done is not None:
+            if problem is not None and write.entries and problem is not self._lost:
+                numbers = ", ".join(str(entry.number) for entry in write.entries)
+                self.refused = f"the run log does not take entry {numbers}: {problem}"
+                logger.error(self.refused)
+            if write.done is None:
+                continue
+            try:
                 write.done(problem)
-            elif problem is not None and write.entries and problem is not self._lost:
-                raise BugError(f"the run log was refused: {problem}") from problem
+            except Exception:  # of one reader; the others must still be told
+                logger.exception("an acknowledgement failed")
 
     # reading
 

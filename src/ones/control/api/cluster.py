@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -25,6 +26,7 @@ from ones.control.api.models import (
     NewUser,
     NodeShown,
     Place,
+    QuarantinedShown,
     SlotShown,
     UserShown,
 )
@@ -79,6 +81,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
         unfit=dict(launcher.unfit) if isinstance(launcher := service.launcher, Judging) else {},
         waiting=sum(card.state == "waiting" for card in live),
         running=sum(bool(card.workers) for card in live),
+        warnings=service.warnings(),
     )
 
 
@@ -234,7 +237,23 @@ def health(service: TheService, response: Response) -> Health:
     problems = service.problems()
     if problems:
         response.status_code = 503
-    return Health(ok=not problems, version=SOFTWARE, problems=problems)
+    return Health(ok=not problems, version=SOFTWARE, problems=problems, warnings=service.warnings())
+
+
+@router.get("/api/quarantine")
+def quarantine(service: TheService, user: TheUser) -> list[QuarantinedShown]:
+    """Entries of the run log that made the scheduler raise, the oldest first. An admin sees all,
+    a user those of their own jobs."""
+
+    def may_see(job: str | None) -> bool:
+        card = service.board.cards.get(job) if job is not None else None
+        return user.is_admin or (card is not None and card.owner == user.name)
+
+    return [
+        QuarantinedShown.model_validate(asdict(entry))
+        for entry in service.quarantine.entries()
+        if may_see(entry.job)
+    ]
 
 
 @router.get("/metrics", response_class=Response)

@@ -45,6 +45,19 @@ class _Collector:
         for cause, count in sorted(board.dropped.items()):
             dropped.add_metric([cause], count)
         yield dropped
+        refused = CounterMetricFamily(
+            "ones_reports_refused", "Requests of workers that were refused.", labels=["status"]
+        )
+        for status, count in sorted(service.refused.items()):
+            refused.add_metric([str(status)], count)
+        yield refused
+        quarantined = service.recorder.quarantined
+        yield CounterMetricFamily(
+            "ones_quarantined", "Entries of the run log that are skipped.", quarantined
+        )
+        yield CounterMetricFamily(
+            "ones_contained", "Exceptions that ended one job only.", service.engine.contained
+        )
         recent = sorted(service.engine.decision_seconds)
         if recent:
             yield GaugeMetricFamily(

@@ -210,6 +210,9 @@ class ClusterShown(BaseModel):
     unfit: dict[str, str] = Field(description="nodes that cannot be used, and why")
     waiting: int
     running: int
+    warnings: list[str] = Field(
+        default_factory=list, description="the service works, but not as it was told to"
+    )
 
 
 class Decision(BaseModel):
@@ -250,7 +253,22 @@ class TimelineShown(BaseModel):
 class Health(BaseModel):
     ok: bool
     version: str
-    problems: list[str]
+    problems: list[str] = Field(description="why the service does not do its work")
+    warnings: list[str] = Field(
+        default_factory=list, description="it works, but not as it was told to"
+    )
+
+
+class QuarantinedShown(BaseModel):
+    """An entry of the run log that made the scheduler raise, and is skipped since then."""
+
+    number: int = Field(description="of the mark in the run log")
+    at: float
+    entry: int = Field(description="its number in the run log; 0: refused before it was logged")
+    kind: str
+    job: str | None
+    reason: str
+    policy_only: bool = Field(description="the state keeps it; only the policy does not see it")
 
 
 class Link(BaseModel):

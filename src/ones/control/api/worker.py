@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import parse_qsl
@@ -21,7 +22,7 @@ from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, status_of
 from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of
 from ones.control.service import Controller, Service
 from ones.core.job import JobId
-from ones.errors import OnesError
+from ones.errors import OnesError, described
 from ones.wire import CodecError, Orders, Reports, pack, unpack
 from ones.wire.messages import Order, Switch
 
@@ -30,6 +31,8 @@ NO_PLACE = "this worker has no place in its job any more"
 LONGEST_WAIT = 60.0
 #: how often it is looked whether the service is to end, while workers wait
 LOOK_SECONDS = 0.5
+
+logger = logging.getLogger("ones.control")
 
 _JSON = (b"content-type", b"application/json")
 _HEAD = b'{"type":"Orders","acknowledged":'
@@ -120,6 +123,11 @@ class WorkerDoor:
             headers = [(k.encode(), v.encode()) for k, v in (problem.headers or {}).items()]
         except OnesError as problem:
             status, body = status_of(problem), _error(str(problem))
+        except Exception as problem:  # one request's: the others, and the service, go on
+            logger.exception("a worker's request raised")
+            status, body = 500, _error(f"the request could not be handled: {described(problem)}")
+        if status >= 400:
+            self._service.refused[status] += 1
         headers += [_JSON, (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})

@@ -15,6 +15,7 @@ from math import inf
 
 from msgspec.structs import replace
 
+from ones.control.heartbeat import Heartbeat
 from ones.control.live import nodes
 from ones.control.live.asides import used
 from ones.control.live.departures import exited, started
@@ -59,6 +60,7 @@ class LiveEngine(Floor):
     ) -> None:
         super().__init__(brain, around)
         self._changed = changed
+        self.heartbeat = Heartbeat("scheduler", self.clock.monotonic)
         self._stopping = False
         self._shown = self.state.cluster
         self._shown_at = 0.0
@@ -143,11 +145,15 @@ class LiveEngine(Floor):
                 return ev.Woke(max(now, self.state.now))
             busy = any(job.workers or job.quiet for job in self.jobs.values())
             rest = min(until, self._next_tick if busy else inf) - now
+            self.heartbeat.waiting()
             try:
                 stimulus = self._inbox.get(timeout=min(rest, 3600.0))
             except queue.Empty:
                 continue
+            finally:
+                self.heartbeat.working()
             stimulus()
+        self.heartbeat.working()
         outgoing = self.out.popleft()
         self.recorder.with_next(outgoing.operations, outgoing.done)
         self._began = self.clock.monotonic()

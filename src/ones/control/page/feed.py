@@ -67,7 +67,7 @@ class Feed:
     def first(self) -> Iterator[News]:
         now = self._service.clock.now()
         self._ticked = now
-        self._problems = self._service.problems()
+        self._problems = self._troubles()
         user = self._user
         yield "hello", {"now": now, "user": user.name, "admin": user.is_admin}
         yield "problems", self._problems
@@ -84,7 +84,7 @@ class Feed:
         ]
         if cards:
             yield "jobs", {"now": now, "all": False, "cards": list(map(self._plain, cards))}
-        problems = self._service.problems()
+        problems = self._troubles()
         if problems != self._problems:
             self._problems = problems
             yield "problems", problems
@@ -121,6 +121,9 @@ class Feed:
             if processes != self._launches:
                 self._launches = processes
                 yield "launches", processes
+
+    def _troubles(self) -> list[str]:
+        return [*self._service.problems(), *self._service.warnings()]
 
     def _may_see(self, card: JobCard) -> bool:
         return self._service.may_see(self._user, card.owner)

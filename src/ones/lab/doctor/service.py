@@ -17,6 +17,7 @@ from ones.lab.doctor.findings import GB, NOTE, OK, PROBLEM, WARNING, Finding, Fi
 LOW_DISK, NO_DISK = 5 * GB, 1 * GB
 LARGEST_CHECKED = 200 << 20  # bytes of a database that is read through
 CLOCK_SECONDS = 5.0
+SHOWN_MARKS = 10
 NETWORK_FILES = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "lustre", "ceph")
 
 
@@ -131,6 +132,8 @@ def service(settings: ServiceSettings) -> Findings:
         took = answer.elapsed.total_seconds()
         text = f"{address.url} (pid {address.pid}) answers in {1000 * took:.0f} ms"
         yield Finding("service", OK, text)
+    for warning in health.get("warnings", ()):
+        yield Finding("service", WARNING, warning, f"see {directory.log}")
     if health["version"] != __version__:
         what = f"the service is ones {health['version']}, this command is {__version__}"
         yield Finding("versions", WARNING, what, "ones down, then ones up: jobs go on")
@@ -150,6 +153,7 @@ def _token(url: str, token: str | None, where: str) -> Findings:
         advice = "ask an admin for another"
         yield Finding("token", PROBLEM, "the service does not know it", advice)
         return
+    yield from _quarantine(url, headers)
     off = answer.json()["now"] - time.time()
     if abs(off) > CLOCK_SECONDS:
         what = f"the service's is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}"
@@ -157,6 +161,20 @@ def _token(url: str, token: str | None, where: str) -> Findings:
         yield Finding("clock", WARNING, what, advice)
     else:
         yield Finding("clock", OK, f"the service's differs by {abs(off):.1f} s")
+
+
+def _quarantine(url: str, headers: dict[str, str]) -> Findings:
+    """Reports and events that made the scheduler raise: the newest ones."""
+    import httpx
+
+    answer = httpx.get(f"{url}/api/quarantine", headers=headers, timeout=10, verify=False)
+    found = answer.json() if answer.status_code == 200 else []
+    for mark in found[-SHOWN_MARKS:]:
+        what = f"{mark['kind']} of job {mark['job'] or '-'}: {mark['reason']}"
+        advice = f"entry {mark['entry']} of the run log is skipped; the job has failed"
+        yield Finding("quarantine", WARNING, what, advice)
+    if len(found) > SHOWN_MARKS:
+        yield Finding("quarantine", NOTE, f"and {len(found) - SHOWN_MARKS} earlier ones")
 
 
 def _port(settings: ServiceSettings) -> Findings:
