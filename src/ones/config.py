@@ -130,6 +130,10 @@ class ServiceSettings:
     keep_checkpoints_days: float = field(
         default=7.0, metadata={"help": "and its checkpoints; 0: never"}
     )
+    keep_events_days: float = field(
+        default=0.0,
+        metadata={"help": "older events go from the database into compressed files; 0: they stay"},
+    )
 
     def rooted(self) -> ServiceSettings:
         """Paths from here on: the service lives in a directory of its own."""

@@ -48,6 +48,8 @@ def replay(
         raise InvalidFileError(log, str(problem), line=1) from problem
     with results_only():
         result = play(recorded, fresh, make=lambda name: create(name, seed=header.seed))
+    if header.first > 1:
+        say(f"{log}: begins with entry {header.first:,}; older entries were archived")
     if recorded.cut_off:
         say(f"{log}: the last line is cut off; read up to it")
     elif result.open_end:
@@ -59,6 +61,7 @@ def replay(
                 "log": str(log),
                 "policy": header.policy,
                 "seed": header.seed,
+                "first_entry": header.first,
                 "events": result.events,
                 "plans": result.plans,
                 "cut_off": recorded.cut_off or result.open_end,

@@ -6,6 +6,7 @@ record, and small beside outputs and checkpoints.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,6 +15,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import fsspec
+
+logger = logging.getLogger("ones.control")
 
 DAY = 86_400.0
 HOUR = 3600.0
@@ -25,6 +28,7 @@ class Keeping:
 
     output_days: float = 30.0
     checkpoint_days: float = 7.0
+    event_days: float = 0.0  # of the run log, after the event itself; then it is archived
 
 
 def due(ended: Mapping[str, float], now: float, days: float) -> set[str]:
@@ -49,8 +53,10 @@ class Pruning:
         checkpoints: str,
         ended: Callable[[], Mapping[str, float]],
         now: Callable[[], float],
+        also: Callable[[], object] = lambda: None,
     ) -> None:
-        self._keeping, self._ended, self._now = keeping, ended, now
+        """`also`: something else to be done once an hour."""
+        self._keeping, self._ended, self._now, self._also = keeping, ended, now, also
         self._outputs, self._checkpoints = runs / "ended", checkpoints
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ones-pruning", daemon=True)
@@ -65,7 +71,11 @@ class Pruning:
 
     def _run(self) -> None:
         while True:
-            self.prune()
+            for task in (self.prune, self._also):
+                try:
+                    task()
+                except Exception:  # the thread must live: it is tried again in an hour
+                    logger.exception("pruning failed")
             if self._over.wait(HOUR):
                 return
 

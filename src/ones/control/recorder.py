@@ -7,11 +7,14 @@ recorded plans are taken for true.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
+from ones.control.archive import DAY, HEADER, keep_snapshots, kept_snapshots
 from ones.control.schema import log, meta, outcomes, snapshots
 from ones.control.store import Done, Entry, Operation, Store, insert, upsert
 from ones.core.brain import Brain
@@ -24,7 +27,7 @@ from ones.runlog import VERSION, Header, decode, encode
 from ones.runlog.encoding import decode_entry, decode_outcome, decode_snapshot, encode_saved
 from ones.wire.decoding import CodecError, parse
 
-HEADER = "header"
+logger = logging.getLogger("ones.control")
 #: taking in an event again costs a policy that searches about a millisecond, a snapshot 20 to 30
 #: (80 jobs), and 20 us for each worker: a restart is to take seconds
 LEAST_TAIL, TAIL_PER_JOB, TAIL_PER_WORKER = 2000, 4, 1
@@ -89,6 +92,15 @@ class Recorder:
         self._operations, self._done = (), None
 
     def _take_snapshot(self) -> None:
+        """A failure costs the snapshot only: the log has everything, and the next one is tried
+        after as many events again."""
+        self._tail = 0
+        try:
+            self._write_snapshot()
+        except Exception:
+            logger.exception("a snapshot failed")
+
+    def _write_snapshot(self) -> None:
         saved = self._brain.state.snapshot(ended_before=self._ended)
         plain = encode_saved(saved)
         plain["ended"] = []
@@ -98,22 +110,26 @@ class Recorder:
             {"position": self._ended + i, "job": o.id, "body": json.dumps(encode_saved(o))}
             for i, o in enumerate(saved.ended)
         ]
-        body["ended"] = self._ended = self._ended + len(rows)
-        text, number = json.dumps(body), self.number
+        body["ended"] = self._ended + len(rows)
+        text, number, now = json.dumps(body), self.number, saved.now
+        self._ended += len(rows)
 
         def keep(connection: sa.Connection) -> None:
-            if rows:
-                connection.execute(outcomes.insert(), rows)
-            connection.execute(snapshots.insert().values(number=number, body=text))
+            for row in rows:  # some may be there already, of a snapshot that could not be read
+                upsert(outcomes, row)(connection)
+            upsert(snapshots, {"number": number, "body": text})(connection)
             known = connection.execute(
                 sa.select(snapshots.c.number).order_by(snapshots.c.number.desc())
             ).scalars()
-            old = list(known)[2:]
+            kept = kept_snapshots(connection)
+            if now - max(kept.values(), default=0.0) >= DAY:
+                kept[number] = now
+                keep_snapshots(connection, kept)
+            old = [n for n in list(known)[2:] if n not in kept]
             if old:
                 connection.execute(snapshots.delete().where(snapshots.c.number.in_(old)))
 
         self._store.write(operations=[keep])
-        self._tail = 0
 
 
 def jobs_of(entry: Event | Plan) -> tuple[str, ...]:
@@ -180,25 +196,12 @@ def recover(
     quarantined, and whether for the policy only; those that the log itself names are added.
     Raises EntryError for an entry that cannot be taken in.
     """
+    saved = _newest_snapshot(store)
     number, ended, state = 0, 0, None
-    rows = store.rows(sa.select(snapshots).order_by(snapshots.c.number.desc()).limit(1))
-    if rows:
-        try:
-            body = parse(rows[0].body)
-            earlier = store.rows(
-                sa.select(outcomes.c.body)
-                .where(outcomes.c.position < body["ended"])
-                .order_by(outcomes.c.position)
-            )
-            state = State.restored(
-                decode_snapshot(body["state"]), [decode_outcome(parse(r.body)) for r in earlier]
-            )
-        except (CodecError, KeyError, TypeError) as problem:
-            raise WorldError(f"snapshot {rows[0].number} cannot be read: {problem}") from problem
-        learned_by = body.get("by", (before or header).policy)
-        if learned_by == header.policy:
-            policy = _taught(policy, body["policy"], fresh)
-        number, ended = rows[0].number, body["ended"]
+    if saved is not None:
+        number, ended, state = saved.number, saved.ended, saved.state
+        if (saved.by or (before or header).policy) == header.policy:
+            policy = _taught(policy, saved.policy, fresh)
     brain = Brain(
         header.cluster,
         policy,
@@ -217,6 +220,38 @@ def recover(
         policy=header.policy,
     )
     return brain, recorder
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    number: int
+    ended: int
+    state: State
+    policy: Any
+    by: str
+
+
+def _newest_snapshot(store: Store) -> _Saved | None:
+    """The newest one that can be read; without any, the whole log is read."""
+    problem: Exception | None = None
+    for row in store.rows(sa.select(snapshots).order_by(snapshots.c.number.desc())):
+        try:
+            body = parse(row.body)
+            earlier = store.rows(
+                sa.select(outcomes.c.body)
+                .where(outcomes.c.position < body["ended"])
+                .order_by(outcomes.c.position)
+            )
+            state = State.restored(
+                decode_snapshot(body["state"]), [decode_outcome(parse(r.body)) for r in earlier]
+            )
+            return _Saved(row.number, body["ended"], state, body["policy"], body.get("by", ""))
+        except (CodecError, KeyError, TypeError, ValueError) as raised:
+            problem = raised
+            logger.exception("snapshot %d cannot be read", row.number)
+    if problem is not None and store.first_number() > 1:
+        raise WorldError(f"no snapshot can be read, and older entries are archived: {problem}")
+    return None
 
 
 def quarantined(store: Store, after: int = 0) -> dict[int, bool]:

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ones.control.accounts import Accounts, User
+from ones.control.archive import archive
 from ones.control.clock import Clock
 from ones.control.containment import Containment
 from ones.control.health import Health, HealthLimits
@@ -324,10 +325,15 @@ class Service(Controller):
         options = self._options
         self.load(url, options.checkpoints.rstrip("/") or str(self.dir.checkpoints))
         self._pruning = Pruning(
-            options.keeping, self.dir.runs, self.engine.checkpoints, self._ended, self.clock.now
-        )
+            options.keeping, self.dir.runs, self.engine.checkpoints, self._ended, self.clock.now,
+            self._archive,
+        )  # fmt: skip
         self._thread.start()
         self._pruning.start()
+
+    def _archive(self) -> None:
+        days = self._options.keeping.event_days
+        archive(self.store, self.dir.path / "archive", days, self.clock.now())
 
     def problems(self) -> list[str]:
         return [*super().problems(), *self._health.problems()]

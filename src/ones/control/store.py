@@ -342,6 +342,10 @@ class Store:
             ):
                 yield row.number, row.entry
 
+    def first_number(self) -> int:
+        with self.reading() as connection:
+            return connection.execute(sa.select(sa.func.min(log.c.number))).scalar() or 1
+
     def last_number(self) -> int:
         with self.reading() as connection:
             return connection.execute(sa.select(sa.func.max(log.c.number))).scalar() or 0

@@ -19,7 +19,7 @@ from ones.core.plan import Plan
 from ones.core.record import Outcome
 from ones.core.state import Snapshot
 from ones.errors import short
-from ones.wire.bounds import Tagged, Time
+from ones.wire.bounds import Positive, Tagged, Time
 from ones.wire.decoding import CodecError, Decoder
 from ones.wire.encoding import to_json, to_plain
 
@@ -41,6 +41,11 @@ class Header(Tagged, frozen=True, kw_only=True):
     workload: str = ""
     mechanism: str = ""  # `restart`: jobs were stopped and started to change their GPUs
     changed_at: Time | None = None  # policy, settings or software were others before that
+    #: of a log whose older entries were archived: the number of its first entry, and what state
+    #: and policy were before it
+    first: Positive = 1
+    state: Snapshot | None = None
+    learned: Mapping[str, Any] | None = None
 
     @property
     def in_place(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
@@ -115,8 +116,8 @@ class RunLog:
                 yield number, line[:-1].decode(), entry
 
     def number_of(self, line: int) -> int:
-        """The number of the entry in a line: the header has line 1, the first entry number 1."""
-        return line - 1
+        """The number of the entry in a line: the header has line 1."""
+        return line - 2 + self.header.first
 
     def quarantined(self) -> dict[int, bool]:
         """Numbers of entries to be skipped, and whether by the policy only."""
@@ -141,9 +142,9 @@ class RunLog:
             ) from problem
 
 
-def _open_for_reading(path: Path) -> BufferedReader:
+def _open_for_reading(path: Path) -> BufferedReader | gzip.GzipFile:
     try:
-        return path.open("rb")
+        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
     except OSError as problem:
         raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
 

@@ -10,6 +10,7 @@ from ones.core.brain import Brain
 from ones.core.events import Event, PolicyFailed
 from ones.core.plan import Plan
 from ones.core.policy import Policy
+from ones.core.state import State
 from ones.errors import BrokenEngineError, InvalidFileError
 from ones.runlog.encoding import encode
 from ones.runlog.files import RunLog
@@ -44,7 +45,15 @@ def replay(
     `make` returns the policy that took over after failures, by its name.
     """
     header = log.header
-    brain = Brain(header.cluster, policy, switch_cost=header.switch_cost, in_place=header.in_place)
+    brain = Brain(
+        header.cluster,
+        policy,
+        switch_cost=header.switch_cost,
+        state=None if header.state is None else State.restored(header.state),
+        in_place=header.in_place,
+    )
+    if header.learned is not None:
+        policy.load(header.learned)
     failures = _Failures()
     brain.tolerate, brain.make_policy = failures, make
     skipped = log.quarantined()
