@@ -175,7 +175,7 @@ def test_a_value_out_of_its_bounds_is_refused_by_name(old: str, new: str, messag
     [
         ("many", "records.profile: 'many' is not a list of pairs"),
         ([[1, 2]], "records.profile: [[1, 2]] is not a list of pairs"),
-        ([[[1, 1, 0, 1], [0.5, 3]]], "records[0].profile"),
+        ([[[1, 1, 0, 1], [0.5, 3]]], "records[0].profile: Expected `int` >= 1"),
     ],
 )
 def test_a_damaged_profile_is_refused(profile: object, message: str) -> None:

@@ -183,6 +183,18 @@ MALFORMED = {
         ":2: gpus: '1.5' is not a whole number",
     ),
     "no GPU": (HEADER + "submit,1,a,bert-cola,0,,\n", ":2: gpus: 0 is not at least 1"),
+    "too many GPUs": (
+        HEADER + "submit,1,a,bert-cola,1048577,,\n",
+        ":2: gpus: '1048577' is not within 1.04858e+06",
+    ),
+    "a number of many digits": (
+        HEADER + f"submit,1,a,bert-cola,1,{'9' * 400},\n",
+        f":2: epochs: '{'9' * 56}... is not within 1e+12",
+    ),
+    "a name that is too long": (
+        HEADER + f"submit,1,{'a' * 301},bert-cola,1,,\n",
+        f":2: id: '{'a' * 56}... is longer than 300 characters",
+    ),
     "no epoch": (HEADER + "submit,1,a,bert-cola,1,0,\n", ":2: epochs: 0 is not at least 1"),
     "missing id": (HEADER + "submit,1,,bert-cola,1,,\n", ":2: id: is missing"),
     "missing model": (HEADER + "submit,1,a,,1,,\n", ":2: model: is missing"),

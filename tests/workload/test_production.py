@@ -96,6 +96,14 @@ def test_a_window_is_a_stretch_of_the_trace_that_the_seed_chooses() -> None:
         ("timestamp,duration,num_gpus\n2017-10-09 07:01:55,500\n", r":2: not as many values"),
         ("name,time,application,num_replicas\na,0,doom,1\n", r":2: application: unknown app"),
         ("name,time,application,num_replicas\na,0,bert,inf\n", r":2: num_replicas: 'inf' is not"),
+        (
+            "name,time,application,num_replicas\na,0,bert,9999999\n",
+            r":2: num_replicas: '9999999' is",
+        ),
+        (
+            "name,time,application,num_replicas\na,1e13,bert,1\n",
+            r":2: time: .1e13. is more",
+        ),
         ("name,time,application,num_replicas\na,inf,bert,1\n", r":2: time: 'inf' is not a fin"),
         ("name,time,application,num_replicas\na,0,bert,1\na,1,bert,1\n", r":3: name: 'a' is there"),
         ("num_gpu,creation_time,deletion_time,scheduled_time\n1,5,1,9\n", r":2: deletion_time: 1"),

@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 
-from ones.wire.bounds import Value
-
 
 def _number(value: object) -> int | float:
     """Of numpy, or of another library."""
@@ -27,7 +25,7 @@ def _number(value: object) -> int | float:
 _ENCODER = msgspec.json.Encoder(enc_hook=_number)
 
 
-def to_json(value: Value) -> str:
+def to_json(value: object) -> str:
     try:
         text = _ENCODER.encode(value)
     except UnicodeEncodeError:  # a lone surrogate, which JSON can escape
@@ -37,11 +35,11 @@ def to_json(value: Value) -> str:
     return text.decode()
 
 
-def _slowly(value: Value) -> str:
+def _slowly(value: object) -> str:
     return json.dumps(to_plain(value), separators=(",", ":"), allow_nan=False)
 
 
-def to_plain(value: Value) -> Any:  # noqa: ANN401  # any JSON value
+def to_plain(value: object) -> Any:  # noqa: ANN401  # any JSON value
     """As plain values, in which each container is a fresh list or dictionary."""
     return _in_words(msgspec.to_builtins(value, enc_hook=_number))
 

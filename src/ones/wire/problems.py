@@ -48,6 +48,8 @@ def explained(problem: str, kind: Any, plain: object) -> tuple[str, str]:  # noq
         types = _inside(types, name, value)
         field += f".{name}" if name else f"[{index}]" if index else ""
         value = _item(value, name, index)
+    if "[...]" in path or "at `key" in problem:  # in a mapping: msgspec does not say where
+        return field.removeprefix("."), " ".join(what.split())[:200]
     about = re.fullmatch(
         r"Object (missing required|contains unknown) field `(.*)`", what, re.DOTALL
     )

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from ones.core.cluster import NodeId
 from ones.core.events import CancelRequested, NodeDown, NodeDraining, NodeUp
 from ones.core.job import Job, JobId
-from ones.errors import InvalidFileError, InvalidJobError, UnknownNameError, UserError
+from ones.errors import InvalidFileError, InvalidJobError, UnknownNameError, UserError, short
 from ones.stopping import StopRule
 from ones.workload.kinds import paper_numbers
 from ones.workload.trace import Incident, RecordedTraining, Trace, TraceJob, Training
@@ -30,6 +30,7 @@ class Column:
     default: Any
     help: str
     least: int | None = None  # a smaller number is refused
+    most: float = 10**12  # a larger one, too; and so is one below its negative
 
     @property
     def holds(self) -> str:
@@ -58,6 +59,7 @@ def _number(value: str) -> float:
 
 
 SUBMIT = "submit"
+LONGEST_TEXT = 300
 EVENTS = (SUBMIT, "cancel", "node-down", "node-drain", "node-up")
 
 _SPOKEN: dict[object, str] = {
@@ -82,11 +84,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("dataset_size", int, None, "samples of an epoch; default: the model's middle size", 1),
     Column("classes", int, 10, "classes of the data set: the loss begins at their logarithm", 1),
     Column("base_batch", int, None, "the script's own batch; default: the model's", 1),
-    Column("gpus", int, 1, "requested GPUs; for node-up: the GPUs of the node", 1),
+    Column("gpus", int, 1, "requested GPUs; for node-up: the GPUs of the node", 1, 2**20),
     Column("batch", int, None, "requested global batch; default: base_batch x gpus", 1),
-    Column("min_gpus", int, 1, "fewest GPUs it can run on", 1),
-    Column("max_gpus", int, None, "most GPUs it may have", 1),
-    Column("priority", _number, 0.0, "higher goes first"),
+    Column("min_gpus", int, 1, "fewest GPUs it can run on", 1, 2**20),
+    Column("max_gpus", int, None, "most GPUs it may have", 1, 2**20),
+    Column("priority", _number, 0.0, "higher goes first", most=math.inf),
     Column("epochs", int, None, "the script's own number of epochs", 1),
     Column("max_epochs", int, None, "stop after so many epochs; default: epochs", 1),
     Column(
@@ -195,6 +197,20 @@ def _values(cells: Iterable[tuple[str, str]], path: Path, line: int) -> Iterator
         if column.least is not None and value < column.least:
             raise InvalidFileError(
                 path, f"{cell} is not at least {column.least}", line=line, field=column.name
+            )
+        if isinstance(value, str) and len(value) > LONGEST_TEXT:
+            raise InvalidFileError(
+                path,
+                f"{short(value)} is longer than {LONGEST_TEXT} characters",
+                line=line,
+                field=column.name,
+            )
+        if isinstance(value, int | float) and abs(value) > column.most:
+            raise InvalidFileError(
+                path,
+                f"{short(cell)} is not within {column.most:g}",
+                line=line,
+                field=column.name,
             )
         yield column.name, value
 

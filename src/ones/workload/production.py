@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 
-from ones.errors import InvalidFileError, UnknownNameError
+from ones.errors import InvalidFileError, UnknownNameError, short
 from ones.workload.observed import Observed
 
 Row = dict[str, str]
@@ -27,7 +27,7 @@ class _Cells:
     def text(self, field: str) -> str:
         return (self._row.get(field) or "").strip()
 
-    def number(self, field: str, *, least: float = 0.0) -> float:
+    def number(self, field: str, *, least: float = 0.0, most: float = 1e12) -> float:
         text = self.text(field)
         try:
             number = float(text)
@@ -37,10 +37,12 @@ class _Cells:
             raise self.wrong(field, f"{text!r} is not a finite number")
         if number < least:
             raise self.wrong(field, f"{text} is less than {least:g}")
+        if number > most:
+            raise self.wrong(field, f"{short(text)} is more than {most:g}")
         return number
 
     def whole(self, field: str, *, least: int = 0) -> int:
-        number = self.number(field, least=least)
+        number = self.number(field, least=least, most=2**20)  # GPUs, all of them
         if number != int(number):
             raise self.wrong(field, f"{self.text(field)} is not a whole number")
         return int(number)

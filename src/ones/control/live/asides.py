@@ -7,6 +7,7 @@ and what was found to fail is kept in the database; who else uses a GPU is looke
 from __future__ import annotations
 
 import json
+import logging
 from enum import StrEnum
 
 import sqlalchemy as sa
@@ -19,6 +20,8 @@ from ones.core import events as ev
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.job import JobId
 from ones.launchers import Slot
+from ones.wire.bounds import Value, WorkerName
+from ones.wire.decoding import CodecError, Decoder
 
 KEY = "asides"
 
@@ -32,14 +35,29 @@ class Cause(StrEnum):
 _KEPT = (Cause.FAILING, Cause.OPERATOR)
 
 
+class _Kept(Value, frozen=True, kw_only=True):
+    nodes: tuple[NodeId, ...]
+    gpus: dict[WorkerName, dict[Cause, str]]
+
+
+_DECODER: Decoder[_Kept] = Decoder(_Kept, logs=True)
+_LOG = logging.getLogger(__name__)
+
+
 def load(floor: Floor, store: Store) -> None:
     """What was kept. To be called before nodes come up."""
     rows = store.rows(sa.select(meta.c.value).where(meta.c.key == KEY))
-    kept = json.loads(rows[0].value) if rows else {"nodes": [], "gpus": {}}
-    floor.drained = {NodeId(node) for node in kept["nodes"]}
+    if not rows:
+        return
+    try:
+        kept = _DECODER.decode(rows[0].value)
+    except CodecError as problem:
+        _LOG.warning("kept list of drained nodes and GPUs cannot be read, ignored: %s", problem)
+        return
+    floor.drained = set(kept.nodes)
     floor.asides = {
-        gpu_of(slot): {Cause(cause): why for cause, why in causes.items()}
-        for slot, causes in kept["gpus"].items()
+        gpu_of(slot): {cause: why for cause, why in causes.items()}
+        for slot, causes in kept.gpus.items()
     }
 
 

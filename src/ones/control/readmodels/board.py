@@ -6,10 +6,10 @@ a lock. Who wants to follow gets every new card as it comes.
 
 from __future__ import annotations
 
-import json
+import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -20,6 +20,10 @@ from ones.control.submission import Submission, submissions_of
 from ones.core.cluster import Cluster
 from ones.core.job import Phase
 from ones.core.state import State
+from ones.wire.decoding import CodecError
+from ones.wire.encoding import to_json
+
+_LOG = logging.getLogger(__name__)
 
 #: news to a follower: (what it is, the card)
 Follower = Callable[[JobCard], None]
@@ -52,8 +56,13 @@ class Board:
     def fill(self, state: State) -> None:
         """After a restart: everybody who is known."""
         rows = self._store.rows(sa.select(ended_cards).order_by(ended_cards.c.submitted_at))
-        self.cards = {row.job: card_from(json.loads(row.body)) for row in rows}
-        # whose card was not written before a crash
+        self.cards = {}
+        for row in rows:
+            try:
+                self.cards[row.job] = card_from(row.body)
+            except CodecError as problem:
+                _LOG.warning("kept card of job %s cannot be read, skipped: %s", row.job, problem)
+        # whose card was not written before a crash, or cannot be read
         rest = [*(job for job in state.ended if job not in self.cards), *state.records]
         self._submissions = submissions_of(self._store, rest)
         self.update(state, rest)
@@ -91,7 +100,7 @@ class Board:
         row = {
             "job": card.id,
             "submitted_at": card.submitted_at,
-            "body": json.dumps(asdict(card)),
+            "body": to_json(card),
         }
         self._store.write(operations=[upsert(ended_cards, row)])
 

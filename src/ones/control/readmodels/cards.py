@@ -10,6 +10,7 @@ from ones.control.submission import Submission
 from ones.core.cluster import Gpu
 from ones.core.record import JobRecord, Outcome
 from ones.core.schedule import Allocation
+from ones.wire.decoding import Decoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,8 +208,9 @@ def card_of_ended(
     )
 
 
-def card_from(plain: dict[str, Any]) -> JobCard:
-    """From the plain values of its fields."""
-    workers = tuple(WorkerCard(**worker) for worker in plain["workers"])
-    lists = {name: tuple(plain[name]) for name in ("command", "tags")}
-    return JobCard(**{**plain, **lists, "workers": workers})
+_CARDS: Decoder[JobCard] = Decoder(JobCard, logs=True)
+
+
+def card_from(text: str) -> JobCard:
+    """As it was kept; a CodecError if it cannot be read."""
+    return _CARDS.decode(text)
