@@ -116,6 +116,12 @@ class ServiceSettings:
     silence_seconds: float = field(
         default=120.0, metadata={"help": "a worker that says nothing for so long is killed"}
     )
+    log_format: str = field(
+        default="text", metadata={"help": "of the controller's log: `text`, or `json` lines"}
+    )
+    log_level: str = field(
+        default="info", metadata={"help": "least that is logged: debug, info, warning or error"}
+    )
     keep_output_days: float = field(
         default=30.0,
         metadata={"help": "output of a job is removed so long after its end; 0: never"},

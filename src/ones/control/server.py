@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ones.config import ServiceSettings, Settings
+from ones.control import logs
 from ones.control.launching import launcher_of
 from ones.control.live.patience import Patience
 from ones.control.pruning import Keeping
@@ -27,6 +28,7 @@ from ones.errors import (
     OnesError,
     UnknownNameError,
     WorldError,
+    described,
 )
 
 SHUTDOWN_SECONDS = 2
@@ -34,6 +36,8 @@ SHUTDOWN_SECONDS = 2
 MOST_FILES = 1 << 16
 BACKLOG = 2048
 MECHANISMS = ("elastic", "restart")
+
+log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,17 @@ class Ready:
 
 def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     """Until SIGTERM or SIGINT. The workers go on; `ones down` ends them."""
+    of_service = settings.service
+    undo = logs.configure(
+        of_service.log_format, of_service.log_level, StateDir.of(of_service.state).log
+    )
+    try:
+        _serve(settings, on_ready)
+    finally:
+        undo()
+
+
+def _serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     import uvicorn
 
     from ones.control.api import WorkerDoor, create_app
@@ -92,6 +107,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     config = uvicorn.Config(
         WorkerDoor(app, service),
         log_level="warning",
+        log_config=None,  # as `logs` says
         access_log=False,
         lifespan="off",
         timeout_keep_alive=60,
@@ -119,9 +135,12 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
         )
     )
     _notice_the_end(server, service)
+    log.info("service started", url=url, pid=os.getpid(), policy=of_service.policy,
+             launcher=of_service.launcher, slots=len(slots))  # fmt: skip
     server.run(sockets=[listener])
     service.closing = True
     service.stop()
+    log.info("service stopped", url=url, pid=os.getpid())
     if service.failure is not None:
         raise BugError(f"the scheduler has stopped: {service.failure}")
 
@@ -209,14 +228,21 @@ def main() -> int:
     given = json.loads(sys.stdin.read())
     settings = Settings(service=ServiceSettings(**given["service"]), policy=given["policy"])
 
-    def tell(ready: Ready) -> None:
-        print(f"listening on {ready.url}", flush=True)
-
+    undo = logs.configure(
+        settings.service.log_format,
+        settings.service.log_level,
+        StateDir.of(settings.service.state).log,
+    )
     try:
-        serve(settings, tell)
+        _serve(settings, lambda ready: None)
     except OnesError as problem:
-        print(f"error: {problem}", file=sys.stderr, flush=True)
+        log.error("service failed", error=str(problem))  # noqa: TRY400  # a line for people
         return problem.exit_code
+    except Exception as problem:
+        log.exception("service failed", error=described(problem))
+        return BugError.exit_code
+    finally:
+        undo()
     return 0
 
 

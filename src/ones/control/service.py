@@ -20,6 +20,7 @@ from ones.control.live.engine import LiveEngine, Surroundings
 from ones.control.live.grouping import groups_of
 from ones.control.live.hearing import hear
 from ones.control.live.jobs import NOW, LiveJob, gpu_of
+from ones.control.live.kept_reports import on_launcher
 from ones.control.live.patience import Patience
 from ones.control.pruning import Keeping, Pruning
 from ones.control.readmodels.board import Board
@@ -126,7 +127,7 @@ class Service:
         early, self._early = self._early or [], None
         for event in early:
             if not isinstance(event, SlotUp):  # `_bring_up_nodes` looks at all there are
-                self.engine.on_launcher(event)
+                on_launcher(self.engine, event)
         self._bring_up_nodes(self.brain.state)
         self.engine.post(lambda: asides.agree(self.engine, self.launcher.slots()))
         self.board.fill(self.brain.state)
@@ -175,7 +176,7 @@ class Service:
         if self._early is not None:
             self._early.append(event)
         else:
-            self.engine.on_launcher(event)
+            on_launcher(self.engine, event)
 
     def _bring_up_nodes(self, state: State) -> None:
         wanted: dict[str, list[Slot]] = {}
