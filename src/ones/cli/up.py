@@ -72,7 +72,7 @@ def up(
     Example: ones up --slots 4
     """
     from ones.control import background, logs
-    from ones.control.server import Ready, serve
+    from ones.control.server import Ready, configure_logs, serve
     from ones.control.statedir import StateDir
     from ones.lab.warm import warm_up
     from ones.policies import located
@@ -116,6 +116,7 @@ def up(
         sys.stdout.flush()
 
     if foreground:
+        configure_logs(service)
         try:
             serve(replace(found.settings, service=service.rooted(), policy=chosen), show)
         except KeyboardInterrupt:

@@ -20,6 +20,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
@@ -70,26 +71,40 @@ def check(log_format: str, level: str) -> None:
         raise UnknownNameError("log_level", level, LEVELS)
 
 
-def configure(log_format: str, level: str, file: Path) -> Callable[[], None]:
-    """`file`: the controller's log, rotated if stderr goes there. Returns what undoes it."""
+def configure(log_format: str, level: str, file: Path) -> None:
+    """For the whole process. `file`: the controller's log, rotated if stderr goes there."""
     check(log_format, level)
     handler = LogFile(file) if _is_stderr(file) else logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root, ours = logging.getLogger(), logging.getLogger("ones")
-    before = (root.handlers[:], root.level, ours.handlers[:], ours.level, ours.propagate)
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     ours.handlers[:] = []
     ours.setLevel(level.upper())
     ours.propagate = True
 
-    def undo() -> None:
-        root.handlers[:], ours.handlers[:], ours.propagate = before[0], before[2], before[4]
-        root.setLevel(before[1])
-        ours.setLevel(before[3])
-        handler.close()
 
-    return undo
+class Sparing:
+    """Keeps an event that others can cause at will from filling the log.
+
+    >>> clock = iter([0.0, 0.1, 0.2, 1.5])
+    >>> often = Sparing(1.0, lambda: next(clock))
+    >>> [often.suppressed() for _ in range(4)]
+    [0, None, None, 2]
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._next, self._count = float("-inf"), 0
+
+    def suppressed(self) -> int | None:
+        """None: not now. Else the number of events that were left out since the last one."""
+        now = self._clock()
+        if now < self._next:
+            self._count += 1
+            return None
+        count, self._count, self._next = self._count, 0, now + self._seconds
+        return count
 
 
 def _is_stderr(file: Path) -> bool:

@@ -15,8 +15,12 @@ from urllib.parse import unquote
 
 import fsspec
 
+from ones.control import logs
+
 DAY = 86_400.0
 HOUR = 3600.0
+
+log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,12 @@ class Pruning:
 
     def _run(self) -> None:
         while True:
-            self.prune()
+            try:
+                removed = self.prune()
+                if removed:
+                    log.info("output and checkpoints of old jobs removed", count=len(removed))
+            except Exception:  # of whatever file system: tried again in an hour
+                log.exception("pruning failed")
             if self._over.wait(HOUR):
                 return
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from ones.control import logs
 from ones.control.schema import meta, outcomes, snapshots
 from ones.control.store import Done, Entry, Operation, Store, insert, upsert
 from ones.core.brain import Brain
@@ -28,6 +29,8 @@ HEADER = "header"
 #: taking in an event again costs a policy that searches about a millisecond, a snapshot 20 to 30
 #: (80 jobs), and 20 us for each worker: a restart is to take seconds
 LEAST_TAIL, TAIL_PER_JOB, TAIL_PER_WORKER = 2000, 4, 1
+
+log = logs.logger(__name__)
 
 
 def tail_of_service(live_jobs: int, workers: int) -> int:
@@ -212,6 +215,6 @@ def _taught(policy: Policy, saved: Any, fresh: Callable[[], Policy] | None) -> P
         if fresh is None:
             raise
         what = f"{type(problem).__name__}: {problem}"
-        print(f"what was learned cannot be read ({what}): the policy learns anew", flush=True)
+        log.warning("policy state not read, the policy learns anew", error=what)
         return fresh()
     return policy

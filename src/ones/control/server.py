@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import signal
 import socket
 import ssl
 import sys
@@ -37,7 +38,7 @@ MOST_FILES = 1 << 16
 BACKLOG = 2048
 MECHANISMS = ("elastic", "restart")
 
-log = logs.logger(__name__)
+log = logs.logger("ones.control.server")  # also when it is __main__
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,6 @@ class Ready:
 
 def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     """Until SIGTERM or SIGINT. The workers go on; `ones down` ends them."""
-    of_service = settings.service
-    undo = logs.configure(
-        of_service.log_format, of_service.log_level, StateDir.of(of_service.state).log
-    )
-    try:
-        _serve(settings, on_ready)
-    finally:
-        undo()
-
-
-def _serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     import uvicorn
 
     from ones.control.api import WorkerDoor, create_app
@@ -126,6 +116,8 @@ def _serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     service.first_admin()
     directory.write_address(Address(pid=os.getpid(), url=url))
     slots = service.launcher.slots()
+    log.info("service started", url=url, pid=os.getpid(), policy=of_service.policy,
+             launcher=of_service.launcher, slots=len(slots))  # fmt: skip
     on_ready(
         Ready(
             url,
@@ -135,8 +127,6 @@ def _serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
         )
     )
     _notice_the_end(server, service)
-    log.info("service started", url=url, pid=os.getpid(), policy=of_service.policy,
-             launcher=of_service.launcher, slots=len(slots))  # fmt: skip
     server.run(sockets=[listener])
     service.closing = True
     service.stop()
@@ -175,6 +165,7 @@ def _notice_the_end(server: Any, service: Service) -> None:  # noqa: ANN401
 
     def noticed(number: int, frame: object) -> None:
         service.closing = True
+        log.info("service stopping", signal=signal.Signals(number).name)
         handle(number, frame)
 
     server.handle_exit = noticed
@@ -223,26 +214,26 @@ def _link(service: Service, url: str) -> str:
     return f"{url}/login?code={service.accounts.new_link(admins[0])}" if admins else url
 
 
+def configure_logs(settings: ServiceSettings) -> None:
+    """For all of this process: to be called by whoever makes it the controller."""
+    directory = StateDir.of(settings.state)
+    logs.configure(settings.log_format, settings.log_level, directory.log)
+
+
 def main() -> int:
     """`python -m ones.control.server`, as `ones up` starts it: settings on standard input."""
     given = json.loads(sys.stdin.read())
     settings = Settings(service=ServiceSettings(**given["service"]), policy=given["policy"])
 
-    undo = logs.configure(
-        settings.service.log_format,
-        settings.service.log_level,
-        StateDir.of(settings.service.state).log,
-    )
+    configure_logs(settings.service)
     try:
-        _serve(settings, lambda ready: None)
+        serve(settings, lambda ready: None)
     except OnesError as problem:
         log.error("service failed", error=str(problem))  # noqa: TRY400  # a line for people
         return problem.exit_code
     except Exception as problem:
         log.exception("service failed", error=described(problem))
         return BugError.exit_code
-    finally:
-        undo()
     return 0
 
 

@@ -6,12 +6,12 @@ import getpass
 import re
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from ones.control import logs
 from ones.control.accounts import Accounts, User
 from ones.control.clock import Clock
 from ones.control.live import asides
@@ -36,7 +36,7 @@ from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.engine import drive
 from ones.core.job import Job, JobId, SwitchCost
 from ones.core.state import State
-from ones.errors import UnknownNameError, UserError
+from ones.errors import UnknownNameError, UserError, described
 from ones.launchers import Launcher, LauncherEvent, Slot, SlotUp
 from ones.policies import create
 from ones.runlog import VERSION, Header
@@ -46,6 +46,8 @@ from ones.wire import Reports
 WIND_DOWN_SECONDS = 30.0
 
 _NOT_IN_IDS = re.compile(r"[^a-z0-9]+")
+
+log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +171,7 @@ class Service:
             drive(self.brain, self.engine, self.recorder)
         except BaseException as failure:
             self.failure = failure
-            traceback.print_exc()
+            log.exception("scheduler failed", error=described(failure))
             self.on_end()
 
     def _on_launcher(self, event: LauncherEvent) -> None:
@@ -233,6 +235,7 @@ class Service:
             self.engine.jobs[job.id] = live
             event = ev.JobSubmitted(NOW, job)
             self.engine.say(event, [insert(submissions, row)], self._when_shown(done))
+            log.info("job submitted", job=job.id, owner=job.owner)
 
         self.engine.post(enter)
 

@@ -22,6 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from ones.control import logs
 from ones.control.database import Claim, does_not_answer, open_engine, upgrade
 from ones.control.schema import log, mentions, meta
 from ones.errors import BugError, UserError, WorldError
@@ -36,6 +37,8 @@ MOST_AT_ONCE = 2000
 WRITER = "writer"
 #: key in `meta`: this database is history, and the controller goes on in that one
 MOVED_TO = "moved_to"
+
+logger = logs.logger(__name__)  # `log` is a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,7 @@ class Store:
     def _patiently(self, batch: list[_Write]) -> None:
         if self._lost is not None:
             raise self._lost
+        began = time.monotonic()
         while True:
             try:
                 self._transact(batch)
@@ -200,10 +204,15 @@ class Store:
                 if not (isinstance(problem, sa.exc.OperationalError) or _is_cut(problem)):
                     raise
                 # disk full, locked, connection lost: the world's doing, which passes
+                if not self.problem:
+                    logger.warning("writer waits for the database", error=str(problem.orig))
                 self.problem = f"the database does not take writes: {problem.orig}"
                 time.sleep(RETRY_SECONDS)
                 self._claim_again()
             else:
+                if self.problem:
+                    seconds = round(time.monotonic() - began, 1)
+                    logger.warning("writer goes on", seconds=seconds)
                 self.problem = ""
                 return
 

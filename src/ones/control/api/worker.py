@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ones.control import logs
 from ones.control.api.access import committed, token_in
 from ones.control.api.bell import bell
 from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, status_of
@@ -30,6 +31,8 @@ NO_PLACE = "this worker has no place in its job any more"
 LONGEST_WAIT = 60.0
 #: how often it is looked whether the service is to end, while workers wait
 LOOK_SECONDS = 0.5
+
+log = logs.logger(__name__)
 
 _JSON = (b"content-type", b"application/json")
 _HEAD = b'{"type":"Orders","acknowledged":'
@@ -47,6 +50,7 @@ class WorkerDoor:
         self._waiting: set[asyncio.Future[None]] = set()
         self._looks = False
         self._packed: tuple[Switch | None, bytes] = (None, b"")
+        self._refusals = logs.Sparing(1.0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != PATH:
@@ -59,6 +63,9 @@ class WorkerDoor:
             return
         except HTTPException as problem:
             status, body = problem.status_code, _error(str(problem.detail))
+            if (suppressed := self._refusals.suppressed()) is not None:
+                log.warning("report refused", status=status, reason=str(problem.detail)[:500],
+                            suppressed=suppressed)  # fmt: skip
             headers = [(k.encode(), v.encode()) for k, v in (problem.headers or {}).items()]
         except OnesError as problem:
             status, body = status_of(problem), _error(str(problem))

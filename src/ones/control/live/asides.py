@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import sqlalchemy as sa
 
+from ones.control import logs
 from ones.control.live.floor import Floor
 from ones.control.live.jobs import NOW, gpu_of
 from ones.control.schema import meta
@@ -21,6 +22,8 @@ from ones.core.job import JobId
 from ones.launchers import Slot
 
 KEY = "asides"
+
+log = logs.logger(__name__)
 
 
 class Cause(StrEnum):
@@ -83,6 +86,7 @@ def set_aside(floor: Floor, gpu: Gpu, cause: Cause, why: str, done: Done | None 
     is_news = not causes
     causes[cause] = why
     if is_news:
+        log.warning("GPU out of service", gpu=str(gpu), cause=str(cause), reason=why)
         floor.say(ev.GpuSetAside(NOW, gpu, why), [_kept(floor)], done)
     else:
         floor.store.write(operations=[_kept(floor)], done=done)
@@ -98,6 +102,7 @@ def take_back(floor: Floor, gpu: Gpu, cause: Cause, done: Done | None = None) ->
         floor.suspicion.clear(gpu)
     if was_aside and not causes:
         del floor.asides[gpu]
+        log.info("GPU back in service", gpu=str(gpu))
         floor.say(ev.GpuReturned(NOW, gpu), [_kept(floor)], done)
     else:
         floor.store.write(operations=[_kept(floor)], done=done)

@@ -3,6 +3,7 @@ job done?"""
 
 from __future__ import annotations
 
+from ones.control import logs
 from ones.control.live.asides import died_on
 from ones.control.live.floor import Floor
 from ones.control.live.jobs import NOW, Kind, LiveJob, LiveWorker
@@ -10,6 +11,8 @@ from ones.control.live.orders import end, forget, give_up_rescale
 from ones.core import events as ev
 from ones.core.job import EndReason, Generation
 from ones.exec import Exit
+
+log = logs.logger(__name__)
 
 
 def started(floor: Floor, launch: str) -> None:
@@ -59,6 +62,8 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
     else:
         # what was never there, or went down with its parent, says nothing of the GPU
         innocent = exit.cause in ("not-started", "lost")
+        if exit.cause == "not-started":
+            log.warning("launch failed", job=job.id, launch=launch, reason=exit.told())
         lost(floor, job, worker, exit.told(), our_doing=innocent)
 
 
@@ -74,6 +79,8 @@ def lost(
 ) -> None:
     """`our_doing`: nothing there can be blamed on its GPU."""
     generation = _newest(job, worker)
+    log.warning("worker lost", job=job.id, plan=worker.plan, node=worker.gpus[0].node,
+                launch=worker.launch, reason=reason)  # fmt: skip
     for gpu in worker.gpus:
         floor.say(ev.WorkerLost(NOW, job.id, generation, gpu, reason))
         if not our_doing:

@@ -7,13 +7,15 @@ event goes out with what must be written beside it and who waits for that to be 
 
 from __future__ import annotations
 
+import logging
 import queue
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
+from ones.control import logs
 from ones.control.live import nodes
 from ones.control.live.asides import used
 from ones.control.live.departures import exited, started
@@ -42,6 +44,8 @@ __all__ = ["LiveEngine", "Surroundings"]
 TICK_SECONDS = 1.0
 #: so long may what is shown be behind while reports keep coming
 SHOW_SECONDS = 0.2
+
+log = logs.logger(__name__)
 
 
 class LiveEngine(Floor):
@@ -147,6 +151,9 @@ class LiveEngine(Floor):
         self.store.flush()
         for action in plan.actions:
             begin(self, action, plan.number)
+        if plan.actions and log.isEnabledFor(logging.DEBUG):
+            counts = Counter(type(action).__name__.lower() for action in plan.actions)
+            log.debug("plan adopted", plan=plan.number, **counts)
         self.decision_seconds.append(time.perf_counter() - self._began)
 
     def show_changes(self) -> None:

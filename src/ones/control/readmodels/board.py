@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
 
+from ones.control import logs
 from ones.control.readmodels.cards import JobCard, Seats, card_from, card_of, card_of_ended
 from ones.control.schema import ended_cards
 from ones.control.store import Store, upsert
@@ -23,6 +24,8 @@ from ones.core.state import State
 
 #: news to a follower: (what it is, the card)
 Follower = Callable[[JobCard], None]
+
+log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class Board:
             "body": json.dumps(asdict(card)),
         }
         self._store.write(operations=[upsert(ended_cards, row)])
+        log.info("job ended", job=card.id, owner=card.owner, state=card.state, epochs=card.epochs,
+                 reason=card.message)  # fmt: skip
 
     def _card(self, state: State, job: str) -> JobCard | None:
         submission = self._submissions.get(job)
