@@ -243,9 +243,8 @@ def test_a_start_that_fails_says_why_whatever_the_format(tmp_path: Path) -> None
         settings = ServiceSettings(
             state=str(state), slots=1, port=0, log_format=log_format, mechanism="fly"
         )
-        with pytest.raises(UserError, match="did not start: unknown mechanism 'fly'; known:"):
-            background.start(settings, {})
-        StateDir(state).log.write_text("x" * 1000 + "\n")  # an older run's
+        StateDir(state).make()
+        StateDir(state).log.write_text("2026-01-01T00:00:00Z error service failed error=old\n")
         with pytest.raises(UserError, match="did not start: unknown mechanism 'fly'; known:"):
             background.start(settings, {})
 

@@ -81,7 +81,7 @@ class Service:
         self.store = Store(options.database or state_dir.database)
         self.accounts = Accounts(self.store)
         self.tokens = JobTokens.kept_in(state_dir.key)
-        self.board = Board(self.store, self._is_elastic)
+        self.board = Board(self.store, self._is_elastic, lambda: asides.reasons(self.engine))
         self._ids = threading.Lock()
         self._last_id = 0
         self._thread = threading.Thread(target=self._run, name="ones-brain", daemon=True)

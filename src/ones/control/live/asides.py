@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from ones.control import logs
 from ones.control.live.floor import Floor
 from ones.control.live.jobs import NOW, gpu_of
+from ones.control.readmodels.out_of_service import USED_BY
 from ones.control.schema import meta
 from ones.control.store import Done, Operation, Store, upsert
 from ones.core import events as ev
@@ -117,19 +118,22 @@ def used(floor: Floor, slot: Slot) -> None:
         take_back(floor, gpu, Cause.OUTSIDE)
 
 
-def died_on(floor: Floor, gpu: Gpu, job: JobId) -> None:
+def died_on(floor: Floor, gpu: Gpu, job: JobId, signal: int | None = None) -> None:
     """A worker was lost there: was it the GPU? Half of the GPUs stay, whatever happens to them:
     where all fail it is something else."""
-    if not floor.suspicion.died(gpu, job):
-        return
+    why = floor.suspicion.died(gpu, job, signal=signal)
     failing = sum(Cause.FAILING in causes for causes in floor.asides.values())
-    if 2 * (failing + 1) <= floor.state.cluster.n_gpus:
-        why = "the last workers there died, of several jobs that do well elsewhere"
+    if why and 2 * (failing + 1) <= floor.state.cluster.n_gpus:
         set_aside(floor, gpu, Cause.FAILING, why)
 
 
 def _strangers(slot: Slot) -> str:
-    return f"used by {', '.join(slot.used_by)}"
+    return f"{USED_BY}{', '.join(slot.used_by)}"
+
+
+def reasons(floor: Floor) -> dict[Gpu, str]:
+    """Of all GPUs that are not used. For any thread."""
+    return {gpu: "; ".join(list(causes.values())) for gpu, causes in list(floor.asides.items())}
 
 
 def _why(floor: Floor, gpu: Gpu) -> str:
