@@ -123,6 +123,12 @@ class ServiceSettings:
     min_free_mb: float = field(
         default=200.0, metadata={"help": "with less free disk than this /health is 503"}
     )
+    log_format: str = field(
+        default="text", metadata={"help": "of the controller's log: `text`, or `json` lines"}
+    )
+    log_level: str = field(
+        default="info", metadata={"help": "least that is logged: debug, info, warning or error"}
+    )
     keep_output_days: float = field(
         default=30.0,
         metadata={"help": "output of a job is removed so long after its end; 0: never"},

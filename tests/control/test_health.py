@@ -34,7 +34,8 @@ def health(
     tmp_path: Path, *beats: Heartbeat, unwritten: float = 0.0, limits: HealthLimits | None = None
 ) -> list[str]:
     chosen = limits or HealthLimits(min_free_mb=0.0)
-    return Health(chosen, lambda: beats, lambda: unwritten, tmp_path).problems()
+    busy = [(beat.name, beat.busy_seconds()) for beat in beats]
+    return Health(chosen, lambda: busy, lambda: unwritten, tmp_path).problems()
 
 
 def test_a_thread_that_waits_for_work_is_well_however_long(tmp_path: Path) -> None:

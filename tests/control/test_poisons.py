@@ -84,7 +84,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 def test_ten_poisons_are_survived(world: World) -> None:
-    honest = [JOINED, {"type": "Ready"}, SPEED, EPOCH]
+    honest: list[dict[str, Any]] = [JOINED, {"type": "Ready"}, SPEED, EPOCH]
     victims = {name: Worker(world, f"victim{n}") for n, name in enumerate(POISONS)}
     bystander = Worker(world, "bystander")
     for worker in (*victims.values(), bystander):

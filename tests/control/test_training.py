@@ -87,3 +87,42 @@ def test_two_jobs_share_under_the_paper_s_policy(make_world: Callable[..., World
     second = submit(world, 20)
     for job in (first, second):
         assert world.wait_end(job, seconds=2 * SLOW)["state"] == "finished", world.story(job)
+
+
+GATED = SCRIPT.replace(
+    "for a, b in job.batches():",
+    """while epoch >= 2 and not os.path.exists(sys.argv[2]):
+        time.sleep(0.02)
+    for a, b in job.batches():""",
+).replace("import sys,", "import os, sys,")
+GATED += "print(((model(x).argmax(1) == y).float().mean().item()))\n"
+
+
+@pytest.mark.parametrize("end", ["killed", "interrupted"])
+def test_what_was_reported_while_the_controller_was_away_is_not_lost(
+    end: str, make_world: Callable[..., World]
+) -> None:
+    """By kill -9, or by Ctrl-C of `ones up --foreground`; the job ends before it is back."""
+    world = make_world(policy="fifo", slots=1)
+    script, go = world.root / "train.py", world.root / "go"
+    script.write_text(GATED)
+    job = world.run([sys.executable, str(script), "8", str(go)], elastic=True)
+    wait_for(lambda: world.job(job)["epochs"] == 2, seconds=SLOW)
+    before = world.job(job)["accuracy"]
+    if end == "killed":
+        world.kill()
+    else:
+        assert world.process is not None
+        world.process.send_signal(signal.SIGINT)
+        world.process.wait(30)
+        world.http.close()
+    go.touch()
+    wait_for(lambda: list(world.dir.runs.glob("live/*/*/*/exit.json")), seconds=SLOW)
+    world.up()
+    card = world.wait_end(job, seconds=SLOW)
+    assert (card["state"], card["epochs"], card["losses"]) == ("finished", 8, 0), world.story(job)
+    assert card["samples"] == 8 * 256
+    assert card["accuracy"] != before
+    assert str(card["accuracy"]) in world.output(job), "as its own output says"
+    world.restart()
+    assert (world.job(job)["epochs"], world.job(job)["accuracy"]) == (8, card["accuracy"])

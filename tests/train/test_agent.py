@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ones.lab.worker_server import WorkerServer
+from ones.train import kept
 from ones.train.agent import Agent
-from ones.wire import Reports
-from ones.wire.environment import WorkerEnvironment
-from ones.wire.messages import Epoch, Order, Ready, Report, Steps, Withdraw
+from ones.wire import Reports, unpack
+from ones.wire.environment import KEPT_REPORTS, WorkerEnvironment
+from ones.wire.messages import Epoch, Leaving, Order, Ready, Report, Steps, Withdraw
 
 
 def environment(url: str, token: str = "t") -> WorkerEnvironment:
@@ -149,3 +154,93 @@ def test_a_wrong_token_is_not_heard() -> None:
     mine.stop()
     controller.server.close()
     assert controller.reports == []
+
+
+# a controller that is away when the worker ends
+
+
+def ending(url: str, run_dir: Path) -> Agent:
+    made = Agent(
+        replace(environment(url), run_dir=str(run_dir)),
+        on_order=lambda order: None,
+        on_fenced=lambda: None,
+        on_store=lambda address: None,
+    )
+    made.start()
+    return made
+
+
+def kept_in(run_dir: Path) -> list[Reports]:
+    lines = (run_dir / KEPT_REPORTS).read_bytes().splitlines()
+    found = [unpack(line) for line in lines]
+    assert all(isinstance(message, Reports) for message in found)
+    return [message for message in found if isinstance(message, Reports)]
+
+
+def test_reports_that_nobody_heard_are_on_disk_when_the_worker_has_ended(tmp_path: Path) -> None:
+    controller = Controller()
+    controller.server.open()
+    mine = ending(controller.server.url, tmp_path)
+    mine.say(epoch(1))
+    assert mine.flush(60)
+    controller.server.close()
+    mine.say(epoch(2))
+    mine.generation = (2, 1)
+    mine.say(epoch(3))
+    mine.say(Leaving(done=True))
+    mine.end(60)
+    first, second = kept_in(tmp_path)
+    assert (first.job, first.worker, first.plan, first.first) == ("j", "n/0", 1, 2)
+    assert first.reports == (epoch(2),)
+    assert (second.plan, second.incarnation, second.first) == (2, 1, 3)
+    assert second.reports == (epoch(3), Leaving(done=True))
+    assert (tmp_path / KEPT_REPORTS).stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_is_kept_when_all_was_heard(tmp_path: Path) -> None:
+    controller = Controller()
+    controller.server.open()
+    mine = ending(controller.server.url, tmp_path)
+    mine.say(epoch(1))
+    mine.end(60)
+    controller.server.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_newest_reports_are_kept_where_there_are_too_many(tmp_path: Path) -> None:
+    messages = [
+        Reports(job="j", worker="n/0", plan=1, first=n, reports=(epoch(n),)) for n in range(1, 100)
+    ]
+    kept.write(str(tmp_path), messages, most=1000)
+    found = kept_in(tmp_path)
+    assert found == messages[-len(found) :]
+    assert 3 < len(found) < 99
+    assert (tmp_path / KEPT_REPORTS).stat().st_size <= 1000
+
+
+def test_a_worker_that_exits_in_the_middle_keeps_its_reports_and_says_so_once(
+    tmp_path: Path,
+) -> None:
+    """Its script raises SystemExit while nobody listens, and sets up no logging of its own."""
+    script = f"""
+import sys, time
+from ones.train.agent import Agent
+from ones.wire.environment import WorkerEnvironment
+from ones.wire.messages import Ready
+environment = WorkerEnvironment(controller="http://127.0.0.1:9", token="secret", job="j",
+    worker="n/0", plan=1, run_dir={str(tmp_path)!r}, job_dir="", checkpoints="")
+agent = Agent(environment, on_order=print, on_fenced=print, on_store=print)
+agent.start()
+agent.say(Ready())
+while not agent._complained:
+    time.sleep(0.01)
+sys.exit(143)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 143
+    assert done.stderr.startswith("ones: no word from the controller ([Errno 111]")
+    assert done.stderr.count("\n") == 1
+    (message,) = kept_in(tmp_path)
+    assert message.reports == (Ready(),)

@@ -14,7 +14,7 @@ from ones.cli.client import connect, of_job
 from ones.cli.joblist import job_table
 from ones.cli.options import Json, StateDirectory
 from ones.cli.output import out, print_json, print_table, say
-from ones.cli.words import duration, eta, moment, short
+from ones.cli.words import duration, eta, moment, not_used, short
 from ones.errors import UserError
 
 JOB = typer.Argument(help="Its id.")
@@ -40,6 +40,9 @@ def ps(
         rest = "" if all else "; those that have ended: ones ps --all"
         say(f"no jobs{rest}; queue one: ones submit -- python train.py")
         return
+    missing = not_used(client.get("/api/cluster"))
+    if missing:
+        say(missing)
     if sys.stdout.isatty():
         console = out()
         everybody_is_one = len({job["owner"] for job in jobs}) == 1

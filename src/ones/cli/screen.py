@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from ones.cli.joblist import job_table
-from ones.cli.words import duration, short
+from ones.cli.words import duration, not_used, short
 from ones.lab.scene import Scene
 
 COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
@@ -30,9 +30,11 @@ def picture(scene: Scene, title: str, width: int, *, ended: int = 20) -> Rendera
     hidden = set(over[: max(0, len(over) - ended)])
     jobs = [job for job in scene.jobs if job["id"] not in hidden]
     color = {job["id"]: COLORS[i % len(COLORS)] for i, job in enumerate(scene.jobs)}
+    missing = not_used(scene.cluster)
     return Group(
         Text(title, style="bold"),
         _slots(scene, color),
+        *([Text(missing, style="yellow")] if missing else []),
         job_table(jobs, width, now=scene.now, without=("owner",), color=color),
         *_decisions(scene, color),
     )
@@ -47,7 +49,7 @@ def _slots(scene: Scene, color: dict[str, str]) -> RenderableType:
     for slot in slots:
         job = slot["job"] or ("somebody" if slot["owner"] or slot["used_by"] else None)
         if job is None:
-            line.append("[ free ] ", style="dim")
+            line.append("[ out ] " if slot.get("aside") else "[ free ] ", style="dim")
             continue
         batch = f" {slot['batch']}" if slot["batch"] else ""
         mark = " ↓" if slot["leaving"] else " ↑" if slot.get("coming") else ""

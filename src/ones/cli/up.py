@@ -56,6 +56,9 @@ def up(
     database: Annotated[
         str | None, typer.Option(metavar="URL", help="PostgreSQL instead of SQLite.")
     ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="Of the log: text or json.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A policy's setting.")
     ] = None,
@@ -68,8 +71,8 @@ def up(
 
     Example: ones up --slots 4
     """
-    from ones.control import background
-    from ones.control.server import Ready, serve
+    from ones.control import background, logs
+    from ones.control.server import Ready, configure_logs, serve
     from ones.control.statedir import StateDir
     from ones.lab.warm import warm_up
     from ones.policies import located
@@ -88,12 +91,14 @@ def up(
         policy=policy,
         seed=seed,
         database=database,
+        log_format=log_format,
     )
     service = found.settings.service
     if service.seed < 0:
         raise InvalidSettingError(f"seed: {service.seed} is negative")
     if service.slots is not None and service.slots < 1:
         raise InvalidSettingError(f"slots: {service.slots} is not at least 1")
+    logs.check(service.log_format, service.log_level)
     settings = policy_settings(found, service.policy, set_ or [])
     warm_up(service.policy, settings)
     service = replace(service, policy=located(service.policy))  # it lives in its own directory
@@ -111,6 +116,7 @@ def up(
         sys.stdout.flush()
 
     if foreground:
+        configure_logs(service)
         try:
             serve(replace(found.settings, service=service.rooted(), policy=chosen), show)
         except KeyboardInterrupt:

@@ -39,3 +39,11 @@ def moment(at: float) -> str:
 
 def short(text: str, width: int = NOTE_WIDTH) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def not_used(cluster: Mapping[str, Any]) -> str:
+    """Of a cluster as the service shows it: which GPUs are out of service; empty: none."""
+    from ones.control.readmodels.out_of_service import out_of_service
+
+    slots = cluster["slots"]
+    return out_of_service(len(slots), {s["id"]: s["aside"] for s in slots if s.get("aside")})

@@ -15,6 +15,7 @@ from typing import Any
 
 from ones.config import ServiceSettings
 from ones.control.launching import stop_jobs
+from ones.control.logs import last_error
 from ones.control.statedir import Address, StateDir
 from ones.errors import UserError, WorldError
 
@@ -61,13 +62,18 @@ def _await_address(directory: StateDir, process: subprocess.Popen[bytes], said: 
         if address is not None and address.pid == process.pid and directory.is_locked():
             return address
         if process.poll() is not None:
-            words = directory.log.read_bytes()[said:].decode(errors="replace").strip()
-            last = words.splitlines()[-1].removeprefix("error: ") if words else "it said nothing"
+            last = last_error(_said_since(directory, said)) or f"see {directory.log}"
             kind = UserError if process.returncode == UserError.exit_code else WorldError
             raise kind(f"the service did not start: {last}")
         if time.monotonic() > deadline:
             raise WorldError(f"the service did not start in time; see {directory.log}")
         time.sleep(0.05)
+
+
+def _said_since(directory: StateDir, said: int) -> str:
+    log = directory.log.read_bytes()
+    # a log that is shorter than it was has been rotated since
+    return log[said if len(log) >= said else 0 :].decode(errors="replace")
 
 
 def kill(directory: StateDir) -> None:

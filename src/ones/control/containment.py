@@ -10,7 +10,6 @@ tried again, later each time; after several failures in a row `fifo` takes over
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from functools import partial
 import sqlalchemy as sa
 from msgspec.structs import replace
 
+from ones.control import logs
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW
 from ones.control.live.reconcile import free_missing
@@ -53,7 +53,7 @@ REPORTS = frozenset(
     }
 )
 
-log = logging.getLogger("ones.control")
+log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Containment:
         if type(event) in ev.OWN_EVENTS:
             raise problem  # what repairs must not need repair: without end
         kind = type(event).__name__
-        log.error("event raised: %s: %s", kind, described(problem), exc_info=problem)
+        log.error("event raised", kind=kind, error=described(problem), exc_info=problem)
         logged = self.recorder.last_event is event
         self._store.flush()
         found = self._rebuild()
@@ -123,7 +123,7 @@ class Containment:
         try:
             return self.brain.resume()
         except Exception as again:
-            log.exception("the plan that is due raised")
+            log.exception("due plan raised", error=described(again))
             self._use(FALLBACK, described(again))
             self._rebuild()
             self._say_replaced(self._why)
@@ -137,7 +137,7 @@ class Containment:
         delay = min(FIRST_RETRY_SECONDS * 2 ** (self._failures - 1), LONGEST_RETRY_SECONDS)
         retry_at: float = self.brain.state.now + delay
         reason = str(problem) if isinstance(problem, BrokenPolicyError) else described(problem)
-        log.error("policy %s failed (%d in a row): %s", self.policy, self._failures, reason)
+        log.error("policy failed", policy=self.policy, failures=self._failures, error=reason)
         if self._failures >= MOST_FAILURES and self.policy != FALLBACK:
             self._use(FALLBACK, f"{self._failures} failures in a row: {reason}")
             self._say_replaced(self._why)
@@ -188,7 +188,7 @@ class Containment:
                     skipped={number: mark.policy_only for number, mark in marks.items()},
                 )
             except EntryError as failed:
-                log.exception("entry %d is quarantined", failed.number)
+                log.exception("entry quarantined", entry=failed.number, error=str(failed))
                 marks[failed.number] = _mark(failed.number, failed.entry, failed.problem)
             else:
                 return Recovered(brain, recorder, policy, tuple(marks.values()))

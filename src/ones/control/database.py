@@ -45,7 +45,8 @@ def open_engine(url: str) -> sa.Engine:
         raise UserError(f"database {shown!r} is not a URL") from problem
     kind = parsed.get_backend_name()
     if kind == "sqlite":
-        engine = sa.create_engine(parsed)
+        # parameters hold users' environments: no error, and so no log, may show them
+        engine = sa.create_engine(parsed, hide_parameters=True)
         sa.event.listen(engine, "connect", _set_pragmas)
         # transactions are ours to begin: the driver's own way commits where we do not expect it
         sa.event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
@@ -55,6 +56,7 @@ def open_engine(url: str) -> sa.Engine:
     try:
         return sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
+            hide_parameters=True,
             pool_pre_ping=True,  # after a restart of the server the pool is full of dead ones
             connect_args={
                 "connect_timeout": 10,

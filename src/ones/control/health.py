@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ones.control.heartbeat import Heartbeat
-
 MB = 1e6
 
 
@@ -24,24 +22,26 @@ class HealthLimits:
 
 
 class Health:
-    """Reads what the threads leave behind; asks and locks nothing, so that it always answers."""
+    """Reads what the threads leave behind; asks and locks nothing, so that it always answers.
+
+    `busy`: the threads, and for how many seconds each has been at its present step."""
 
     def __init__(
         self,
         limits: HealthLimits,
-        heartbeats: Callable[[], Iterable[Heartbeat]],
+        busy: Callable[[], Iterable[tuple[str, float]]],
         unwritten_seconds: Callable[[], float],
         directory: Path,
     ) -> None:
-        self._limits, self._heartbeats = limits, heartbeats
+        self._limits, self._busy = limits, busy
         self._unwritten_seconds, self._directory = unwritten_seconds, directory
 
     def problems(self) -> list[str]:
         limits = self._limits
         found = [
-            f"the {beat.name} thread is stuck: busy with one step for {busy:.0f} s"
-            for beat in self._heartbeats()
-            if (busy := beat.busy_seconds()) > limits.stuck_seconds
+            f"the {thread} thread is stuck: busy with one step for {seconds:.0f} s"
+            for thread, seconds in self._busy()
+            if seconds > limits.stuck_seconds
         ]
         late = self._unwritten_seconds()
         if late > limits.unwritten_seconds:

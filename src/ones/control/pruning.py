@@ -6,7 +6,6 @@ record, and small beside outputs and checkpoints.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,10 +15,12 @@ from urllib.parse import unquote
 
 import fsspec
 
-logger = logging.getLogger("ones.control")
+from ones.control import logs
 
 DAY = 86_400.0
 HOUR = 3600.0
+
+log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +72,18 @@ class Pruning:
 
     def _run(self) -> None:
         while True:
-            for task in (self.prune, self._also):
+            for task in (self._prune, self._also):
                 try:
                     task()
                 except Exception:  # the thread must live: it is tried again in an hour
-                    logger.exception("pruning failed")
+                    log.exception("pruning failed")
             if self._over.wait(HOUR):
                 return
+
+    def _prune(self) -> None:
+        removed = self.prune()
+        if removed:
+            log.info("output and checkpoints of old jobs removed", count=len(removed))
 
     def prune(self) -> list[str]:
         """What was removed. What cannot be removed stays, and is tried again."""

@@ -7,13 +7,13 @@ recorded plans are taken for true.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
+from ones.control import logs
 from ones.control.archive import DAY, HEADER, keep_snapshots, kept_snapshots
 from ones.control.schema import log, meta, outcomes, snapshots
 from ones.control.store import Done, Entry, Operation, Store, insert, upsert
@@ -27,10 +27,11 @@ from ones.runlog import VERSION, Header, decode, encode
 from ones.runlog.encoding import decode_entry, decode_outcome, decode_snapshot, encode_saved
 from ones.wire.decoding import CodecError, parse
 
-logger = logging.getLogger("ones.control")
 #: taking in an event again costs a policy that searches about a millisecond, a snapshot 20 to 30
 #: (80 jobs), and 20 us for each worker: a restart is to take seconds
 LEAST_TAIL, TAIL_PER_JOB, TAIL_PER_WORKER = 2000, 4, 1
+
+logger = logs.logger(__name__)  # `log` is a table
 
 
 def tail_of_service(live_jobs: int, workers: int) -> int:
@@ -248,7 +249,7 @@ def _newest_snapshot(store: Store) -> _Saved | None:
             return _Saved(row.number, body["ended"], state, body["policy"], body.get("by", ""))
         except (CodecError, KeyError, TypeError, ValueError) as raised:
             problem = raised
-            logger.exception("snapshot %d cannot be read", row.number)
+            logger.exception("snapshot not read", snapshot=row.number)
     if problem is not None and store.first_number() > 1:
         raise WorldError(f"no snapshot can be read, and older entries are archived: {problem}")
     return None
@@ -284,6 +285,6 @@ def _taught(policy: Policy, saved: Any, fresh: Callable[[], Policy] | None) -> P
         if fresh is None:
             raise
         what = f"{type(problem).__name__}: {problem}"
-        print(f"what was learned cannot be read ({what}): the policy learns anew", flush=True)
+        logger.warning("policy state not read, the policy learns anew", error=what)
         return fresh()
     return policy

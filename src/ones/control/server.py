@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import signal
 import socket
 import ssl
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ones.config import ServiceSettings, Settings
+from ones.control import logs
 from ones.control.health import HealthLimits
 from ones.control.launching import launcher_of
 from ones.control.live.patience import Patience
@@ -28,6 +30,7 @@ from ones.errors import (
     OnesError,
     UnknownNameError,
     WorldError,
+    described,
 )
 
 SHUTDOWN_SECONDS = 2
@@ -35,6 +38,8 @@ SHUTDOWN_SECONDS = 2
 MOST_FILES = 1 << 16
 BACKLOG = 2048
 MECHANISMS = ("elastic", "restart")
+
+log = logs.logger("ones.control.server")  # also when it is __main__
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     config = uvicorn.Config(
         WorkerDoor(app, service),
         log_level="warning",
+        log_config=None,  # as `logs` says
         access_log=False,
         lifespan="off",
         timeout_keep_alive=60,
@@ -116,6 +122,8 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     service.first_admin()
     directory.write_address(Address(pid=os.getpid(), url=url))
     slots = service.launcher.slots()
+    log.info("service started", url=url, pid=os.getpid(), policy=of_service.policy,
+             launcher=of_service.launcher, slots=len(slots))  # fmt: skip
     on_ready(
         Ready(
             url,
@@ -128,6 +136,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     server.run(sockets=[listener])
     service.closing = True
     service.stop()
+    log.info("service stopped", url=url, pid=os.getpid())
     if service.failure is not None:
         raise BugError(f"the scheduler has stopped: {service.failure}")
 
@@ -174,6 +183,7 @@ def _notice_the_end(server: Any, service: Service) -> None:  # noqa: ANN401
 
     def noticed(number: int, frame: object) -> None:
         service.closing = True
+        log.info("service stopping", signal=signal.Signals(number).name)
         handle(number, frame)
 
     server.handle_exit = noticed
@@ -222,19 +232,26 @@ def _link(service: Service, url: str) -> str:
     return f"{url}/login?code={service.accounts.new_link(admins[0])}" if admins else url
 
 
+def configure_logs(settings: ServiceSettings) -> None:
+    """For all of this process: to be called by whoever makes it the controller."""
+    directory = StateDir.of(settings.state)
+    logs.configure(settings.log_format, settings.log_level, directory.log)
+
+
 def main() -> int:
     """`python -m ones.control.server`, as `ones up` starts it: settings on standard input."""
     given = json.loads(sys.stdin.read())
     settings = Settings(service=ServiceSettings(**given["service"]), policy=given["policy"])
 
-    def tell(ready: Ready) -> None:
-        print(f"listening on {ready.url}", flush=True)
-
+    configure_logs(settings.service)
     try:
-        serve(settings, tell)
+        serve(settings, lambda ready: None)
     except OnesError as problem:
-        print(f"error: {problem}", file=sys.stderr, flush=True)
+        log.error("service failed", error=str(problem))  # noqa: TRY400  # a line for people
         return problem.exit_code
+    except Exception as problem:
+        log.exception("service failed", error=described(problem))
+        return BugError.exit_code
     return 0
 
 

@@ -7,7 +7,6 @@ import queue
 import re
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ones.control import logs
 from ones.control.accounts import Accounts, User
 from ones.control.archive import archive
 from ones.control.clock import Clock
@@ -28,6 +28,7 @@ from ones.control.live.floor import Inbox
 from ones.control.live.grouping import groups_of
 from ones.control.live.hearing import hear
 from ones.control.live.jobs import NOW, LiveJob, gpu_of
+from ones.control.live.kept_reports import on_launcher
 from ones.control.live.patience import Patience
 from ones.control.pruning import Keeping, Pruning
 from ones.control.readmodels.board import Board
@@ -45,8 +46,9 @@ from ones.core.engine import drive
 from ones.core.job import Job, JobId, SwitchCost
 from ones.core.policy import Policy
 from ones.core.state import State
-from ones.errors import UnknownNameError, UserError
+from ones.errors import UnknownNameError, UserError, described
 from ones.launchers import Launcher, LauncherEvent, Slot, SlotUp
+from ones.launchers.threaded import Threaded
 from ones.policies import create
 from ones.runlog import VERSION, Header
 from ones.wire import Reports
@@ -55,6 +57,8 @@ from ones.wire import Reports
 WIND_DOWN_SECONDS = 30.0
 
 _NOT_IN_IDS = re.compile(r"[^a-z0-9]+")
+
+log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +91,7 @@ class Controller:
         self.closing = False
         self.failure: BaseException | None = None  # of the brain's thread: the end of everything
         self.accounts = Accounts(self.store)
-        self.board = Board(self.store, self._is_elastic)
+        self.board = Board(self.store, self._is_elastic, lambda: asides.reasons(self.engine))
         self._ids = threading.Lock()
         self._last_id = 0
         self._early: list[LauncherEvent] | None = []
@@ -138,7 +142,7 @@ class Controller:
         early, self._early = self._early or [], None
         for event in early:
             if not isinstance(event, SlotUp):  # `_bring_up_nodes` looks at all there are
-                self.engine.on_launcher(event)
+                on_launcher(self.engine, event)
         self._bring_up_nodes(self.brain.state)
         self.engine.post(lambda: asides.agree(self.engine, self.launcher.slots()))
         self.board.fill(self.brain.state)
@@ -156,7 +160,7 @@ class Controller:
         if self._early is not None:
             self._early.append(event)
         else:
-            self.engine.on_launcher(event)
+            on_launcher(self.engine, event)
 
     def _bring_up_nodes(self, state: State) -> None:
         wanted: dict[str, list[Slot]] = {}
@@ -218,6 +222,7 @@ class Controller:
             self.engine.jobs[job.id] = live
             event = ev.JobSubmitted(NOW, job)
             self.engine.say(event, [insert(submissions, row)], self._when_shown(done))
+            log.info("job submitted", job=job.id, owner=job.owner)
 
         self.engine.post(enter)
 
@@ -316,9 +321,7 @@ class Service(Controller):
         super().__init__(store, JobTokens.kept_in(state_dir.key), launcher, options)
         self._thread = threading.Thread(target=self._run, name="ones-brain", daemon=True)
         self.server_heartbeat = Heartbeat("server")
-        self._health = Health(
-            options.health, self._heartbeats, store.unwritten_seconds, state_dir.path
-        )
+        self._health = Health(options.health, self._busy, store.unwritten_seconds, state_dir.path)
 
     def start(self, url: str) -> None:
         """`url`: where workers reach us."""
@@ -338,10 +341,12 @@ class Service(Controller):
     def problems(self) -> list[str]:
         return [*super().problems(), *self._health.problems()]
 
-    def _heartbeats(self) -> list[Heartbeat]:
-        beats = [self.engine.heartbeat, self.store.heartbeat, self.server_heartbeat]
-        launcher = getattr(self.launcher, "heartbeat", None)
-        return [*beats, launcher] if isinstance(launcher, Heartbeat) else beats
+    def _busy(self) -> list[tuple[str, float]]:
+        beats = (self.engine.heartbeat, self.store.heartbeat, self.server_heartbeat)
+        found = [(beat.name, beat.busy_seconds()) for beat in beats]
+        if isinstance(self.launcher, Threaded):
+            found.append(("launcher", time.monotonic() - self.launcher.beat))
+        return found
 
     def _ended(self) -> dict[str, float]:
         cards = list(self.board.cards.values())
@@ -375,7 +380,7 @@ class Service(Controller):
             self.run()
         except BaseException as failure:
             self.failure = failure
-            traceback.print_exc()
+            log.exception("scheduler failed", error=described(failure))
             self.on_end()
 
     def first_admin(self) -> None:

@@ -8,7 +8,6 @@ the queue grows, `problem` says why, and work goes on when it goes on.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -23,12 +22,11 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from ones.control import logs
 from ones.control.database import Claim, does_not_answer, open_engine, upgrade
 from ones.control.heartbeat import Heartbeat
 from ones.control.schema import log, mentions, meta
 from ones.errors import UserError, WorldError
-
-logger = logging.getLogger("ones.control")
 
 Operation = Callable[[sa.Connection], None]
 Done = Callable[[Exception | None], None]
@@ -40,6 +38,8 @@ MOST_AT_ONCE = 2000
 WRITER = "writer"
 #: key in `meta`: this database is history, and the controller goes on in that one
 MOVED_TO = "moved_to"
+
+logger = logs.logger(__name__)  # `log` is a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +254,7 @@ class Store:
     def _patiently(self, batch: list[_Write]) -> Iterator[float]:
         if self._lost is not None:
             raise self._lost
+        began = time.monotonic()
         while True:
             self.heartbeat.working()
             try:
@@ -262,10 +263,15 @@ class Store:
                 if not (isinstance(problem, sa.exc.OperationalError) or _is_cut(problem)):
                     raise
                 # disk full, locked, connection lost: the world's doing, which passes
+                if not self.problem:
+                    logger.warning("writer waits for the database", error=str(problem.orig))
                 self.problem = f"the database does not take writes: {problem.orig}"
                 yield RETRY_SECONDS
                 self._claim_again()
             else:
+                if self.problem:
+                    seconds = round(time.monotonic() - began, 1)
+                    logger.warning("writer goes on", seconds=seconds)
                 self.problem = ""
                 return
 
@@ -309,7 +315,7 @@ class Store:
             if problem is not None and write.entries and problem is not self._lost:
                 numbers = ", ".join(str(entry.number) for entry in write.entries)
                 self.refused = f"the run log does not take entry {numbers}: {problem}"
-                logger.error(self.refused)
+                logger.error("run log entry refused", entry=numbers, error=str(problem))
             if write.done is None:
                 continue
             try:

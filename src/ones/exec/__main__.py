@@ -5,15 +5,17 @@ Says `ready` once it can be reached, or `busy` if another one is there already.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
 
 from ones.exec.lines import listen
+from ones.exec.logs import log_to_stderr
 from ones.exec.processes import PR_SET_CHILD_SUBREAPER, PR_SET_NAME, prctl
 from ones.exec.records import LOCK, LOG
 from ones.exec.remains import clear_up, take
-from ones.exec.supervisor import IDLE_SECONDS, Supervisor, complain
+from ones.exec.supervisor import IDLE_SECONDS, Supervisor
 
 USAGE = "usage: python -m ones.exec RUN_DIR [IDLE_SECONDS [LEASE_FILE]]"
 
@@ -42,11 +44,12 @@ def main(argv: list[str]) -> int:
     listener = listen(run_dir)
     print("ready", flush=True)
     _leave_the_terminal(run_dir)
+    log_to_stderr()  # which is exec.log now
     try:
         idle = float(argv[2]) if len(argv) > 2 else IDLE_SECONDS
         Supervisor(run_dir, listener, idle, Path(argv[3]) if len(argv) > 3 else None).run()
-    except BaseException as problem:
-        complain(f"ones-exec fails: {problem!r}")
+    except BaseException:
+        logging.getLogger("ones.exec").exception("ones-exec failed")
         raise
     return 0
 

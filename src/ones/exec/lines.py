@@ -10,28 +10,42 @@ socket's address.
     {"n": 3, "do": "watch"}                             {"n": 3, "ok": true, "launches": [...]}
     {"n": 4, "do": "close", "grace": 5}                 {"n": 4, "ok": true}
     news:  {"event": "started", "id": ..., "status": {...}}, {"event": "exited", ..., "exit": {...}}
+
+A line that is not a JSON object, is too long, or holds a number out of range ends the connection:
+`closed` is set and the reason is logged. Reading never raises.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ones.exec.records import SOCKET
 
 LONGEST = 8 << 20  # bytes of a request; environments may be large, but not so large
+BEFORE_PROOF = 4 << 10  # bytes of a line from a peer that has not proved who it is
+LARGEST = 2**63  # of a number
+
+log = logging.getLogger(__name__)
 
 
 class Connection:
-    """One end, which never blocks: what cannot be sent yet is kept."""
+    """One end, which never blocks: what cannot be sent yet is kept.
 
-    def __init__(self, sock: socket.socket) -> None:
+    `most`: bytes of a line; may be raised once the peer has proved who it is. `raw`: texts may
+    hold what is not Unicode, as environments do."""
+
+    def __init__(self, sock: socket.socket, *, most: int = LONGEST, raw: bool = False) -> None:
         sock.setblocking(False)
         self.sock = sock
+        self.most = most
+        self._raw = raw
         self._in = b""
         self._out = b""
         self.closed = False  # the other end is; `close` is for the owner, who unregisters first
@@ -61,8 +75,9 @@ class Connection:
             self._out = self._out[sent:]
 
     def receive(self) -> Iterator[dict[str, Any]]:
-        """The messages that have come; `closed` is set at the end of the line."""
-        while not self.closed:
+        """The messages that have come; `closed` is set at the end of the line, and by the first
+        line that is not a message."""
+        while not self.closed and len(self._in) <= self.most:
             try:
                 data = self.sock.recv(1 << 16)
             except BlockingIOError:
@@ -74,16 +89,55 @@ class Connection:
                 break
             self._in += data
         *whole, self._in = self._in.split(b"\n")
-        if len(self._in) > LONGEST:
-            self.closed = True
         for line in whole:
-            message = json.loads(line)
-            if isinstance(message, dict):
-                yield message
+            try:
+                message = self._read(line)
+            except (ValueError, RecursionError) as problem:
+                self._refuse(problem)
+                return
+            yield message
+        if len(self._in) > self.most:
+            self._refuse(f"a line is longer than {self.most} bytes")
+
+    def _read(self, line: bytes) -> dict[str, Any]:
+        if len(line) > self.most:
+            raise ValueError(f"a line is longer than {self.most} bytes")
+        message = json.loads(
+            line.decode(), parse_int=_whole, parse_float=_finite, parse_constant=_no_number
+        )
+        if not isinstance(message, dict):
+            raise ValueError("a line is not a JSON object")  # noqa: TRY004
+        if not self._raw and b"\\u" in line:
+            json.dumps(message, ensure_ascii=False).encode()  # refuses half a character
+        return message
+
+    def _refuse(self, problem: Exception | str) -> None:
+        self.closed = True
+        self._in = b""
+        why = type(problem).__name__ if isinstance(problem, RecursionError) else str(problem)[:200]
+        log.warning("invalid line, connection closed", extra={"reason": why})
 
     def close(self) -> None:
         self.closed = True
         self.sock.close()
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if not -LARGEST <= value < LARGEST:
+        raise ValueError("a number is out of range")
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError("a number is out of range")
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
 
 
 def listen(run_dir: Path) -> socket.socket:

@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ones.exec.files import open_regular
+
 PREFIX = "out."
 
 
@@ -85,11 +87,13 @@ def read_output(directory: Path, offset: int, limit: int) -> Chunk:
             continue
         position = offset + len(data)
         try:
-            with path.open("rb") as file:
+            with os.fdopen(open_regular(path), "rb") as file:
                 file.seek(position - _start(path))
                 data += file.read(limit - len(data))
         except FileNotFoundError:  # dropped in this moment: go on with what is kept
             return read_output(directory, position, limit)
+        except OSError:  # a link or a pipe: not written by us
+            break
         if len(data) >= limit:
             break
     return Chunk(data, offset, max(end, offset + len(data)))

@@ -10,22 +10,34 @@ A run directory belongs to one (job, node):
     <launch>/exit.json      how it ended: written once, after its last process was gone
     <launch>/out.<offset>   its output, in segments
 
-Every file is replaced as a whole, so a reader never sees half of one.
+Every file is replaced as a whole, so a reader never sees half of one. The worker could write here,
+too: what is not a valid record counts as missing.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
+
+from ones.exec.files import read_regular
 
 LOCK = "lock"
 SOCKET = "exec.sock"
 LOG = "exec.log"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+#: bytes of a record; a spec holds the environment
+LARGEST = 8 << 20
+#: characters of a message or cause in an exit record
+LONGEST_TEXT = 2000
+_MOST_PID = 2**31
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +59,9 @@ class Spec:
             raise ValueError(f"launch id {self.id!r} is not the name of a directory")
         if not self.argv:
             raise ValueError(f"launch {self.id}: no command")
+        texts = (self.id, self.cwd, *self.argv, *self.slots, *self.env.keys(), *self.env.values())
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"launch {self.id!r}: command, directory, slots and env are texts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +107,7 @@ def write(directory: Path, record: Spec | Status | Exit) -> None:
     """As a whole or not at all, and on disk before it has its name."""
     path = directory / _NAMES[type(record)]
     beside = path.with_suffix(".new")
+    beside.unlink(missing_ok=True)  # a link there would lead elsewhere
     with open(beside, "w", opener=_private) as file:
         json.dump(asdict(record), file)
         file.flush()
@@ -112,17 +128,28 @@ def read_exit(directory: Path) -> Exit | None:
 
 
 def spec_of(plain: Mapping[str, Any]) -> Spec:
+    """Raises ValueError, TypeError or AttributeError for what is no spec."""
     return _made(Spec, plain)
+
+
+def exit_of(plain: Mapping[str, Any]) -> Exit:
+    """As above."""
+    return _made(Exit, plain)
+
+
+def status_of(plain: Mapping[str, Any]) -> Status:
+    """As above."""
+    return _made(Status, plain)
 
 
 def known_launches(run_dir: Path) -> Iterator[Path]:
     """Directories of launches that were accepted, running or not."""
     try:
         paths = sorted(run_dir.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return
     for path in paths:
-        if (path / "spec.json").is_file():
+        if not path.is_symlink() and os.path.lexists(path / "spec.json"):
             yield path
 
 
@@ -130,11 +157,15 @@ _NAMES: Mapping[type, str] = {Spec: "spec.json", Status: "status.json", Exit: "e
 
 
 def _read(directory: Path, kind: type[_Record]) -> _Record | None:
+    path = directory / _NAMES[kind]
     try:
-        plain = json.loads((directory / _NAMES[kind]).read_text())
+        return _made(kind, json.loads(read_regular(path, LARGEST)))
     except FileNotFoundError:
         return None
-    return _made(kind, plain)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as problem:
+        why = f"{type(problem).__name__}: {problem}"[:200]
+        log.warning("invalid record", extra={"path": str(path), "reason": why})
+        return None
 
 
 def _made(kind: type[_Record], plain: Mapping[str, Any]) -> _Record:
@@ -143,8 +174,45 @@ def _made(kind: type[_Record], plain: Mapping[str, Any]) -> _Record:
     for name in ("argv", "slots"):
         if name in values:
             values[name] = tuple(values[name])
-    return kind(**values)
+    record = kind(**values)
+    if isinstance(record, Status):
+        _check_status(record)
+    elif isinstance(record, Exit):
+        _check_exit(record)
+    return record
+
+
+def _check_status(status: Status) -> None:
+    if not (_is_whole(status.pid, 1, _MOST_PID) and _is_whole(status.born, 0, 2**63)):
+        raise ValueError(f"pid {status.pid!r}, born {status.born!r} are not of a process")
+    if not _is_time(status.started_at) or not _is_text(status.boot_id):
+        raise ValueError(f"started_at {status.started_at!r}, boot_id {status.boot_id!r}")
+
+
+def _check_exit(exit: Exit) -> None:
+    if not all(n is None or _is_whole(n, -256, 256) for n in (exit.code, exit.signal)):
+        raise ValueError(f"code {exit.code!r}, signal {exit.signal!r} are not of an exit")
+    if not _is_time(exit.at) or not (_is_text(exit.cause) and _is_text(exit.message)):
+        raise ValueError(f"at {exit.at!r}, cause {exit.cause!r}, message {exit.message!r}")
+
+
+def _is_whole(value: object, least: int, below: int) -> bool:
+    return type(value) is int and least <= value < below
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and isfinite(value) and abs(value) < 2**53
+
+
+def _is_text(value: object) -> bool:
+    """Of bounded length, and Unicode: it is stored and shown."""
+    return isinstance(value, str) and len(value) <= LONGEST_TEXT and value == shown(value)
+
+
+def shown(text: str) -> str:
+    """Something that the system or a user said, as it may be stored: bounded, and Unicode."""
+    return text[:LONGEST_TEXT].encode(errors="backslashreplace").decode()[:LONGEST_TEXT]
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

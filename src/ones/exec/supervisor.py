@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from ones.exec.zygote import Birth, Zygote, fits
 IDLE_SECONDS = 60.0
 TICK_SECONDS = 0.02  # while somebody is on the way out
 RETRY_SECONDS = 1.0  # of what a full disk refused
+
+log = logging.getLogger(__name__)
 
 
 class FencedError(ValueError):
@@ -103,7 +106,7 @@ class Supervisor:
         if self._may_run:
             return
         for worker in [w for w in self._workers.values() if not w.fenced]:
-            complain(f"the lease of this node has run out: {worker.spec.id} is killed")
+            log.warning("lease ran out, worker killed", extra={"launch": worker.spec.id})
             worker.fenced = True
             self._closing = True  # and nothing that stays warm for others, either
             self._stop(worker, 0.0)
@@ -139,7 +142,7 @@ class Supervisor:
     def _accept(self) -> None:
         with suppress(BlockingIOError):
             while True:
-                connection = Connection(self._listener.accept()[0])
+                connection = Connection(self._listener.accept()[0], raw=True)
                 self._connections[connection] = False
                 self._selector.register(
                     connection, selectors.EVENT_READ, lambda c=connection: self._converse(c)
@@ -150,8 +153,10 @@ class Supervisor:
             answer: dict[str, Any] = {"n": request.get("n")}
             try:
                 answer |= {"ok": True, **self._answer(connection, request)}
-            except (OSError, ValueError, KeyError, TypeError) as problem:
-                answer["error"] = str(problem)
+            except Exception as problem:  # one request must not end the workers
+                if not isinstance(problem, OSError | ValueError):
+                    log.exception("request failed", extra={"request": str(request.get("do"))[:40]})
+                answer["error"] = str(problem) or type(problem).__name__
                 answer["fenced"] = isinstance(problem, FencedError)
             connection.send(answer)
 
@@ -164,12 +169,12 @@ class Supervisor:
             case "stop":
                 worker = self._workers.get(request["id"])
                 if worker is not None:
-                    self._stop(worker, float(request["grace"]))
+                    self._stop(worker, _seconds(request["grace"]))
             case "watch":
                 self._connections[connection] = True
                 return {"launches": self._all_launches()}
             case "close":
-                self._close(float(request["grace"]))
+                self._close(_seconds(request["grace"]))
             case other:
                 raise ValueError(f"{other!r} is not a request")
         return {}
@@ -405,14 +410,16 @@ def _told(launch: str, status: Status | None, record: Exit | None) -> dict[str, 
     }
 
 
+def _seconds(value: Any) -> float:  # noqa: ANN401
+    seconds = float(value)
+    if not isfinite(seconds):
+        raise ValueError(f"{seconds} is not a time in seconds")
+    return seconds
+
+
 def _why_not(spec: Spec, problem: Exception) -> str:
     """One line that names what is missing."""
     if isinstance(problem, OSError):
         what = spec.cwd if problem.filename == spec.cwd else spec.argv[0]
         return f"{what}: {(problem.strerror or str(problem)).lower()}"
     return f"{spec.argv[0]}: {problem}"
-
-
-def complain(text: str) -> None:
-    """Into exec.log."""
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ones.exec.output import OutputWriter
 from ones.exec.processes import Process, carries, die_with, look, send
-from ones.exec.records import Exit, Spec, Status, boot_id, write
+from ones.exec.records import Exit, Spec, Status, boot_id, shown, write
 
 #: what a worker leaves behind when it goes gets so long to go by itself
 LEFTOVER_SECONDS = 1.0
@@ -76,7 +76,7 @@ class Worker:
 
     def not_started(self, why: str, cause: str = "not-started") -> None:
         self.close_output_end()
-        self.record = Exit(code=None, at=time.time(), cause=cause, message=why)
+        self.record = Exit(code=None, at=time.time(), cause=cause, message=shown(why))
 
     def close_output_end(self) -> None:
         if self._output_end >= 0:

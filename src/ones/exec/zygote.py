@@ -61,7 +61,24 @@ class Birth:
         self._received += data
         *whole, self._received = self._received.split(b"\n")
         for text in whole:
-            yield json.loads(text)
+            yield _news(text)
+
+
+#: what the zygote may say, and the values it can have
+_SAID = {"pid": range(1, 1 << 31), "exit": range(256), "signal": range(1, 65)}
+
+
+def _news(text: bytes) -> dict[str, int]:
+    """The zygote is a process of the job and may say anything: what is no news is a refusal."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        said = None
+    if isinstance(said, dict) and len(said) == 1:
+        ((name, value),) = said.items()
+        if type(value) is int and value in _SAID.get(name, ()):
+            return {name: value}
+    return {"error": 0}
 
 
 class Zygote:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ones.launchers.api import (
     Exited,
     Judging,
+    KeepingReports,
     Launch,
     Launcher,
     LauncherEvent,
@@ -23,6 +24,7 @@ from ones.launchers.api import (
 __all__ = [
     "Exited",
     "Judging",
+    "KeepingReports",
     "Launch",
     "Launcher",
     "LauncherEvent",

@@ -167,6 +167,16 @@ class Judging(Protocol):
 
 
 @runtime_checkable
+class KeepingReports(Protocol):
+    """Can reach what workers wrote down for a controller that was away."""
+
+    def reports(self, job: str, id: str) -> bytes:
+        """`Reports` messages that a worker left in its run directory when it ended, one to a line;
+        empty: none. Written by the worker: to be checked like everything it sends."""
+        ...
+
+
+@runtime_checkable
 class Preparing(Protocol):
     """What a launcher may be able to do besides."""
 

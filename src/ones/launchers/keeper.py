@@ -16,10 +16,12 @@ from typing import Any
 
 from ones.exec import Exit, Spec, clear_up, known_launches, read_exit
 from ones.exec.lines import Connection, connect
+from ones.exec.records import exit_of, status_of
 from ones.exec.remains import locked
 from ones.launchers.exits import fenced, not_started
 
 RETRY_SECONDS = 0.05
+CUT_SECONDS = 0.5  # after a line that was cut
 MOST_STARTS = 3
 #: what ones-exec itself may see of the controller's environment: none of its secrets
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "LOGNAME", "ONES_BOOT_ID")
@@ -54,6 +56,7 @@ class Keeper:
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._cut_at = float("-inf")  # when its line was cut last
 
     # what the selector needs
 
@@ -113,6 +116,13 @@ class Keeper:
             self._process.wait()
             self._process = None
 
+    def hang_up(self) -> None:
+        """The line is closed; `retry` is to follow. What was not answered is asked again then."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self.phase = Phase.ADRIFT
+
     def _request(self, request: dict[str, Any]) -> None:
         self._number += 1
         self._unanswered[self._number] = request
@@ -151,11 +161,17 @@ class Keeper:
             return
         if self._connection is None:
             return
-        for message in self._connection.receive():
+        line = self._connection
+        for message in line.receive():
             self._take(message)
-        if self._connection.closed:
-            self._connection.close()
+        if line.closed:
+            line.close()
             self._connection = None
+            if self._cut_at > time.monotonic() - CUT_SECONDS:  # again: it may say nothing but junk
+                self.phase = Phase.ADRIFT
+                self.retry_at = time.monotonic() + CUT_SECONDS
+                return
+            self._cut_at = time.monotonic()
             self._reach()
 
     def flush(self) -> None:
@@ -224,17 +240,19 @@ class Keeper:
         for launch in message.get("launches", ()):
             self._hear(launch)
         if "error" in message and request is not None and request["do"] == "launch":
-            why = message["error"]
+            why = str(message["error"])
             record = fenced(why) if message.get("fenced") else not_started(why)
             self._exited(request["spec"]["id"], record)
 
     def _hear(self, news: dict[str, Any]) -> None:
-        id = news["id"]
+        """Raises what `exit_of` does for what is no news."""
+        id = str(news["id"])
         if news["exit"] is not None:
-            self._exited(id, Exit(**news["exit"]))
+            self._exited(id, exit_of(news["exit"]))
         elif news["status"] is not None:
+            status = status_of(news["status"])
             self.open.add(id)
-            self._news(id, news["status"]["pid"], None)
+            self._news(id, status.pid, None)
 
     def _exited(self, id: str, record: Exit) -> None:
         if id in self.open:

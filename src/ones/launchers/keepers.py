@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import selectors
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from ones.launchers.keeper import Keeper, Phase
 from ones.launchers.loop import HasFile
 
 RETRY_SECONDS = 0.5
+
+log = logging.getLogger(__name__)
 
 
 class Keepers:
@@ -37,28 +40,29 @@ class Keepers:
         return any(keeper.closing for keeper in self._keepers.values())
 
     def close_all(self, grace: float) -> None:
-        for keeper in self._keepers.values():
-            keeper.close(grace)
+        for keeper in list(self._keepers.values()):
+            self.guarded(keeper, lambda keeper: keeper.close(grace))
 
     # one turn
 
-    def wait(self) -> None:
-        """Until somebody has said something, which is heard, or one is to be tried again."""
+    def wait(self, most: float) -> None:
+        """Until somebody has said something, which is heard, or one is to be tried again; no longer
+        than that."""
         self._register_all()
-        for key, events in self._selector.select(self._patience()):
+        for key, events in self._selector.select(self._patience(most)):
             if key.data is None:
                 continue
             if events & selectors.EVENT_WRITE:
-                key.data.flush()
+                self.guarded(key.data, Keeper.flush)
             if events & selectors.EVENT_READ:
                 self._unregister(key.data)  # its file may be another one afterwards
-                self._guarded(key.data, key.data.serve)
+                self.guarded(key.data, Keeper.serve)
 
     def retry(self) -> None:
         now = time.monotonic()
         for keeper in list(self._keepers.values()):
             if keeper.retry_at is not None and keeper.retry_at <= now:
-                self._guarded(keeper, keeper.retry)
+                self.guarded(keeper, Keeper.retry)
 
     def take_ended(self) -> list[Keeper]:
         """Those whose job is over and whose ones-exec is gone: they are ours no more."""
@@ -76,19 +80,23 @@ class Keepers:
         """Leave them all alone: they go on without us."""
         for keeper in self._keepers.values():
             self._unregister(keeper)
-            keeper.let_go()
+            self.guarded(keeper, Keeper.let_go)
         self._selector.close()
 
-    def _guarded(self, keeper: Keeper, what: Callable[[], None]) -> None:
-        """The world may refuse anything at any time; then we ask again."""
+    def guarded(self, keeper: Keeper, what: Callable[[Keeper], None]) -> None:
+        """The system may refuse anything at any time, and a run directory or an ones-exec may say
+        anything: then its line is closed, and it is asked again."""
         try:
-            what()
-        except OSError:
+            what(keeper)
+        except Exception as problem:
+            if not isinstance(problem, OSError):
+                log.exception("ones-exec not understood", extra={"path": str(keeper.run_dir)})
+            keeper.hang_up()
             keeper.retry_at = time.monotonic() + RETRY_SECONDS
 
-    def _patience(self) -> float | None:
+    def _patience(self, most: float) -> float:
         times = [k.retry_at for k in self._keepers.values() if k.retry_at is not None]
-        return max(0.0, min(times) - time.monotonic()) if times else None
+        return min(most, max(0.0, min(times) - time.monotonic())) if times else most
 
     def _register_all(self) -> None:
         for keeper in self._keepers.values():

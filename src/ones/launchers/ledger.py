@@ -34,6 +34,12 @@ class Ledger:
             process = self._processes.get(id)
         return process if process is not None and process.alive else None
 
+    def job_of(self, id: str) -> str | None:
+        """None: nobody knows of it."""
+        with self._lock:
+            process = self._processes.get(id)
+        return process.job if process is not None else None
+
     def node_of(self, id: str) -> str:
         """Empty: none yet."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from ones.launchers.exits import not_started
 from ones.launchers.keeper import Keeper
 from ones.launchers.keepers import Keepers
 from ones.launchers.run_dirs import RunDirs, job_of, launches_in
-from ones.launchers.threaded import Threaded
+from ones.launchers.threaded import TURN_SECONDS, Threaded
 
 IDLE_SECONDS = 60.0
 #: how often it is looked who else uses the GPUs
@@ -26,6 +27,8 @@ LOOK_SECONDS = 10.0
 CLOSE_GRACE_SECONDS = 5.0
 #: variables that limit the threads of a library, unless the user has set them
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+log = logging.getLogger(__name__)
 
 
 class LocalLauncher(Threaded):
@@ -58,7 +61,12 @@ class LocalLauncher(Threaded):
     def open(self, listener: Listener) -> None:
         self._dirs.make()
         for run_dir in self._dirs.live(self._only):
-            self._keeper(run_dir).find()
+            try:
+                self._keepers.guarded(self._keeper(run_dir), Keeper.find)
+            except OSError as problem:  # a file in its place, or one that we may not read
+                log.warning(
+                    "run directory skipped", extra={"path": str(run_dir), "reason": str(problem)}
+                )
         self._begin(listener)
         if self._look is not None:
             threading.Thread(target=self._watch, name="ones-gpus", daemon=True).start()
@@ -84,6 +92,9 @@ class LocalLauncher(Threaded):
                 found = {slot.device: slot.used_by for slot in self._look()}
             except (WorldError, OSError):
                 continue  # a driver that does not answer says nothing of strangers
+            except Exception:
+                log.exception("GPUs could not be looked at")
+                continue
             for id, known in list(self._slots.items()):
                 now = found.get(known.device, (GONE,))
                 if now != known.used_by:
@@ -92,13 +103,20 @@ class LocalLauncher(Threaded):
 
     # in the thread
 
-    def _run(self) -> None:
-        while not (self._closing and not self._keepers.are_closing):
-            self._keepers.wait()
-            self._todo.do_all()
-            self._keepers.retry()
-            for keeper in self._keepers.take_ended():
+    def _is_done(self) -> bool:
+        return self._closing and not self._keepers.are_closing
+
+    def _turn(self) -> None:
+        self._keepers.wait(TURN_SECONDS)
+        self._todo.do_all()
+        self._keepers.retry()
+        for keeper in self._keepers.take_ended():
+            try:
                 self._drop(keeper)
+            except Exception:
+                log.exception("run directory not put away", extra={"path": str(keeper.run_dir)})
+
+    def _end(self) -> None:
         self._keepers.let_go()
 
     def _close(self, kill: bool) -> None:
@@ -112,12 +130,16 @@ class LocalLauncher(Threaded):
             run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             for kept in launches_in(run_dir):
                 self._ledger.find(kept.process, kept.node)
-            keeper = Keeper(run_dir, self._news, self._idle, self._lease)
+            news = partial(self._news, job_of(run_dir))
+            keeper = Keeper(run_dir, news, self._idle, self._lease)
             self._keepers.add(keeper)
         return keeper
 
-    def _news(self, id: str, pid: int | None, exit: Exit | None) -> None:
-        if exit is not None:
+    def _news(self, job: str, id: str, pid: int | None, exit: Exit | None) -> None:
+        """From the ones-exec of that job, which speaks for no other."""
+        if self._ledger.job_of(id) not in (job, None):
+            log.warning("news of another job's launch ignored", extra={"job": job, "launch": id})
+        elif exit is not None:
             self._ledger.exited(id, exit)
         else:
             assert pid is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import selectors
 import socket
 from collections import deque
@@ -10,6 +11,8 @@ from contextlib import suppress
 from typing import Protocol
 
 from ones.exec.lines import Connection
+
+log = logging.getLogger(__name__)
 
 
 class HasFile(Protocol):
@@ -62,7 +65,10 @@ class Todo:
     def do_all(self) -> None:
         self._bell.silence()  # first: who asks while we work rings again
         while self._work:
-            self._work.popleft()()
+            try:
+                self._work.popleft()()
+            except Exception:  # the others are not to blame
+                log.exception("request to the launcher failed")
 
     def close(self) -> None:
         self._bell.close()

@@ -24,7 +24,7 @@ class NodesFile:
 
     def read(self) -> dict[str, KnownNode]:
         """None, if there is no such file or it cannot be read."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return {
                 node: KnownNode(mark, [Slot.of(plain) for plain in slots])
                 for node, (mark, slots) in json.loads(self._path.read_text()).items()

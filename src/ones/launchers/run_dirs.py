@@ -3,6 +3,7 @@ where their output stays."""
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +12,11 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from ones.exec import Chunk, known_launches, read_exit, read_output, read_spec, read_status
+from ones.exec.files import read_regular
 from ones.launchers.api import Process
+from ones.wire.environment import KEPT_REPORTS, MOST_KEPT_BYTES
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +72,25 @@ class RunDirs:
                     return chunk
         return chunk
 
+    def reports(self, job: str, id: str) -> bytes:
+        """What the worker wrote down there because the controller could not be reached; nothing if
+        that is not a file of the user that owns the run directory."""
+        for run_dir in self._run_dirs(job):
+            try:
+                owner = run_dir.stat().st_uid
+                return read_regular(run_dir / id / KEPT_REPORTS, MOST_KEPT_BYTES, owner=owner)
+            except FileNotFoundError:
+                continue
+            except OSError as problem:
+                refused = {"job": job, "launch": id, "reason": str(problem)}
+                log.warning("kept reports refused", extra=refused)
+        return b""
+
     def _run_dirs(self, job: str) -> Iterator[Path]:
         """What each node has of it, and had: in this order nothing is missed that is put away
         meanwhile. It may be found twice, and what is found last holds."""
         for base in (self._live, self._ended):
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 yield from sorted((base / quote(job, safe="")).iterdir())
 
     def put_away(self, job: str, *nodes: str) -> None:
@@ -95,21 +114,22 @@ def launches_in(run_dir: Path) -> list[Kept]:
     found = []
     for path in known_launches(run_dir):
         spec, status = read_spec(path), read_status(path)
-        if spec is not None:
-            began = status.started_at if status else _changed(path)
-            process = Process(
-                id=spec.id,
-                job=job_of(run_dir),
-                slots=spec.slots,
-                pid=status.pid if status else None,
-                exit=read_exit(path),
-            )
-            found.append(Kept(run_dir.name, process, began))
+        # a spec that cannot be read, or names another launch, leaves one that has no slots
+        is_its_own = spec is not None and spec.id == path.name
+        began = status.started_at if status else _changed(path)
+        process = Process(
+            id=path.name,
+            job=job_of(run_dir),
+            slots=spec.slots if spec is not None and is_its_own else (),
+            pid=status.pid if status else None,
+            exit=read_exit(path),
+        )
+        found.append(Kept(run_dir.name, process, began))
     return sorted(found, key=lambda kept: kept.began)
 
 
 def _changed(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except FileNotFoundError:  # put away in this moment
+    except OSError:  # put away in this moment
         return 0.0

@@ -1,22 +1,24 @@
 """Between a worker and the controller: two threads that never make training wait.
 
 Reports are numbered and kept until they are acknowledged; a controller that is down or
-restarts gets them when it is back. Orders arrive by long-poll. Stdlib only.
+restarts gets them when it is back. What is not acknowledged when the worker ends is written to its
+run directory, where the controller finds it. Orders arrive by long-poll. Stdlib only.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import http.client
 import ssl
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from ones.train import kept, logs
 from ones.wire import CodecError, Orders, Reports, pack, unpack
 from ones.wire.environment import WorkerEnvironment
 from ones.wire.messages import Order, Report, Steps
@@ -24,6 +26,9 @@ from ones.wire.messages import Order, Report, Steps
 _WAIT = 20  # seconds of a long-poll
 _BATCH = 500
 _KEPT = 100_000  # reports, while nobody listens; the oldest `Steps` go first
+_SOON = 2.0  # seconds that a worker waits at its end, if what is left is safe on disk
+
+_log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Agent:
         self._complained = False
 
     def start(self) -> None:
+        atexit.register(self._keep)
         for name, work in (("ones-reports", self._report), ("ones-orders", self._listen)):
             threading.Thread(target=work, name=name, daemon=True).start()
 
@@ -80,9 +86,44 @@ class Agent:
         return True
 
     def stop(self) -> None:
+        atexit.unregister(self._keep)
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+
+    def end(self, seconds: float) -> None:
+        """The worker ends: wait until all is acknowledged, or safe in the run directory."""
+        soon = min(_SOON, seconds)
+        if not self.flush(soon):
+            is_safe = self._keep()
+            if self.flush(0.0 if is_safe else seconds - soon) and is_safe:
+                kept.remove(self._environment.run_dir)
+        self.stop()
+
+    def _keep(self) -> bool:
+        """Write what is not acknowledged; False if that could not be done."""
+        with self._changed:
+            messages = list(self._messages())
+        if not messages or not self._environment.run_dir:
+            return not messages
+        try:
+            kept.write(self._environment.run_dir, messages)
+        except OSError as problem:
+            _log.warning("the last reports could not be kept: %s", problem)
+            return False
+        return True
+
+    def _messages(self) -> Iterator[Reports]:
+        """All that is queued: one message for numbers that follow on, of one generation."""
+        batch: list[_Numbered] = []
+        for item in self._queue:
+            fits = batch and len(batch) < _BATCH and batch[-1].number + 1 == item.number
+            if batch and not (fits and batch[0].generation == item.generation):
+                yield self._message(batch)
+                batch = []
+            batch.append(item)
+        if batch:
+            yield self._message(batch)
 
     # the two threads
 
@@ -118,9 +159,9 @@ class Agent:
                 pause = min(2 * pause, 5.0)
         line.close()
 
-    def _exchange(self, line: _Line, batch: list[_Numbered], *, wait: int) -> bool:
+    def _message(self, batch: list[_Numbered]) -> Reports:
         plan, incarnation = batch[0].generation if batch else self.generation
-        message = Reports(
+        return Reports(
             job=self._environment.job,
             worker=self._environment.worker,
             plan=plan,
@@ -129,8 +170,10 @@ class Agent:
             reports=tuple(item.report for item in batch),
             seen=self._seen,
         )
+
+    def _exchange(self, line: _Line, batch: list[_Numbered], *, wait: int) -> bool:
         try:
-            status, body = line.post(pack(message), wait)
+            status, body = line.post(pack(self._message(batch)), wait)
             if status == 409:
                 self._on_fenced()
                 return False
@@ -141,7 +184,7 @@ class Agent:
         if not isinstance(orders, Orders):
             if not self._complained and not self._stopped:
                 self._complained = True
-                print(f"ones: no word from the controller ({problem}); going on", file=sys.stderr)
+                _log.warning("no word from the controller (%s); going on", problem)
             line.close()
             return False
         self._complained = False

@@ -10,15 +10,18 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 import uuid
 from typing import Any
 
 import fsspec
 import torch
 
+from ones.train import logs
+
 _NAME = re.compile(r"(\d{10})-(\d{6})-(\d{12})\.pt$")
 _KEPT = 2
+
+_log = logs.logger(__name__)
 
 Order = tuple[int, int, int]  # plan, incarnation, step
 
@@ -51,7 +54,7 @@ class Checkpoints:
                 with self._fs.open(path, "rb") as file:
                     state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
             except Exception as problem:
-                print(f"ones: checkpoint {path} cannot be read: {problem}", file=sys.stderr)
+                _log.warning("checkpoint %s cannot be read: %s", path, problem)
             else:
                 return state
         return None

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import torch
 
+from ones.train import logs
 from ones.train.agent import Agent
 from ones.train.formation import Formation
 from ones.train.group import Group
@@ -37,6 +38,8 @@ TERMINATED = 128 + 15
 _GOOD_ENDS = ("converged", "finished")
 _DROP_AFTER = 20  # steps: letting go of an old group's connections takes milliseconds
 _FLUSH_SECONDS = 10.0
+
+_log = logs.logger(__name__)
 
 
 class Place:
@@ -225,11 +228,10 @@ class Place:
         self.close_group()
         self._old.clear()
         self.meeting.leave()
-        self.agent.flush(_FLUSH_SECONDS)
-        self.agent.stop()
+        self.agent.end(_FLUSH_SECONDS)
 
     def exit_quietly(self, why: str) -> NoReturn:
-        print(f"ones: {self.me} leaves: {why}", file=sys.stderr, flush=True)
+        _log.warning("%s leaves: %s", self.me, why)
         os._exit(0)
 
     def terminate(self, *_: object) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from typing import Any
 
+from ones.train import logs
 from ones.train.checkpoint import Checkpoints, copied
 from ones.train.replica import Replica
 
@@ -15,6 +15,8 @@ _EVERY_SECONDS = 300.0
 #: for room on the disk, before somebody leaves; less than the controller's patience
 _PATIENCE_SECONDS = 90.0
 _RETRY_SECONDS = 0.5
+
+_log = logs.logger(__name__)
 
 
 class Saver:
@@ -39,7 +41,7 @@ class Saver:
                 if time.monotonic() > deadline:
                     raise
                 if not told:
-                    _say(f"the checkpoint cannot be written: {problem}; waiting for room")
+                    _log.warning("the checkpoint cannot be written: %s; waiting for room", problem)
                     told = True
                 time.sleep(_RETRY_SECONDS)
             else:
@@ -76,13 +78,9 @@ class Saver:
         try:
             self._checkpoints.save(*self._what(state, generation))
         except OSError as problem:  # the last one still holds, and the next may go well
-            _say(f"a checkpoint was not written: {problem}")
+            _log.warning("a checkpoint was not written: %s", problem)
 
     def _what(
         self, state: dict[str, Any], generation: tuple[int, int]
     ) -> tuple[dict[str, Any], tuple[int, int], int]:
         return state, generation, int(state["progress"]["step"])
-
-
-def _say(text: str) -> None:
-    print(f"ones: {text}", file=sys.stderr, flush=True)

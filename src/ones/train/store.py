@@ -44,6 +44,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ones.train import logs
 from ones.train.roll_call import (
     ADDRESS_FILE,
     LIVES,
@@ -58,6 +59,8 @@ PING_SECONDS = 1.0
 IDLE_SECONDS = 5.0
 GOODBYE_SECONDS = 0.2  # after all have left in good order
 GRACE_SECONDS = 15.0  # after a start: so long workers of an older store may take to say hello
+
+_log = logs.logger("ones.train.store")
 
 
 @dataclass(slots=True)
@@ -232,7 +235,7 @@ class Calls:
         self.resolve()
 
     def _kill(self, worker: _Worker) -> None:
-        print(f"{worker.name} does not answer: killed", flush=True)
+        _log.warning("%s does not answer: killed", worker.name)
         if worker.machine == machine() and worker.born and born(worker.pid) == worker.born:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(worker.pid, signal.SIGKILL)

@@ -12,6 +12,11 @@ from dataclasses import dataclass, field, fields
 
 from ones.errors import UserError
 
+#: in the directory of a worker (`run_dir`): reports that the controller has not acknowledged, one
+#: `Reports` message to a line, written when the worker ends
+KEPT_REPORTS = "reports.jsonl"
+MOST_KEPT_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEnvironment:

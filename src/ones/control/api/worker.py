@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import parse_qsl
@@ -16,6 +15,7 @@ from urllib.parse import parse_qsl
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ones.control import logs
 from ones.control.api.access import committed, token_in
 from ones.control.api.bell import bell
 from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, status_of
@@ -32,7 +32,7 @@ LONGEST_WAIT = 60.0
 #: how often it is looked whether the service is to end, while workers wait
 LOOK_SECONDS = 0.5
 
-logger = logging.getLogger("ones.control")
+log = logs.logger(__name__)
 
 _JSON = (b"content-type", b"application/json")
 _HEAD = b'{"type":"Orders","acknowledged":'
@@ -108,6 +108,7 @@ class WorkerDoor:
         self._exchange = Exchange(service)
         self._waiting: set[asyncio.Future[None]] = set()
         self._looks = False
+        self._refusals = logs.Sparing(1.0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != PATH:
@@ -120,11 +121,14 @@ class WorkerDoor:
             return
         except HTTPException as problem:
             status, body = problem.status_code, _error(str(problem.detail))
+            if (suppressed := self._refusals.suppressed()) is not None:
+                log.warning("report refused", status=status, reason=str(problem.detail)[:500],
+                            suppressed=suppressed)  # fmt: skip
             headers = [(k.encode(), v.encode()) for k, v in (problem.headers or {}).items()]
         except OnesError as problem:
             status, body = status_of(problem), _error(str(problem))
         except Exception as problem:  # one request's: the others, and the service, go on
-            logger.exception("a worker's request raised")
+            log.exception("worker request raised", error=described(problem))
             status, body = 500, _error(f"the request could not be handled: {described(problem)}")
         if status >= 400:
             self._service.refused[status] += 1

@@ -2,8 +2,9 @@
 
 The log knows who should be on which GPU; the launcher knows what lives, and how what does
 not live has ended. Known and alive: adopted. Known and gone: told now, as it would have
-been told then. Unknown: stopped. An order that was being carried out is begun again: every
-launch has its id and starts once, every order to workers has its plan and is taken once.
+been told then, after the reports that it left behind. Unknown: stopped. An order that was being
+carried out is begun again: every launch has its id and starts once, every order to workers has its
+plan and is taken once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of, plan_of
+from ones.control.live.kept_reports import on_launcher
 from ones.control.live.orders import begin
 from ones.control.live.reconcile import LAST, free_missing
 from ones.control.schema import heard
@@ -49,7 +51,7 @@ def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) ->
     # what ended meanwhile is told after the orders stand again, so that it finds them
     for process in found.values():
         if process.exit is not None:
-            engine.on_launcher(Exited(process.id, process.exit))
+            on_launcher(engine, Exited(process.id, process.exit))
         elif process.pid is not None:
             engine.on_launcher(Started(process.id, process.pid))
     engine.post(lambda: free_missing(engine))

@@ -12,8 +12,10 @@ from enum import StrEnum
 
 import sqlalchemy as sa
 
+from ones.control import logs
 from ones.control.live.floor import Floor
 from ones.control.live.jobs import NOW, gpu_of
+from ones.control.readmodels.out_of_service import USED_BY
 from ones.control.schema import meta
 from ones.control.store import Done, Operation, Store, upsert
 from ones.core import events as ev
@@ -24,6 +26,8 @@ from ones.wire.bounds import Value, WorkerName
 from ones.wire.decoding import CodecError, Decoder
 
 KEY = "asides"
+
+log = logs.logger(__name__)
 
 
 class Cause(StrEnum):
@@ -101,6 +105,7 @@ def set_aside(floor: Floor, gpu: Gpu, cause: Cause, why: str, done: Done | None 
     is_news = not causes
     causes[cause] = why
     if is_news:
+        log.warning("GPU out of service", gpu=str(gpu), cause=str(cause), reason=why)
         floor.say(ev.GpuSetAside(NOW, gpu, why), [_kept(floor)], done)
     else:
         floor.store.write(operations=[_kept(floor)], done=done)
@@ -116,6 +121,7 @@ def take_back(floor: Floor, gpu: Gpu, cause: Cause, done: Done | None = None) ->
         floor.suspicion.clear(gpu)
     if was_aside and not causes:
         del floor.asides[gpu]
+        log.info("GPU back in service", gpu=str(gpu))
         floor.say(ev.GpuReturned(NOW, gpu), [_kept(floor)], done)
     else:
         floor.store.write(operations=[_kept(floor)], done=done)
@@ -130,19 +136,22 @@ def used(floor: Floor, slot: Slot) -> None:
         take_back(floor, gpu, Cause.OUTSIDE)
 
 
-def died_on(floor: Floor, gpu: Gpu, job: JobId) -> None:
+def died_on(floor: Floor, gpu: Gpu, job: JobId, signal: int | None = None) -> None:
     """A worker was lost there: was it the GPU? Half of the GPUs stay, whatever happens to them:
     where all fail it is something else."""
-    if not floor.suspicion.died(gpu, job):
-        return
+    why = floor.suspicion.died(gpu, job, signal=signal)
     failing = sum(Cause.FAILING in causes for causes in floor.asides.values())
-    if 2 * (failing + 1) <= floor.state.cluster.n_gpus:
-        why = "the last workers there died, of several jobs that do well elsewhere"
+    if why and 2 * (failing + 1) <= floor.state.cluster.n_gpus:
         set_aside(floor, gpu, Cause.FAILING, why)
 
 
 def _strangers(slot: Slot) -> str:
-    return f"used by {', '.join(slot.used_by)}"
+    return f"{USED_BY}{', '.join(slot.used_by)}"
+
+
+def reasons(floor: Floor) -> dict[Gpu, str]:
+    """Of all GPUs that are not used. For any thread."""
+    return {gpu: "; ".join(list(causes.values())) for gpu, causes in list(floor.asides.items())}
 
 
 def _why(floor: Floor, gpu: Gpu) -> str:

@@ -3,6 +3,7 @@ job done?"""
 
 from __future__ import annotations
 
+from ones.control import logs
 from ones.control.live.asides import died_on
 from ones.control.live.floor import Floor
 from ones.control.live.jobs import NOW, Kind, LiveJob, LiveWorker
@@ -10,6 +11,8 @@ from ones.control.live.orders import end, forget, give_up_rescale
 from ones.core import events as ev
 from ones.core.job import EndReason, Generation
 from ones.exec import Exit
+
+log = logs.logger(__name__)
 
 
 def started(floor: Floor, launch: str) -> None:
@@ -57,27 +60,37 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
     elif exit.clean or worker.done:
         _left_quietly(floor, job, worker)
     else:
-        # what was never there, or went down with its parent, says nothing of the GPU
-        innocent = exit.cause in ("not-started", "lost")
-        lost(floor, job, worker, exit.told(), our_doing=innocent)
+        # what was never there, went down with its parent or had not joined says nothing of the GPU
+        innocent = exit.cause in ("not-started", "lost") or (job.elastic and not worker.joined)
+        if exit.cause == "not-started":
+            log.warning("launch failed", job=job.id, launch=launch, reason=exit.told())
+        lost(floor, job, worker, exit.told(), our_doing=innocent, signal=exit.signal)
 
 
 def _left(floor: Floor, job: LiveJob, worker: LiveWorker) -> None:
     generation = _newest(job, worker)
     for gpu in worker.gpus:
-        floor.suspicion.did_well(gpu, job.id)
+        floor.suspicion.did_well(gpu, job.id, trained=worker.joined or not job.elastic)
         floor.say(ev.WorkerLeft(NOW, job.id, generation, gpu))
 
 
 def lost(
-    floor: Floor, job: LiveJob, worker: LiveWorker, reason: str, *, our_doing: bool = False
+    floor: Floor,
+    job: LiveJob,
+    worker: LiveWorker,
+    reason: str,
+    *,
+    our_doing: bool = False,
+    signal: int | None = None,
 ) -> None:
-    """`our_doing`: nothing there can be blamed on its GPU."""
+    """`our_doing`: nothing there can be blamed on its GPU. `signal`: that killed it."""
     generation = _newest(job, worker)
+    log.warning("worker lost", job=job.id, plan=worker.plan, node=worker.gpus[0].node,
+                launch=worker.launch, reason=reason)  # fmt: skip
     for gpu in worker.gpus:
         floor.say(ev.WorkerLost(NOW, job.id, generation, gpu, reason))
         if not our_doing:
-            died_on(floor, gpu, job.id)
+            died_on(floor, gpu, job.id, signal)
     _give_up_what_needs_it(floor, job, worker, reason)
 
 

@@ -7,14 +7,16 @@ event goes out with what must be written beside it and who waits for that to be 
 
 from __future__ import annotations
 
+import logging
 import queue
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
 from msgspec.structs import replace
 
+from ones.control import logs
 from ones.control.heartbeat import Heartbeat
 from ones.control.live import nodes
 from ones.control.live.asides import used
@@ -47,6 +49,8 @@ __all__ = ["LiveEngine", "Surroundings"]
 TICK_SECONDS = 1.0
 #: so long may what is shown be behind while reports keep coming
 SHOW_SECONDS = 0.2
+
+log = logs.logger(__name__)
 
 
 class LiveEngine(Floor):
@@ -165,6 +169,9 @@ class LiveEngine(Floor):
         self.store.flush()
         for action in plan.actions:
             self._guarded(partial(begin, self, action, plan.number), action.job)
+        if plan.actions and log.isEnabledFor(logging.DEBUG):
+            counts = Counter(type(action).__name__.lower() for action in plan.actions)
+            log.debug("plan adopted", plan=plan.number, **counts)
         self.decision_seconds.append(self.clock.monotonic() - self._began)
 
     def show_changes(self) -> None:

@@ -7,13 +7,13 @@ loses patience, `hearing` takes what workers say. What they tell the brain goes 
 
 from __future__ import annotations
 
-import logging
 import queue
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ones.control import logs
 from ones.control.clock import Clock
 from ones.control.live.jobs import NOW, LiveJob, LiveWorker, job_of
 from ones.control.live.mailbox import Mailbox
@@ -45,7 +45,7 @@ class Inbox(Protocol):
     def empty(self) -> bool: ...
 
 
-log = logging.getLogger("ones.control")
+log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class Floor:
 
     def contain(self, job: JobId | None, problem: Exception) -> None:
         """Something raised outside the scheduler: its job fails, everything else goes on."""
-        log.error("raised: %s: %s", job or "service", described(problem), exc_info=problem)
+        log.error("contained", job=job, error=described(problem), exc_info=problem)
         self.contained += 1
         record = self.state.records.get(job) if job is not None else None
         if record is None or record.ending is not None:

@@ -74,6 +74,8 @@ def _take(
     report: wire.Report,
 ) -> bool:
     """Does the brain have to hear of it?"""
+    if isinstance(report, wire.Ready | wire.Steps | wire.Epoch | wire.Switched):
+        engine.suspicion.trains(worker.gpus[0], job.id)
     match report:
         case wire.Joined():
             return _joined(engine, job, worker, report)

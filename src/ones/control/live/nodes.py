@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ones.control import logs
 from ones.control.live.asides import say_again
 from ones.control.live.floor import Floor
 from ones.control.live.grouping import groups_of
@@ -9,6 +10,8 @@ from ones.control.live.jobs import NOW, Kind, LiveJob, gpu_of
 from ones.control.live.orders import forget, give_up_rescale
 from ones.core import events as ev
 from ones.core.cluster import NodeId, NodeState
+
+log = logs.logger(__name__)
 
 
 def came(floor: Floor, node: NodeId) -> None:
@@ -22,6 +25,7 @@ def came(floor: Floor, node: NodeId) -> None:
     if was_there:
         gone(floor, node)
     floor.say(ev.NodeUp(NOW, node, gpus, groups_of(slots, floor.group_size)))
+    log.info("node up", node=node, gpus=gpus)
     if node in floor.drained:
         floor.say(ev.NodeDraining(NOW, node))
     say_again(floor, node)
@@ -48,6 +52,7 @@ def ending(floor: Floor, slot: str) -> None:
 def gone(floor: Floor, node: NodeId) -> None:
     """The core hears of the node, not of each worker: survivors elsewhere go on by themselves."""
     floor.say(ev.NodeDown(NOW, node))
+    log.warning("node lost", node=node)
     for job in list(floor.jobs.values()):
         _without(floor, job, node)
 

@@ -1,39 +1,85 @@
-"""Is it the GPU? A small rule that tells a device that fails from scripts that do.
+"""Is it the GPU? The rule that tells a device that fails from scripts that do.
 
-A worker that dies says little: most die of their own script. But when the last workers on one
-GPU all died, and their jobs lost none anywhere else, the GPU is what they have in common.
+Most workers die of their own script, so a death counts against a GPU only as evidence about it:
+
+1. Before its script has joined, a death says nothing: an import error, a missing file, a typo. Nor
+   does a death of our doing (stopped, never started, killed with its supervisor or its node).
+2. After that, a death counts if the same job trains on another GPU, or did before; or if the worker
+   was killed by a signal that is typical of a device fault (SIGBUS, SIGSEGV, SIGABRT, SIGILL,
+   SIGFPE).
+3. A job whose workers have died on other GPUs, too, dies of itself and does not count.
+4. A GPU is taken out of service after IN_A_ROW such deaths of at least JOBS jobs, without a worker
+   that left there in good order in between.
+
+A fixed-size job never joins: its death counts only if an earlier run of the same job left another
+GPU in good order. A GPU that the driver does not find any more is out of service at once: see
+`launchers.devices`.
 """
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 
 from ones.core.cluster import Gpu
 
-IN_A_ROW = 3  # workers that died there since one did well
+IN_A_ROW = 3  # deaths there that count, since a worker left it in good order
 JOBS = 2  # of so many jobs at least
-REMEMBERED = 1000  # jobs that have lost workers, the last ones
+REMEMBERED = 1000  # jobs, the last ones
+
+#: signals by which a process dies when a device, its driver or its library fails
+DEVICE_SIGNALS = frozenset(
+    int(number)
+    for number in (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    job: str
+    by_device: bool  # by a signal that is typical of a device
 
 
 @dataclass(slots=True)
 class Suspicion:
-    _died: dict[Gpu, list[str]] = field(default_factory=dict)  # whose workers, since one did well
-    _places: dict[str, set[Gpu]] = field(default_factory=dict)  # where a job's workers have died
+    _deaths: dict[Gpu, list[_Death]] = field(default_factory=dict)  # since a worker left it well
+    _died_on: dict[str, set[Gpu]] = field(default_factory=dict)  # job -> GPUs
+    _trained_on: dict[str, set[Gpu]] = field(default_factory=dict)  # job -> GPUs
 
-    def died(self, gpu: Gpu, job: str) -> bool:
-        """A worker was lost. True: the GPU should not be used any more."""
-        self._died.setdefault(gpu, []).append(job)
-        self._places.setdefault(job, set()).add(gpu)
-        if len(self._places) > REMEMBERED:
-            self._places.pop(next(iter(self._places)))
-        # who dies elsewhere, too, dies of itself
-        blameless = [who for who in self._died[gpu] if self._places.get(who) == {gpu}]
-        return len(blameless) >= IN_A_ROW and len(set(blameless)) >= JOBS
+    def trains(self, gpu: Gpu, job: str) -> None:
+        """A worker of that job trains there."""
+        _remember(self._trained_on, job, gpu)
 
-    def did_well(self, gpu: Gpu, job: str) -> None:
-        """A worker has left there as it should."""
+    def died(self, gpu: Gpu, job: str, *, signal: int | None = None) -> str:
+        """A worker was lost after it had joined. Why the GPU should not be used any more; empty:
+        there is no evidence against it."""
+        deaths = self._deaths.setdefault(gpu, [])
+        deaths.append(_Death(job, signal in DEVICE_SIGNALS))
+        del deaths[:-REMEMBERED]
+        _remember(self._died_on, job, gpu)
+        alone = [death for death in deaths if self._died_on.get(death.job) == {gpu}]
+        elsewhere = [d for d in alone if self._trained_on.get(d.job, set()) - {gpu}]
+        counted = [death for death in alone if death.by_device or death in elsewhere]
+        jobs = len({death.job for death in counted})
+        if len(counted) < IN_A_ROW or jobs < JOBS:
+            return ""
+        if len(elsewhere) >= IN_A_ROW:
+            return f"{len(counted)} workers of {jobs} jobs that train on other GPUs died there"
+        return f"{len(counted)} workers of {jobs} jobs died there by signals of a device fault"
+
+    def did_well(self, gpu: Gpu, job: str, *, trained: bool = True) -> None:
+        """A worker has left there in good order. `trained`: it had joined, or never does."""
         self.clear(gpu)
-        self._places.get(job, set()).discard(gpu)
+        self._died_on.get(job, set()).discard(gpu)
+        if trained:
+            _remember(self._trained_on, job, gpu)
 
     def clear(self, gpu: Gpu) -> None:
-        self._died.pop(gpu, None)
+        self._deaths.pop(gpu, None)
+
+
+def _remember(table: dict[str, set[Gpu]], job: str, gpu: Gpu) -> None:
+    """The last jobs are kept."""
+    table.setdefault(job, set()).add(gpu)
+    if len(table) > REMEMBERED:
+        table.pop(next(iter(table)))

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
+from ones.control import logs
 from ones.control.readmodels.cards import JobCard, Seats, card_from, card_of, card_of_ended
+from ones.control.readmodels.out_of_service import out_of_service
 from ones.control.schema import ended_cards
 from ones.control.store import Store, upsert
 from ones.control.submission import Submission, submissions_of
-from ones.core.cluster import Cluster
+from ones.core.cluster import Cluster, Gpu, NodeState
 from ones.core.job import Phase
 from ones.core.state import State
 from ones.wire.decoding import CodecError
@@ -27,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 
 #: news to a follower: (what it is, the card)
 Follower = Callable[[JobCard], None]
+
+log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,18 @@ class NodeCard:
 
 
 class Board:
-    def __init__(self, store: Store, is_elastic: Callable[[str], bool]) -> None:
+    """`not_used`: why GPUs are out of service, as far as that is known."""
+
+    def __init__(
+        self,
+        store: Store,
+        is_elastic: Callable[[str], bool],
+        not_used: Callable[[], Mapping[Gpu, str]] = dict,
+    ) -> None:
         self._store = store
         self._is_elastic = is_elastic
+        self._not_used = not_used
+        self._out_of_service = ""  # a line for all who wait
         self.cards: dict[str, JobCard] = {}  # in order of submission
         self.nodes: tuple[NodeCard, ...] = ()
         self.now = 0.0
@@ -86,6 +99,10 @@ class Board:
                 NodeCard(node.id, node.gpus, node.state.value, node.groups)
                 for node in state.cluster.nodes.values()
             )
+            before, self._out_of_service = self._out_of_service, self._missing(state.cluster)
+            if before != self._out_of_service:
+                waiting = [card.id for card in self.live() if card.state == Phase.WAITING]
+                jobs = dict.fromkeys([*jobs, *waiting])
         for job in jobs:
             card = self._card(state, job)
             if card is not None and card != self.cards.get(job):
@@ -93,6 +110,16 @@ class Board:
                 if card.over:
                     self._keep(card)
                 self._tell(card)
+
+    def _missing(self, cluster: Cluster) -> str:
+        why = self._not_used()
+        gpus = [
+            Gpu(node.id, index)
+            for node in cluster.nodes.values()
+            if node.state is not NodeState.DOWN
+            for index in sorted(node.aside)
+        ]
+        return out_of_service(cluster.n_gpus, {str(gpu): why.get(gpu, "") for gpu in gpus})
 
     def _keep(self, card: JobCard) -> None:
         self._submissions.pop(card.id, None)
@@ -103,6 +130,8 @@ class Board:
             "body": to_json(card),
         }
         self._store.write(operations=[upsert(ended_cards, row)])
+        log.info("job ended", job=card.id, owner=card.owner, state=card.state, epochs=card.epochs,
+                 reason=card.message)  # fmt: skip
 
     def _card(self, state: State, job: str) -> JobCard | None:
         submission = self._submissions.get(job)
@@ -111,6 +140,8 @@ class Board:
             seats = self._seats[job] = Seats.of(record, self._seats.get(job))
             card = card_of(record, seats, submission, elastic=self._is_elastic(job))
             held_back = _held_back(state, card)
+            if not held_back and self._out_of_service and card.state == Phase.WAITING:
+                held_back = "; ".join(filter(None, (card.note, self._out_of_service)))
             return replace(card, note=held_back) if held_back else card
         outcome = state.ended.get(job)  # type: ignore[call-overload]
         if outcome is not None:

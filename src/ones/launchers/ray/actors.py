@@ -7,10 +7,9 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ones.launchers.ray.manager import NodeManager, slots_of
+from ones.launchers.ray.manager import NodeManager, node_root, slots_of
 from ones.launchers.ray.options import RayOptions
 
 NAMESPACE = "ones"
@@ -102,7 +101,8 @@ class Managers:
                 **claim,
             )
             .remote(
-                root=str(Path(options.node_dir) / options.instance / node.name),
+                node_dir=options.node_dir,
+                instance=options.instance,
                 node=node.name,
                 host=node.host,
                 count=None if is_gpu else count,
@@ -135,7 +135,8 @@ class Manager(NodeManager):
     def __init__(
         self,
         *,
-        root: str,
+        node_dir: str,
+        instance: str,
         node: str,
         host: str,
         count: int | None,
@@ -148,7 +149,7 @@ class Manager(NodeManager):
         if count is None:
             gpus = [str(id) for id in ray.get_gpu_ids()]
         super().__init__(
-            Path(root),
+            node_root(node_dir, instance, node),
             slots_of(node, host, count or 0, gpus),
             lease_seconds,
             lambda timeout: _has_licence(licence, timeout),

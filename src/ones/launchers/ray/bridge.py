@@ -26,6 +26,7 @@ and says
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import sys
@@ -38,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from ones.exec.lines import Connection
+from ones.exec.logs import log_to_stderr
 from ones.launchers import probe
 from ones.launchers.probe import Probe
 from ones.launchers.ray import actors
@@ -53,6 +55,8 @@ CLOSE_SECONDS = 20.0
 STUCK_SECONDS = HEAD_SECONDS + 5.0
 #: for a first word with the head; Ray itself would try for much longer
 REACH_SECONDS = 5.0
+
+log = logging.getLogger("ones.launchers.ray.bridge")
 
 
 class Bridge:
@@ -91,7 +95,7 @@ class Bridge:
         """Ray blocks for ever, in calls that should not, when the raylet of this machine dies."""
         while time.monotonic() < self._beat + STUCK_SECONDS:
             time.sleep(1.0)
-        complain("stuck in Ray")
+        log.error("stuck in Ray, bridge ends", extra={"seconds": STUCK_SECONDS})
         os._exit(5)
 
     async def apart(self, what: Callable[[], Any], seconds: float = HEAD_SECONDS) -> Any:  # noqa: ANN401
@@ -123,7 +127,7 @@ class Bridge:
         try:
             nodes = await self.apart(actors.alive_nodes)
         except Exception as problem:
-            complain(f"the head does not answer: {problem!r}")
+            log.error("head does not answer, bridge ends", extra={"reason": repr(problem)})  # noqa: TRY400
             os._exit(3)
         for name, node in nodes.items():
             if node.resources.get(self.options.slots, 0) >= 1 and name not in self._links:
@@ -145,7 +149,7 @@ class Bridge:
     def look_at(self, task: asyncio.Task[None]) -> None:
         """Nothing of this may fail without a word; whoever starts us again finds all as it is."""
         if not task.cancelled() and (problem := task.exception()) is not None:
-            complain(f"{task.get_coro()}: {problem!r}")
+            log.error("task failed, bridge ends", exc_info=problem)
             os._exit(4)
 
     # the launcher
@@ -186,7 +190,7 @@ class Bridge:
         for link, end in zip(links, ends, strict=True):
             if not end.done() or end.exception() is not None:
                 why = repr(end.exception()) if end.done() else "in time"
-                complain(f"the manager of {link.name} did not end: {why}")
+                log.warning("manager did not end", extra={"node": link.name, "reason": why})
                 left.append(link.name)
         for name in left:  # then the lease ends what runs there
             with suppress(Exception):
@@ -196,13 +200,9 @@ class Bridge:
             await asyncio.sleep(0.01)
 
 
-def complain(text: str) -> None:
-    """Into bridge.log."""
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-
 def main() -> int:
-    line = Connection(socket.socket(fileno=int(sys.argv[1])))
+    log_to_stderr()  # which is bridge.log
+    line = Connection(socket.socket(fileno=int(sys.argv[1])), raw=True)
     line.sock.setblocking(True)
     first = b""
     while not first.endswith(b"\n"):
@@ -225,7 +225,7 @@ def main() -> int:
     if cause:
         cause = f"Ray at {options.address}: {cause}"
         line.send({"event": "failed", "cause": cause, "gone": is_gone})
-        complain(cause)
+        log.error("no connection to Ray", extra={"reason": cause})
         return 1
     asyncio.run(_serve(line, hello))
     return 0

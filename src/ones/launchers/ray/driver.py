@@ -5,6 +5,7 @@ Requests are kept until they are answered: a new bridge is asked again.
 
 from __future__ import annotations
 
+import logging
 import socket
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from ones.exec.lines import Connection
 
 AGAIN_SECONDS = 1.0  # between two starts
 END_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
 
 
 class Driver:
@@ -37,15 +40,22 @@ class Driver:
             return
         self.start_at = None
         ours, its = socket.socketpair()
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "ones.launchers.ray.bridge", str(its.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[its.fileno()],
-            )
-        its.close()
+        try:
+            with self._log.open("ab") as file:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "ones.launchers.ray.bridge", str(its.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    pass_fds=[its.fileno()],
+                )
+        except OSError as problem:  # a full disk, too many processes
+            log.warning("bridge not started, tried again", extra={"reason": str(problem)})
+            ours.close()
+            self.start_again()
+            return
+        finally:
+            its.close()
         self._line = Connection(ours)
         self._line.send({"do": "hello", **self._hello()})
         for number, request in self._requests.items():

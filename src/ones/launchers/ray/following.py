@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ones.exec import Exit, Status
-from ones.exec.records import boot_id
+from ones.exec import Status
+from ones.exec.records import boot_id, exit_of
 from ones.launchers.ray.mirror import Mirror
 
 
@@ -43,6 +43,9 @@ class Following:
         """`had`: what the manager was told that is here."""
         for id, (job, pid, exit) in answer["launches"].items():
             self._hear_of(id, job, pid, exit)
+        for id, kept in answer.get("reports", {}).items():  # managers of earlier versions say none
+            if id in self._launches:
+                self._mirror.take_reports(self._launches[id].job, self._node, id, kept)
         for id, (offset, data) in answer["output"].items():
             launch = self._launches.get(id)
             if launch is not None:
@@ -76,5 +79,5 @@ class Following:
             return
         del self._launches[id]
         self._over.add(id)
-        self._mirror.exited(launch.job, self._node, id, Exit(**launch.exit))
+        self._mirror.exited(launch.job, self._node, id, exit_of(launch.exit))
         self._say({"event": "exited", "id": id, "exit": launch.exit})

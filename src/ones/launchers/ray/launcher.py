@@ -8,6 +8,7 @@ A head that is gone takes every lease with it: when one has run out, all nodes a
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any
 
 from ones.errors import WorldError
 from ones.exec import Exit
+from ones.exec.records import exit_of
 from ones.launchers.api import Launch, Listener, Slot, SlotLost, SlotSuspect, SlotUp
 from ones.launchers.exits import fenced, not_started
 from ones.launchers.loop import wait_for
@@ -24,11 +26,13 @@ from ones.launchers.nodes_file import KnownNode, NodesFile
 from ones.launchers.ray.driver import Driver
 from ones.launchers.ray.mirror import Mirror
 from ones.launchers.ray.options import MARGIN_SECONDS, RayOptions
-from ones.launchers.threaded import Threaded
+from ones.launchers.threaded import TURN_SECONDS, Threaded
 
 OPEN_SECONDS = 50.0  # less than whoever starts the service waits for it
 CLOSE_SECONDS = 40.0
 LOG = "bridge.log"
+
+log = logging.getLogger(__name__)
 
 
 class RayLauncher(Threaded):
@@ -98,16 +102,21 @@ class RayLauncher(Threaded):
 
     # the thread
 
-    def _run(self) -> None:
-        while not self._is_done():
-            self._driver.start_if_due()
-            wait_for([self._todo], self._driver.lines, self._patience())
-            for message in self._driver.receive():
+    def _turn(self) -> None:
+        self._driver.start_if_due()
+        wait_for([self._todo], self._driver.lines, self._patience())
+        for message in self._driver.receive():
+            try:
                 self._hear(message)
-            if self._driver.has_died:
-                self._bridge_died()
-            self._todo.do_all()
-            self._look_at_head()
+            except Exception:
+                about = {"launch": str(message.get("id", "")), "node": str(message.get("node", ""))}
+                log.exception("invalid message from the bridge", extra=about)
+        if self._driver.has_died:
+            self._bridge_died()
+        self._todo.do_all()
+        self._look_at_head()
+
+    def _end(self) -> None:
         self._driver.end()
 
     def _hello(self) -> dict[str, Any]:
@@ -122,10 +131,10 @@ class RayLauncher(Threaded):
         for node in self._nodes:
             self._suspect(node, "the bridge to Ray is being started again")
 
-    def _patience(self) -> float | None:
+    def _patience(self) -> float:
         give_up_at = self._give_up_at if self._closing else None
         times = [t for t in (self._driver.start_at, give_up_at, self._all_lost_at()) if t]
-        return max(0.0, min(times) - time.monotonic()) if times else None
+        return min(TURN_SECONDS, max(0.0, min(times) - time.monotonic())) if times else TURN_SECONDS
 
     def _all_lost_at(self) -> float | None:
         if self._gone_since is None or not self._nodes:
@@ -215,7 +224,7 @@ class RayLauncher(Threaded):
             case "started":
                 self._ledger.started(message["id"], message["pid"])
             case "exited":
-                self._exited(message["id"], Exit(**message["exit"]))
+                self._exited(message["id"], exit_of(message["exit"]))
 
     def _failed(self, cause: str, *, is_gone: bool) -> None:
         self._failure = cause

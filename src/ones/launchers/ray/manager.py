@@ -8,8 +8,11 @@ the run directories; if Ray has given it other GPUs meanwhile, the workers have 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import shutil
 import socket
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ones.exec import Exit, lease
+from ones.exec.files import make_private
 from ones.launchers import probe
 from ones.launchers.api import Exited, Launch, LauncherEvent, Slot, Started
 from ones.launchers.devices import gpu_slots
@@ -31,6 +35,8 @@ ANSWER_BYTES = 8 << 20
 LOOK_SECONDS = 0.2  # how often output is looked for while somebody waits
 RENEWALS = 5  # in the time of a lease
 JOIN_SECONDS = 2.0  # a head that is silent just then is not waited for longer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -52,7 +58,7 @@ class NodeManager:
         lease_seconds: float,
         licensed: Callable[[float], bool],
     ) -> None:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(root)
         self._root = root
         self._slots = slots
         self._lease, self._lease_seconds = root / "lease", lease_seconds
@@ -88,11 +94,14 @@ class NodeManager:
 
     def _keep_lease(self) -> None:
         while not self._closed.wait(self._lease_seconds / RENEWALS):
-            self.renew()
-            if not self._root.exists():  # and with it all that the lease was for
-                return
-            for job in (self._root / "ended").glob("*"):  # the controller has their output
-                shutil.rmtree(job, ignore_errors=True)
+            try:
+                self.renew()
+                if not self._root.exists():  # and with it all that the lease was for
+                    return
+                for job in (self._root / "ended").glob("*"):  # the controller has their output
+                    shutil.rmtree(job, ignore_errors=True)
+            except Exception:  # without this thread the lease would run out
+                log.exception("lease not renewed")
 
     def renew(self) -> None:
         began = lease.now()
@@ -161,8 +170,8 @@ class NodeManager:
                 del self._known[id]
 
     def poll(self, since: int, have: dict[str, int], wait: float) -> dict[str, Any]:
-        """What happened after version `since`, and output beyond what the asker has of each launch.
-        Waits for something to tell."""
+        """What happened after version `since`, with the reports that a worker left when it ended,
+        and output beyond what the asker has of each launch. Waits for something to tell."""
         deadline = time.monotonic() + wait
         while True:
             with self._changed:
@@ -176,6 +185,12 @@ class NodeManager:
                 return {
                     "version": version,
                     "launches": told,
+                    "reports": {
+                        id: kept
+                        for id, known in news.items()
+                        if known.exit is not None
+                        and (kept := self._launcher.reports(known.job, id))
+                    },
                     "output": output,
                     "is_all": is_all,
                     "licensed": self._has_licence,
@@ -216,6 +231,27 @@ class NodeManager:
             else:
                 known.exit = event.exit
             self._changed.notify_all()
+
+
+def node_root(node_dir: str, instance: str, node: str) -> Path:
+    """The directory of a manager, made so that no other user can have a hand in it. Raises
+    PermissionError where that is not so: `node_dir` is a name that anybody can know beforehand."""
+    base = Path(node_dir)
+    base.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        base.mkdir(mode=0o700)
+    except FileExistsError:
+        found = base.lstat()
+        shared = stat.S_IMODE(found.st_mode) & 0o022 and not found.st_mode & stat.S_ISVTX
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.geteuid()) or shared:
+            raise PermissionError(
+                f"{base}: other users can change it (user {found.st_uid},"
+                f" mode {stat.S_IMODE(found.st_mode):o}), or it is a link;"
+                " remove it or choose another with the setting service.node_dir"
+            ) from None
+    for directory in (base / instance, base / instance / node):
+        make_private(directory)
+    return base / instance / node
 
 
 def slots_of(node: str, host: str, count: int, gpus: list[str] | None) -> list[Slot]:

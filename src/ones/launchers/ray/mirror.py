@@ -15,6 +15,7 @@ from ones.exec.output import PREFIX
 from ones.exec.records import write
 from ones.launchers.api import Launch
 from ones.launchers.run_dirs import RunDirs
+from ones.wire.environment import KEPT_REPORTS, MOST_KEPT_BYTES
 
 SEGMENT_BYTES = 8 << 20
 SEGMENTS = 8
@@ -46,6 +47,14 @@ class Mirror(RunDirs):
     def exited(self, job: str, node: str, id: str, exit: Exit) -> None:
         with suppress(OSError):
             write(self.directory(job, node, id), exit)
+
+    def take_reports(self, job: str, node: str, id: str, data: bytes) -> None:
+        """What a worker left for a controller that was away; before its exit is told."""
+        path = self.directory(job, node, id) / KEPT_REPORTS
+        with suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+                file.write(data[:MOST_KEPT_BYTES])
 
     def end(self, job: str, node: str, id: str) -> int:
         """How much output is here: the offset to ask for next."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,8 @@ from pathlib import Path
 from ones.errors import WorldError
 from ones.launchers.ray.launcher import RayLauncher
 from ones.launchers.ray.options import RayOptions
+
+log = logging.getLogger(__name__)
 
 
 def stop_workers(root: Path, options: RayOptions) -> None:
@@ -25,4 +27,4 @@ def stop_workers(root: Path, options: RayOptions) -> None:
         launcher.close(kill=True)
     if launcher.failure:
         how = f"within {options.lease_seconds:g} s" if launcher.is_gone else "once its head is gone"
-        print(f"{launcher.failure}; workers end by themselves {how}", file=sys.stderr)
+        log.warning(f"{launcher.failure}; workers end by themselves {how}")

@@ -10,6 +10,7 @@ the node offers itself anew.
 from __future__ import annotations
 
 import fcntl
+import logging
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ones.exec import lease
+from ones.exec.logs import log_to_stderr
 from ones.launchers.api import Exited, Launch, LauncherEvent, Process, Slot, Started
 from ones.launchers.local import LocalLauncher
 from ones.launchers.loop import Bell, wait_for
@@ -33,6 +35,8 @@ UNFIT_SECONDS = 10.0  # the same when the node was found unfit
 LAST_SECONDS = 5.0  # left between the workers' last moment and the allocation's
 TERM_SECONDS = 20.0  # to save work after SIGTERM: Slurm gives 30 s by default (KillWait)
 TICK_SECONDS = 0.1
+
+log = logging.getLogger("ones.launchers.slurm.agent")
 
 
 class Agent:
@@ -89,8 +93,9 @@ class Agent:
         try:
             for message in self._call.receive():
                 self._hear(message)
-        except (ValueError, KeyError, TypeError) as problem:
-            print(f"the controller said what nobody understands: {problem!r}", file=sys.stderr)
+        except Exception as problem:
+            why = f"{type(problem).__name__}: {problem}"[:200]
+            log.warning("invalid message from controller", extra={"reason": why})
             self.hang_up()
         self._look_at_forgotten()
         if time.monotonic() - self._looked >= self._timing.ping:
@@ -146,7 +151,8 @@ class Agent:
             case "welcome":
                 self._register(message)
             case "unfit":
-                print(f"node {self._node} cannot be used: {message['why']}", file=sys.stderr)
+                why = str(message["why"])[:200]
+                log.warning("node cannot be used", extra={"node": self._node, "reason": why})
                 self._dial_at = time.monotonic() + UNFIT_SECONDS
                 self.hang_up()
             case "launch":
@@ -245,6 +251,7 @@ def _told(process: Process) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
+    log_to_stderr()
     root, allocation, node, gpus, cpus, timing = arguments
     shared = Shared(Path(root))
     alone = open(lease_file(shared.root, node).with_suffix(".lock"), "w")  # noqa: SIM115
@@ -265,7 +272,7 @@ def main(arguments: list[str]) -> int:
         agent.hang_up()
         if how != LOST:
             return 0
-        print(f"node {node} was given up: all that ran here is killed", file=sys.stderr)
+        log.warning("node was given up, its workers are killed", extra={"node": node})
 
 
 if __name__ == "__main__":

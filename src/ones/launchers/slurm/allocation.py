@@ -10,6 +10,7 @@ the time is near by the clock.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ones.errors import OnesError, UserError, WorldError
+from ones.exec.logs import log_to_stderr
 from ones.launchers.slurm import commands
 from ones.launchers.slurm.shared import LOST, AllocationFile, Shared, Timing
 
@@ -32,6 +34,8 @@ MOVING_SHARE = 0.5
 #: what Slurm says of an allocation that is over
 UNKNOWN = "Invalid job id"
 OVER = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "COMPLETING")
+
+log = logging.getLogger("ones.launchers.slurm.allocation")
 
 
 class Allocation:
@@ -234,11 +238,12 @@ def attend_in_background(root: Path, log: Path, *, cpus: int, lead: float, timin
 
 
 def main(arguments: list[str]) -> int:
+    log_to_stderr()
     root, cpus, lead, timing = arguments
     try:
         attend(Path(root), cpus=int(cpus), lead=float(lead), timing=Timing.from_text(timing))
     except OnesError as problem:
-        print(f"error: {problem}", file=sys.stderr)
+        log.error("allocation not attended", extra={"reason": str(problem)})  # noqa: TRY400
         return problem.exit_code
     return 0
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from ones.exec.lines import Connection
+from ones.exec.lines import BEFORE_PROOF, LONGEST, Connection
 from ones.launchers.slurm.shared import Shared, proof
 
 DIAL_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
 
 
 class Call:
@@ -46,7 +48,7 @@ class Call:
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             here = str(sock.getsockname()[0])
-            self._line = Connection(sock)
+            self._line = Connection(sock, most=BEFORE_PROOF, raw=True)
             self.heard = time.monotonic()
             self._nonce = secrets.token_hex(16)
             self._line.send({"node": self._node, "nonce": self._nonce})
@@ -69,22 +71,24 @@ class Call:
                 return  # what came with the last word is not for us
             self.heard = time.monotonic()
             if not self._is_proved and not self._proves(message):
-                print("whoever listens at the controller's address is not it", file=sys.stderr)
+                log.warning("controller refused: wrong proof", extra={"node": self._node})
                 self.hang_up()
                 return
             self._is_proved = True
+            line.most = LONGEST
             yield message
 
     def _proves(self, message: dict[str, Any]) -> bool:
         expected = proof(self._shared.key(), "controller", self._nonce, self._node)
         return message.get("do") == "welcome" and hmac.compare_digest(
-            str(message.get("proof", "")), expected
+            str(message.get("proof", "")).encode(errors="replace"), expected.encode()
         )
 
     def register(self, welcome: dict[str, Any], said: dict[str, Any]) -> None:
         """Answer the welcome with our proof, and say what there is to say of the node."""
         ours = proof(self._shared.key(), "agent", welcome["nonce"], self._node)
-        self.send({"proof": ours, **said})
+        self.send({"proof": ours})
+        self.send(said)
         self.is_registered = True
 
     def send(self, message: dict[str, Any]) -> None:

@@ -3,15 +3,19 @@ word that the other has just made up, before anything else is said or believed.
 
     agent:       {"node": "n1", "nonce": "..."}
     controller:  {"do": "welcome", "nonce": "...", "proof": "...", "probes": [[DIRECTORY, WORD]]}
-    agent:       {"proof": "...", "allocation": ..., "slots": [...], "launches": [...], ...}
+    agent:       {"proof": "..."}
+    agent:       {"allocation": ..., "slots": [...], "launches": [...], ...}
+
+Until its proof a line of an agent has at most 4 KB. Whatever an agent sends, its connection is
+closed and the reason logged: the thread goes on.
 """
 
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,9 +23,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ones.errors import WorldError
-from ones.exec.lines import Connection
+from ones.exec.lines import BEFORE_PROOF, LONGEST, Connection
 from ones.launchers.slurm.options import SlurmOptions
 from ones.launchers.slurm.shared import AgentsAddress, Shared, proof
+
+#: connections that have not proved anything yet
+MOST_CALLERS = 1024
+LONGEST_NAME = 255
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +40,7 @@ class Arrival:
 
     node: str
     line: Connection
-    said: dict[str, Any]  # of its node, with the proof
+    said: dict[str, Any]  # of its node
     more: list[dict[str, Any]]  # what came with it
 
 
@@ -41,6 +51,7 @@ class _Caller:
     line: Connection
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     node: str = ""
+    is_proved: bool = False
     since: float = field(default_factory=time.monotonic)
 
 
@@ -90,7 +101,7 @@ class Door:
         found = []
         for caller in list(self._callers):
             arrival = None
-            with guarded(caller.line):
+            with guarded(caller.line, caller.node):
                 arrival = self._attend(caller)
             if arrival is not None:
                 found.append(arrival)
@@ -104,8 +115,11 @@ class Door:
         with suppress(OSError):  # nobody else is there
             while True:
                 sock, _ = self._sock.accept()
+                if len(self._callers) >= MOST_CALLERS:
+                    sock.close()
+                    continue
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._callers.append(_Caller(Connection(sock)))
+                self._callers.append(_Caller(Connection(sock, most=BEFORE_PROOF)))
 
     def _is_slow(self, caller: _Caller) -> bool:
         return time.monotonic() - caller.since > self._options.timing.condemn
@@ -116,17 +130,25 @@ class Door:
         for message in messages:
             if not caller.node:
                 self._welcome(caller, message)
-                continue
-            expected = proof(self._key, "agent", caller.nonce, caller.node)
-            if hmac.compare_digest(str(message.get("proof", "")), expected):
+            elif caller.is_proved:
                 return Arrival(caller.node, caller.line, message, list(messages))
-            caller.line.closed = True
-            break
+            elif self._proves(caller, message):
+                caller.is_proved = True
+                caller.line.most = LONGEST
+                if "slots" in message:  # an agent of an earlier version says all in one line
+                    return Arrival(caller.node, caller.line, message, list(messages))
+            else:
+                log.warning("agent refused: wrong proof", extra={"node": caller.node})
+                caller.line.closed = True
+                break
         return None
 
+    def _proves(self, caller: _Caller, message: dict[str, Any]) -> bool:
+        expected = proof(self._key, "agent", caller.nonce, caller.node)
+        return hmac.compare_digest(str(message.get("proof", "")).encode(), expected.encode())
+
     def _welcome(self, caller: _Caller, message: dict[str, Any]) -> None:
-        caller.node = str(message.get("node", ""))
-        nonce = str(message.get("nonce", ""))
+        caller.node, nonce = _name(message.get("node")), str(message.get("nonce", ""))
         caller.line.send(
             {
                 "do": "welcome",
@@ -137,11 +159,23 @@ class Door:
         )
 
 
+def _name(value: object) -> str:
+    """Of a node: it becomes the name of a file. Raises ValueError if it cannot be one."""
+    if not isinstance(value, str) or not value or len(value) > LONGEST_NAME:
+        raise ValueError("a node's name has 1 to 255 characters")
+    if "/" in value or value.startswith(".") or not value.isprintable():
+        raise ValueError(f"node {value!r}: the name is not that of a file")
+    return value
+
+
 @contextmanager
-def guarded(line: Connection) -> Iterator[None]:
-    """Whoever talks nonsense is not talked to any more."""
+def guarded(line: Connection, node: str = "") -> Iterator[None]:
+    """What cannot be understood, whatever it raises, ends this connection and nothing else."""
     try:
         yield
-    except (ValueError, KeyError, TypeError) as problem:
-        print(f"an agent said what nobody understands: {problem!r}", file=sys.stderr)
+    except Exception as problem:
+        log.warning(
+            "invalid message from agent, connection closed",
+            extra={"node": node, "reason": f"{type(problem).__name__}: {problem}"[:200]},
+        )
         line.closed = True

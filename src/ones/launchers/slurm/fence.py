@@ -8,6 +8,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from ones.exec.files import make_private
 from ones.exec.processes import Process, descendants, everybody, kill_all
 
 SECONDS = 10.0
@@ -16,9 +17,7 @@ SECONDS = 10.0
 def lease_file(root: Path, node: str) -> Path:
     """On the node itself: a shared file system that hangs must not keep a lease from ending."""
     directory = Path(os.environ.get("TMPDIR", "/tmp"), f"ones-{os.getuid()}")
-    directory.mkdir(mode=0o700, exist_ok=True)
-    if directory.stat().st_uid != os.getuid():
-        raise PermissionError(f"{directory} belongs to somebody else")
+    make_private(directory)
     name = hashlib.sha256(f"{root}\0{node}".encode()).hexdigest()[:16]
     return directory / f"{name}.lease"
 

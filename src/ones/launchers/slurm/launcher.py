@@ -7,7 +7,7 @@ of nodes that are gone.
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ones.exec import Exit, Spec
-from ones.exec.records import write
+from ones.exec.records import exit_of, write
 from ones.launchers.api import Launch, Listener, Process, Slot
 from ones.launchers.exits import fenced, not_started
 from ones.launchers.loop import wait_for
@@ -26,9 +26,11 @@ from ones.launchers.slurm.errands import Errands
 from ones.launchers.slurm.nodes import Node, Nodes
 from ones.launchers.slurm.options import SlurmOptions
 from ones.launchers.slurm.shared import LOST, Shared
-from ones.launchers.threaded import Threaded
+from ones.launchers.threaded import TURN_SECONDS, Threaded
 
 CLOSE_SECONDS = 30.0
+
+log = logging.getLogger(__name__)
 
 
 class SlurmLauncher(Threaded):
@@ -68,20 +70,23 @@ class SlurmLauncher(Threaded):
 
     # the thread
 
-    def _run(self) -> None:
-        while not self._is_done():
-            lines = [*self._nodes.lines, *self._door.lines]
-            wait_for([self._todo, self._door], lines, self._options.timing.ping / 4)
-            for arrival in self._door.arrivals():
-                with guarded(arrival.line):
-                    self._meet(arrival)
-            for node in self._nodes.all():
-                if node.line is not None:
-                    with guarded(node.line):
-                        self._serve(node)
-            self._todo.do_all()
-            for node in self._nodes.look_at_clock(time.monotonic()):
-                self._lost(node, "it does not answer")
+    def _turn(self) -> None:
+        lines = [*self._nodes.lines, *self._door.lines]
+        wait_for([self._todo, self._door], lines, min(TURN_SECONDS, self._options.timing.ping / 4))
+        for arrival in self._door.arrivals():
+            with guarded(arrival.line, arrival.node):
+                self._meet(arrival)
+            if arrival.line.closed and arrival.line not in self._nodes.lines:
+                arrival.line.close()
+        for node in self._nodes.all():
+            if node.line is not None:
+                with guarded(node.line, node.name):
+                    self._serve(node)
+        self._todo.do_all()
+        for node in self._nodes.look_at_clock(time.monotonic()):
+            self._lost(node, "it does not answer")
+
+    def _end(self) -> None:
         for line in self._nodes.lines:
             line.flush()
             line.close()
@@ -123,7 +128,7 @@ class SlurmLauncher(Threaded):
             return None
         if said["trouble"]:
             self.unfit[name] = said["trouble"]
-            print(f"node {name} cannot be used: {said['trouble']}", file=sys.stderr, flush=True)
+            log.warning("node cannot be used", extra={"node": name, "reason": said["trouble"]})
             _send_away(arrival, said["trouble"])
             return None
         known = self._nodes.get(name)
@@ -148,7 +153,7 @@ class SlurmLauncher(Threaded):
         for plain in launches:
             self._errands.arrived(plain["id"])
             if plain["exit"] is not None:
-                self._exited(plain["id"], Exit(**plain["exit"]))
+                self._exited(plain["id"], exit_of(plain["exit"]))
             elif plain["pid"] is not None:
                 self._ledger.started(plain["id"], plain["pid"])
         self._errands.remind(node, [plain["id"] for plain in launches if plain["exit"] is None])
@@ -197,7 +202,7 @@ class SlurmLauncher(Threaded):
                 self._ledger.started(message["id"], message["pid"])
             case "exited":
                 self._errands.arrived(message["id"])
-                self._exited(message["id"], Exit(**message["exit"]))
+                self._exited(message["id"], exit_of(message["exit"]))
             case "refused":
                 self._errands.arrived(message["id"])
                 self._exited(message["id"], not_started(message["why"]))

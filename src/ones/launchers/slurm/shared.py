@@ -83,7 +83,7 @@ class Shared:
     def address(self) -> AgentsAddress | None:
         try:
             return AgentsAddress(**json.loads((self.root / "agents.json").read_text()))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
 
     # the last word on a node
@@ -108,7 +108,7 @@ class Shared:
         try:
             text = (self.root / "allocations" / f"{id}.json").read_text()
             return AllocationFile(**json.loads(text))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
 
     def allocations(self) -> list[AllocationFile]:

@@ -1,0 +1,82 @@
+"""Log lines of processes beside the controller: ones-exec, node agents, the Ray bridge.
+
+Stdlib logging. A record is an event (`message`) with fields (`extra`), written as one line of text:
+
+    2026-11-17T20:54:10 warning lease ran out launch=a-1~3~n0.1 node=n0
+
+Values that contain anything but printable ASCII without spaces are quoted as JSON, so that no
+worker, node name or error text can forge a second line or send escape sequences to a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+#: fields whose values are never written
+SECRETS = frozenset({"token", "env", "environment", "authorization", "cookie", "password", "link"})
+HIDDEN = "(hidden)"
+#: characters of one value
+LONGEST = 4000
+
+_PLAIN = re.compile(r"[!#-<>-\[\]-~]+")  # printable, without space, quote, equals sign, backslash
+_OF_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """What was given as `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _OF_RECORD}
+
+
+def without_secrets(fields: Mapping[str, object]) -> dict[str, object]:
+    """
+    >>> without_secrets({"job": "a-1", "token": "t0"})
+    {'job': 'a-1', 'token': '(hidden)'}
+    """
+    return {name: HIDDEN if name in SECRETS else value for name, value in fields.items()}
+
+
+def text_line(at: str, level: str, event: str, fields: Mapping[str, object]) -> str:
+    """
+    >>> text_line("2026-01-01T00:00:00", "info", "job submitted", {"job": "a-1", "why": "x\\ny"})
+    '2026-01-01T00:00:00 info job submitted job=a-1 why="x\\\\ny"'
+    """
+    told = "".join(f" {name}={_quoted(value)}" for name, value in fields.items())
+    return f"{at} {level} {_one_line(event)}{told}"
+
+
+def _quoted(value: object) -> str:
+    text = value if isinstance(value, str) else str(value)
+    text = text if len(text) <= LONGEST else text[:LONGEST] + "..."
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def _one_line(event: str) -> str:
+    return event if event.isascii() and event.isprintable() else json.dumps(event)[1:-1]
+
+
+class TextFormatter(logging.Formatter):
+    """One line for an event; a traceback follows below it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
+        fields = without_secrets(fields_of(record))
+        line = text_line(at, record.levelname.lower(), record.getMessage(), fields)
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def log_to_stderr(stream: TextIO | None = None) -> None:
+    """All of `ones` from level info on, as text."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(TextFormatter())
+    logger = logging.getLogger("ones")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
