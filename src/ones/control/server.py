@@ -17,6 +17,7 @@ from typing import Any
 
 from ones.config import ServiceSettings, Settings
 from ones.control.launching import launcher_of
+from ones.control.limits import Limits
 from ones.control.live.patience import Patience
 from ones.control.pruning import Keeping
 from ones.control.service import Options, Service
@@ -50,7 +51,9 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     """Until SIGTERM or SIGINT. The workers go on; `ones down` ends them."""
     import uvicorn
 
-    from ones.control.api import WorkerDoor, create_app
+    from ones.control.api import Gate, WorkerDoor, create_app
+    from ones.control.api.connections import guarded_protocol
+    from ones.control.api.gate import known_hosts
     from ones.control.page import add_page
 
     allow_many_files()
@@ -77,6 +80,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
                 silence_seconds=of_service.silence_seconds,
             ),
             authority=_authority(of_service),
+            limits=Limits.of(of_service),
             group_size=of_service.group_size,
             keeping=Keeping(
                 output_days=of_service.keep_output_days,
@@ -89,8 +93,11 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     url = _url(listener, of_service.advertise or of_service.host, tls=tls)
     app = create_app(service)
     add_page(app)
+    hosts = known_hosts(of_service.host, of_service.advertise, of_service.allowed_hosts)
     config = uvicorn.Config(
-        WorkerDoor(app, service),
+        Gate(WorkerDoor(app, service), service, hosts),
+        http=guarded_protocol(service.limits),
+        ws="none",
         log_level="warning",
         access_log=False,
         lifespan="off",

@@ -12,8 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from ones.config import ServiceSettings
 from ones.control.accounts import Accounts, User
+from ones.control.audit import Audit
 from ones.control.clock import Clock
+from ones.control.limits import Limits
 from ones.control.live import asides
 from ones.control.live.adoption import adopt
 from ones.control.live.engine import LiveEngine, Surroundings
@@ -21,14 +24,14 @@ from ones.control.live.grouping import groups_of
 from ones.control.live.hearing import hear
 from ones.control.live.jobs import NOW, LiveJob, gpu_of
 from ones.control.live.patience import Patience
-from ones.control.pruning import Keeping, Pruning
+from ones.control.pruning import DAY, Keeping, Pruning
 from ones.control.readmodels.board import Board
 from ones.control.recorder import begin, change_header, recover
 from ones.control.schema import submissions
 from ones.control.statedir import StateDir
 from ones.control.store import Done, Store, insert
 from ones.control.submission import Submission
-from ones.control.tokens import JobTokens
+from ones.control.tokens import JobTokens, hash_of
 from ones.control.version import SOFTWARE
 from ones.core import events as ev
 from ones.core.cluster import Gpu, NodeId, NodeState
@@ -43,6 +46,8 @@ from ones.wire import Reports
 
 #: beyond what workers may take to save their work
 WIND_DOWN_SECONDS = 30.0
+#: tokens of jobs that ended so long ago are not known any more
+TOKEN_DAYS = 7.0
 
 _NOT_IN_IDS = re.compile(r"[^a-z0-9]+")
 
@@ -59,6 +64,7 @@ class Options:
     keeping: Keeping = field(default_factory=Keeping)
     clock: Callable[[float], Clock] = Clock  # from the last logged time on
     authority: str = ""  # PEM of our certificate: workers shall trust it
+    limits: Limits = field(default_factory=lambda: Limits.of(ServiceSettings()))
     group_size: int = 0  # neighbouring slots that are close to one another; 0: as devices say
 
 
@@ -72,11 +78,13 @@ class Service:
         self.launcher = launcher
         self._options = options
         self.policy = options.policy
+        self.limits = options.limits
         self.closing = False
         self.failure: BaseException | None = None  # of the brain's thread: the end of everything
         self.on_end: Callable[[], None] = lambda: None  # it shall not go on
         self.store = Store(options.database or state_dir.database)
         self.accounts = Accounts(self.store)
+        self.audit = Audit(self.store, time.time)
         self.tokens = JobTokens.kept_in(state_dir.key)
         self.board = Board(self.store, self._is_elastic)
         self._ids = threading.Lock()
@@ -130,11 +138,22 @@ class Service:
         self._bring_up_nodes(self.brain.state)
         self.engine.post(lambda: asides.agree(self.engine, self.launcher.slots()))
         self.board.fill(self.brain.state)
+        self._know_tokens()
         self._pruning = Pruning(
             options.keeping, self.dir.runs, self.engine.checkpoints, self._ended, self.clock.now
         )
         self._thread.start()
         self._pruning.start()
+
+    def _know_tokens(self) -> None:
+        """Workers that an earlier controller started have tokens already. One of a job that ended
+        is told that it has no place any more; its lease has run out long before TOKEN_DAYS."""
+        oldest = self.clock.now() - TOKEN_DAYS * DAY
+        for card in list(self.board.cards.values()):
+            if card.ended_at is None or card.ended_at > oldest:
+                self.tokens.of(card.id)
+        for job in list(self.engine.jobs):  # one that has ended and still has workers
+            self.tokens.of(job)
 
     def _ended(self) -> dict[str, float]:
         cards = list(self.board.cards.values())
@@ -303,6 +322,15 @@ class Service:
         name = _NOT_IN_IDS.sub("-", getpass.getuser().lower()).strip("-") or "admin"
         _, token = self.accounts.add(name, "admin")
         self.dir.write_token(token)
+
+    def renew_token(self, name: str) -> str:
+        """Another token for a user. The file with the first admin's token follows."""
+        before = self.accounts.get(name).token_hash
+        token = self.accounts.renew(name)
+        kept = self.dir.read_token()
+        if kept is not None and hash_of(kept) == before:
+            self.dir.write_token(token)
+        return token
 
     def problems(self) -> list[str]:
         """Why the service is not well; empty: it is."""

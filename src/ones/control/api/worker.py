@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ones.control.api.access import committed, token_in
 from ones.control.api.bell import bell
-from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, status_of
+from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, headers_of, status_of
+from ones.control.limits import LimitError, ReportRates
 from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of
 from ones.control.service import Service
 from ones.core.job import JobId
@@ -30,6 +31,8 @@ NO_PLACE = "this worker has no place in its job any more"
 LONGEST_WAIT = 60.0
 #: how often it is looked whether the service is to end, while workers wait
 LOOK_SECONDS = 0.5
+#: jobs whose rates are kept before those that have ended are looked for
+MOST_RATES = 10_000
 
 _JSON = (b"content-type", b"application/json")
 _HEAD = b'{"type":"Orders","acknowledged":'
@@ -44,6 +47,7 @@ class WorkerDoor:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
+        self._rates = ReportRates(service.limits)
         self._waiting: set[asyncio.Future[None]] = set()
         self._looks = False
         self._packed: tuple[Switch | None, bytes] = (None, b"")
@@ -62,6 +66,7 @@ class WorkerDoor:
             headers = [(k.encode(), v.encode()) for k, v in (problem.headers or {}).items()]
         except OnesError as problem:
             status, body = status_of(problem), _error(str(problem))
+            headers = [(k.encode(), v.encode()) for k, v in headers_of(problem).items()]
         headers += [_JSON, (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -70,6 +75,7 @@ class WorkerDoor:
         if scope["method"] != "POST":
             raise HTTPException(405, "Method Not Allowed", {"allow": "POST"})
         wait = _wait(scope["query_string"])
+        allowed = self._job_of(scope)
         try:
             message = unpack(await _body(receive))
         except CodecError as problem:
@@ -77,7 +83,7 @@ class WorkerDoor:
         if not isinstance(message, Reports):
             raise HTTPException(422, "type: Reports are expected here")
         service = self._service
-        if not service.tokens.fits(message.job, _token(scope)):
+        if message.job != allowed:
             raise HTTPException(401, f"the token is not that of job {message.job}")
         place = _place(service, message)
         if place is None:
@@ -85,6 +91,7 @@ class WorkerDoor:
         job, worker = place
         service.engine.last_word[worker.launch] = time.monotonic()
         if message.reports:
+            self._check_rate(job, len(message.reports))
             await committed(lambda done: service.hear(message, done), service)
         order = service.engine.mailbox.unseen(worker.launch, message.seen)
         if order is None and not message.reports and wait > 0:
@@ -92,6 +99,26 @@ class WorkerDoor:
             service.engine.last_word[worker.launch] = time.monotonic()
         last = message.first + len(message.reports) - 1 if message.reports else worker.safe
         return self._orders(last, order, job.store)
+
+    def _job_of(self, scope: Scope) -> str:
+        """The job that may report with this token; known before the body is read."""
+        job = self._service.tokens.job_of(_token(scope))
+        if job is None:
+            raise HTTPException(
+                401, "the token is not that of a job", {"WWW-Authenticate": "Bearer"}
+            )
+        if JobId(job) not in self._service.engine.jobs:
+            raise HTTPException(409, NO_PLACE)
+        return job
+
+    def _check_rate(self, job: LiveJob, reports: int) -> None:
+        most = self._service.limits.max_reports_per_request
+        if reports > most:
+            problem = f"job {job.id}: {reports} reports in one request are too many"
+            raise LimitError(problem, "max_reports_per_request", most)
+        self._rates.take(job.id, reports, len(job.workers))
+        if len(self._rates) > max(MOST_RATES, 2 * len(self._service.engine.jobs)):
+            self._rates.forget_others(self._service.engine.jobs)
 
     async def _order(self, worker: LiveWorker, seen: int, wait: float) -> Order | None:
         """The next one, if it comes in time and before the service ends."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
@@ -42,6 +43,7 @@ class Board:
         self.now = 0.0
         self.plan_number = 0
         self.dropped: dict[str, int] = {}
+        self.unfinished: Counter[str] = Counter()  # jobs of each owner
         self._submissions: dict[str, Submission] = {}
         self._seats: dict[str, Seats] = {}  # of jobs that have not ended
         self._cluster: Cluster | None = None  # that the nodes are of
@@ -79,7 +81,10 @@ class Board:
             )
         for job in jobs:
             card = self._card(state, job)
-            if card is not None and card != self.cards.get(job):
+            before = self.cards.get(job)
+            if card is not None and card != before:
+                was_there = before is not None and not before.over
+                self.unfinished[card.owner] += (not card.over) - was_there
                 self.cards[job] = card
                 if card.over:
                     self._keep(card)
