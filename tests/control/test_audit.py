@@ -1,4 +1,4 @@
-"""The audit: actions of users are written once, without secrets, and cannot be filled or changed."""
+"""The audit: actions are written once, without secrets, and cannot be filled or changed."""
 
 from __future__ import annotations
 

@@ -75,6 +75,11 @@ class StateDir:
     def tls(self) -> Path:
         return self.path / "tls"
 
+    @property
+    def authority(self) -> Path:
+        """The certificate that clients trust, if the service made its own."""
+        return self.tls / "authority.pem"
+
     def make(self) -> None:
         """Made if it is not there; closed to other users of the machine if it is."""
         try:
