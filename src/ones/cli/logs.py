@@ -129,7 +129,7 @@ class _Lines:
     """Output of several processes, line by line, each with its mark: a line that is not complete
     waits for its rest, so that no other one comes in between."""
 
-    def __init__(self, *, filtered: bool) -> None:
+    def __init__(self, *, filtered: bool = False) -> None:
         self._filtered = filtered
         self._filters: dict[str, OutputFilter] = {}
         self._rests: dict[str, tuple[bytes, bytes]] = {}  # mark and text of each process

@@ -6,6 +6,7 @@ record, and small beside outputs and checkpoints.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,16 +16,24 @@ from urllib.parse import unquote
 
 import fsspec
 
+from ones.errors import OnesError
+from ones.exec import drop_oldest
+from ones.launchers.run_dirs import launches_in
+
+_LOG = logging.getLogger("ones.pruning")
+
 DAY = 86_400.0
-HOUR = 3600.0
+MINUTE, HOUR = 60.0, 3600.0
+MB = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """Days after a job's end; 0: for ever."""
+    """Days after a job's end (0: for ever), and output of each job."""
 
     output_days: float = 30.0
     checkpoint_days: float = 7.0
+    output_mb: float = 1024.0  # of each job
 
 
 def due(ended: Mapping[str, float], now: float, days: float) -> set[str]:
@@ -39,8 +48,9 @@ def due(ended: Mapping[str, float], now: float, days: float) -> set[str]:
 
 
 class Pruning:
-    """Looks once an hour. `ended`: when each job that is over has ended. `checkpoints`: a path or
-    a URL that fsspec understands."""
+    """Looks once an hour, and at the output of jobs that run once a minute. `ended`: when each job
+    that is over has ended. `checkpoints`: a path or a URL that fsspec understands. `forget`: is
+    told which jobs' output is removed, and when they ended."""
 
     def __init__(
         self,
@@ -49,9 +59,12 @@ class Pruning:
         checkpoints: str,
         ended: Callable[[], Mapping[str, float]],
         now: Callable[[], float],
+        forget: Callable[[Mapping[str, float]], object] = lambda jobs: None,
     ) -> None:
         self._keeping, self._ended, self._now = keeping, ended, now
+        self._runs, self._forget = runs, forget
         self._outputs, self._checkpoints = runs / "ended", checkpoints
+        self._trimmed: set[str] = set()  # ended jobs whose output was looked at
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ones-pruning", daemon=True)
 
@@ -64,15 +77,45 @@ class Pruning:
             self._thread.join()
 
     def _run(self) -> None:
+        minutes = 0
         while True:
-            self.prune()
-            if self._over.wait(HOUR):
+            try:
+                if minutes % round(HOUR / MINUTE) == 0:
+                    self.prune()
+                    self.trim("ended")
+                self.trim("live")
+            except Exception:  # what a job left there must not end this thread
+                _LOG.exception("pruning failed; it is tried again")
+            minutes += 1
+            if self._over.wait(MINUTE):
                 return
+
+    def trim(self, place: str) -> int:
+        """Drop the oldest output of jobs that have too much; returns how many bytes. `place`:
+        "live", or "ended", where nothing grows and each job is looked at once."""
+        removed = 0
+        for job in sorted((self._runs / place).glob("*")):
+            if job.name in self._trimmed or self._over.is_set():
+                continue
+            # put away in this moment, or files that the job itself has changed
+            with suppress(OSError, ValueError, TypeError):
+                found = [kept for run_dir in sorted(job.iterdir()) for kept in launches_in(run_dir)]
+                found.sort(key=lambda kept: kept.began)
+                removed += drop_oldest(
+                    [(job / kept.node / kept.process.id, kept.process.alive) for kept in found],
+                    round(self._keeping.output_mb * MB),
+                )
+                if place == "ended":
+                    self._trimmed.add(job.name)
+        return removed
 
     def prune(self) -> list[str]:
         """What was removed. What cannot be removed stays, and is tried again."""
         ended, now = self._ended(), self._now()
         removed = []
+        with suppress(OnesError):  # the database does not answer: tried again in an hour
+            old = due(ended, now, self._keeping.output_days)
+            self._forget({job: ended[job] for job in old})
         for place, days in (
             (str(self._outputs), self._keeping.output_days),
             (self._checkpoints, self._keeping.checkpoint_days),

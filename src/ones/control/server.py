@@ -87,6 +87,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
             keeping=Keeping(
                 output_days=of_service.keep_output_days,
                 checkpoint_days=of_service.keep_checkpoints_days,
+                output_mb=of_service.max_output_mb,
             ),
         ),
     )

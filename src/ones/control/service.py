@@ -30,7 +30,7 @@ from ones.control.recorder import begin, change_header, recover
 from ones.control.schema import submissions
 from ones.control.statedir import StateDir
 from ones.control.store import Done, Store, insert
-from ones.control.submission import Submission
+from ones.control.submission import Submission, remove_environments
 from ones.control.tokens import JobTokens, hash_of
 from ones.control.version import SOFTWARE
 from ones.core import events as ev
@@ -140,7 +140,12 @@ class Service:
         self.board.fill(self.brain.state)
         self._know_tokens()
         self._pruning = Pruning(
-            options.keeping, self.dir.runs, self.engine.checkpoints, self._ended, self.clock.now
+            options.keeping,
+            self.dir.runs,
+            self.engine.checkpoints,
+            self._ended,
+            self.clock.now,
+            partial(remove_environments, self.store),
         )
         self._thread.start()
         self._pruning.start()
