@@ -20,6 +20,7 @@ from ones.control import certificates
 from ones.control.certificates import Pair, fingerprint, is_loopback, names_of, own_pair
 from ones.control.server import insecurity
 from tests.control.world import World
+from tests.processes import wait_for
 
 ONES = Path(sys.executable).with_name("ones")
 
@@ -152,3 +153,19 @@ def test_up_without_tls_says_what_that_means(tmp_path: Path) -> None:
         told = "tokens and environments of jobs reach 0.0.0.0 in clear text"
         assert started.stderr.count(told) == 1
         assert not (tmp_path / "tls").exists()
+
+
+def test_a_link_that_logs_in_is_not_written_to_a_journal(tmp_path: Path) -> None:
+    command = [str(ONES), "up", "--foreground", "--slots", "1", "--port", "0", "--policy", "fifo"]
+    with (tmp_path / "journal").open("wb") as journal:
+        process = subprocess.Popen(
+            [*command, "--state", str(tmp_path / "state")], stdout=journal, stderr=journal
+        )
+    try:
+        wait_for(lambda: b"web page" in (tmp_path / "journal").read_bytes(), "not up", 90.0)
+        told = (tmp_path / "journal").read_text()
+        assert "web page: ones link prints a way in" in told
+        assert "code=" not in told
+    finally:
+        process.terminate()
+        process.wait(60)

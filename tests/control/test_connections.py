@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ones.config import ServiceSettings
-from ones.control.api.connections import guarded
+from ones.control.api.connections import GuardedServer, guarded
+from ones.control.certificates import Pair, own_pair
 from ones.control.limits import Limits
 
 SHORT = 0.5  # of the deadline under test; the others are an hour
@@ -65,7 +68,12 @@ class Server:
     port = 0
 
 
-def serve(base: Any, story: Callable[[Server], Awaitable[None]], **settings: float) -> None:  # noqa: ANN401
+def serve(
+    base: Any,  # noqa: ANN401
+    story: Callable[[Server], Awaitable[None]],
+    pair: Pair | None = None,
+    **settings: float,
+) -> None:
     plain = {"max_header_seconds": HOUR, "max_body_seconds": HOUR, **settings}
     limits = Limits.of(ServiceSettings(**plain))  # type: ignore[arg-type]
 
@@ -78,8 +86,10 @@ def serve(base: Any, story: Callable[[Server], Awaitable[None]], **settings: flo
             ws="none",
             lifespan="off",
             log_level="critical",
+            ssl_certfile=pair.certificate if pair else None,
+            ssl_keyfile=str(pair.key) if pair else None,
         )
-        server = uvicorn.Server(config)
+        server = GuardedServer(config, limits)
         listener = socket.create_server(("127.0.0.1", 0))
         made.port = listener.getsockname()[1]
         serving = asyncio.create_task(server._serve([listener]))
@@ -167,3 +177,21 @@ def test_an_address_has_so_many_connections(base: Any) -> None:  # noqa: ANN401
                     break
 
     serve(base, story, max_connections_per_address=2)
+
+
+@pytest.mark.parametrize("base", protocols())
+def test_a_handshake_of_tls_has_to_come_in_time(base: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    pair = own_pair(tmp_path, {"localhost"})
+    trusting = ssl.create_default_context(cafile=str(pair.authority))
+
+    async def story(server: Server) -> None:
+        silent = await server.line()
+        assert await silent[0].read() == b"", "closed"
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", server.port, ssl=trusting, server_hostname="localhost"
+        )
+        server.lines.append((reader, writer))
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert await answer((reader, writer)) == (200, "ok")
+
+    serve(base, story, pair, max_header_seconds=SHORT)

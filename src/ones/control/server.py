@@ -53,7 +53,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     import uvicorn
 
     from ones.control.api import Gate, WorkerDoor, create_app
-    from ones.control.api.connections import guarded_protocol
+    from ones.control.api.connections import GuardedServer, guarded_protocol
     from ones.control.api.gate import known_hosts
     from ones.control.page import add_page
 
@@ -100,7 +100,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
         Gate(WorkerDoor(app, service), service, hosts),
         http=guarded_protocol(service.limits),
         ws="none",
-        log_level="warning",
+        log_level="error",  # a warning for each request that is no HTTP would fill the log
         access_log=False,
         lifespan="off",
         timeout_keep_alive=60,
@@ -108,7 +108,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
         ssl_certfile=tls.certificate if tls is not None else None,
         ssl_keyfile=tls.key if tls is not None else None,
     )
-    server = uvicorn.Server(config)
+    server = GuardedServer(config, service.limits)
 
     def end() -> None:
         service.closing = True

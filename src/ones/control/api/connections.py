@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections import Counter
 from http import HTTPStatus
 from typing import Any
+
+import uvicorn
 
 from ones.control.limits import Limits
 
@@ -21,6 +24,30 @@ def guarded_protocol(limits: Limits) -> type[asyncio.Protocol]:
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     return guarded(AutoHTTPProtocol, limits)
+
+
+class GuardedServer(uvicorn.Server):
+    """Gives a TLS handshake as long as headers: asyncio's default is a minute, and a connection
+    is counted only after its handshake."""
+
+    def __init__(self, config: uvicorn.Config, limits: Limits) -> None:
+        super().__init__(config)
+        self._seconds = limits.max_header_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop: Any = asyncio.get_running_loop()
+        create_server = loop.create_server
+
+        def create_guarded(*words: Any, **named: Any) -> Any:  # noqa: ANN401
+            if named.get("ssl") is not None:
+                named["ssl_handshake_timeout"] = self._seconds
+            return create_server(*words, **named)
+
+        loop.create_server = create_guarded
+        try:
+            await super().startup(sockets)
+        finally:
+            loop.create_server = create_server
 
 
 def guarded(base: type[asyncio.Protocol], limits: Limits) -> type[asyncio.Protocol]:
