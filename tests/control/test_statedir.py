@@ -12,7 +12,9 @@ import pytest
 
 from ones.config import ServiceSettings
 from ones.control import background
+from ones.control.schema import meta
 from ones.control.statedir import Address, StateDir
+from ones.control.store import Store, upsert
 from ones.errors import UserError
 from tests.processes import wait_for
 
@@ -81,3 +83,47 @@ def test_a_start_that_fails_says_why_now_and_not_what_was_said_before(tmp_path: 
     settings = ServiceSettings(state=str(tmp_path), slots=1, port=0, mechanism="magic")
     with pytest.raises(UserError, match=r"^the service did not start: unknown mechanism 'magic'"):
         background.start(settings, {})
+
+
+def modes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+
+
+def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
+    directory = StateDir(tmp_path / "state")
+    directory.path.mkdir(mode=0o755)
+    for name in ("ones.db", "key", "admin.token", "controller.log", "other"):
+        (directory.path / name).touch(0o644)
+    (directory.path / "ones.db-wal").touch(0o644)
+    directory.make()
+    assert directory.path.stat().st_mode & 0o777 == 0o700
+    assert modes(directory.path) == {
+        "ones.db": 0o600, "ones.db-wal": 0o600, "key": 0o600, "admin.token": 0o600,
+        "controller.log": 0o600, "other": 0o644, "runs": 0o700, "checkpoints": 0o700,
+    }  # fmt: skip
+
+
+def test_a_new_database_is_for_its_owner_only(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        store = Store(f"sqlite:///{tmp_path}/ones.db")
+        try:
+            store.write_now(upsert(meta, {"key": "a", "value": "b"}))
+            assert modes(tmp_path) == {"ones.db": 0o600, "ones.db-wal": 0o600, "ones.db-shm": 0o600}
+        finally:
+            store.close()
+    finally:
+        os.umask(before)
+
+
+def test_a_directory_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = os.geteuid()
+    monkeypatch.setattr("ones.control.statedir.os.geteuid", lambda: mine + 1)
+    with pytest.raises(UserError) as refused:
+        StateDir(tmp_path).make()
+    assert str(refused.value) == (
+        f"{tmp_path}: belongs to user {mine}, and the service runs as user {mine + 1};"
+        " choose a directory below it with --state"
+    )

@@ -87,7 +87,9 @@ class World:
 
     def context(self) -> ssl.SSLContext:
         """Trusts its certificate, if it has one."""
-        return ssl.create_default_context(cafile=self.trust or None)
+        own = self.dir.authority
+        trusted = self.trust or (str(own) if own.exists() else None)
+        return ssl.create_default_context(cafile=trusted)
 
     def has_died(self) -> bool:
         return self.process is not None and self.process.poll() is not None

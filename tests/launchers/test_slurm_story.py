@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -80,16 +81,28 @@ class Site:
             return None
         with suppress(httpx.TransportError):
             answer = httpx.get(
-                address.url + path, headers={"Authorization": f"Bearer {token}"}, timeout=30
+                address.url + path,
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=30,
+                verify=self.context(),
             )
             return answer.json() if answer.status_code == 200 else None
         return None
+
+    def context(self) -> ssl.SSLContext:
+        """Trusts the authority that the controller made, if it listens beyond loopback."""
+        own = self.dir.authority
+        return ssl.create_default_context(cafile=str(own) if own.exists() else None)
 
     def post(self, path: str, body: Any) -> Any:  # noqa: ANN401
         address, token = self.dir.address(), self.dir.read_token()
         assert address is not None
         answer = httpx.post(
-            address.url + path, json=body, headers={"Authorization": f"Bearer {token}"}, timeout=30
+            address.url + path,
+            json=body,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=30,
+            verify=self.context(),
         )
         assert answer.status_code in (200, 201), answer.text
         return answer.json()

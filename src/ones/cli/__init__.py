@@ -77,7 +77,10 @@ def _run() -> int:
 
 
 def _complain(text: str) -> None:
-    print(f"ones: {text}", file=sys.stderr)
+    from ones.cli.terminal import visible
+
+    # what the service or a file says may be other users' text
+    print(f"ones: {visible(text, keep=chr(10))}", file=sys.stderr)
 
 
 def _drop_output() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ones import __version__
+from ones.cli.audit import audit
 from ones.cli.bench import bench
 from ones.cli.cluster import cluster
 from ones.cli.compare import compare
@@ -58,6 +59,7 @@ for _command in (up, down, link, submit, ps, show, why, logs, cancel, top, docto
     app.command()(_command)
 app.add_typer(cluster, name="cluster")
 app.add_typer(user, name="user")
+app.command()(audit)
 app.command()(run)
 app.command()(sim)
 app.command()(replay)

@@ -6,11 +6,15 @@ import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ones.cli.settings import effective
+from ones.config import ServiceSettings
 from ones.errors import UnknownNameError, UserError, WorldError
+
+if TYPE_CHECKING:
+    from ones.control.statedir import StateDir
 
 TIMEOUT = 60.0
 
@@ -138,5 +142,11 @@ def connect(state: Path | None = None) -> Client:
     if token is None:
         raise UserError(f"{directory.token}: no token there; set ONES_API_TOKEN")
     assert url or address is not None
-    certificate = settings.service.tls_certificate
+    certificate = trusted_by(directory, settings.service)
     return Client(url or (address.url if address else ""), token, certificate)
+
+
+def trusted_by(directory: StateDir, settings: ServiceSettings) -> str:
+    """The certificate that a service of this machine is known by; empty: none but the usual."""
+    own = directory.authority
+    return settings.tls_certificate or (str(own) if own.exists() else "")

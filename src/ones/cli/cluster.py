@@ -9,6 +9,7 @@ import typer
 from ones.cli.client import connect
 from ones.cli.options import Json, StateDirectory
 from ones.cli.output import print_json, print_table, say
+from ones.cli.terminal import tell
 
 PLACE = typer.Argument(help="A node, or one GPU as NODE/INDEX.", metavar="PLACE")
 
@@ -49,10 +50,10 @@ def show(
     heads = ["GPU", "what", "state", "job", "owner", "batch", "why not used"]
     print_table(None, [*heads, *(["group"] if grouped else [])], rows)
     for node, why in sorted(found["unfit"].items()):
-        print(f"{node} cannot be used: {why}")
+        tell(f"{node} cannot be used: {why}")
     run = "1 job runs" if found["running"] == 1 else f"{found['running']} jobs run"
     wait = "1 waits" if found["waiting"] == 1 else f"{found['waiting']} wait"
-    print(f"{run}, {wait}; policy {found['policy']}")
+    tell(f"{run}, {wait}; policy {found['policy']}")
 
 
 def _nodes(found: dict[str, Any]) -> list[list[object]]:

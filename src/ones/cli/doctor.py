@@ -7,6 +7,7 @@ from dataclasses import asdict
 from ones.cli.options import Json, StateDirectory
 from ones.cli.output import out, print_json, say
 from ones.cli.settings import effective
+from ones.cli.terminal import visible
 
 MARKS = {
     "ok": "[green]ok[/green]",
@@ -34,9 +35,9 @@ def doctor(
         return 1 if problems else 0
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for finding in found:
-        text = escape(finding.found)
+        text = escape(visible(finding.found))
         if finding.advice:
-            text += f"\n[bold]→ {escape(finding.advice)}[/bold]"
+            text += f"\n[bold]→ {escape(visible(finding.advice))}[/bold]"
         table.add_row(MARKS[finding.status], finding.name, text)
     out().print(table)
     if problems:

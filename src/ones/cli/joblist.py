@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from ones.cli.terminal import visible
 from ones.cli.words import duration, eta
 
 COLUMNS = ("job", "owner", "state", "GPUs", "batch", "epochs", "loss", "accuracy", "age", "done in")
@@ -48,9 +49,9 @@ def job_table(
     for job, row in zip(jobs, rows, strict=True):
         style = "dim" if job["ended_at"] is not None else ""
         hue = (color or {}).get(job["id"], "")
-        cells = [row[name] for name in names[1:]]
+        cells = [Text(row[name]) for name in names[1:]]
         table.add_row(
-            Text(row["job"], style=f"{style} {hue}".strip()), *cells, _why(job), style=style
+            Text(row["job"], style=f"{style} {hue}".strip()), *cells, Text(_why(job)), style=style
         )
     return table
 
@@ -77,9 +78,9 @@ def _cells(job: Mapping[str, Any], now: float) -> dict[str, str]:
     left = eta(job) or ""
     over = job["ended_at"] is not None
     return {
-        "job": job["id"],
-        "owner": job["owner"],
-        "state": job["state"] + ("" if job["elastic"] else " (fixed)"),
+        "job": visible(job["id"]),
+        "owner": visible(job["owner"]),
+        "state": visible(job["state"]) + ("" if job["elastic"] else " (fixed)"),
         "GPUs": str(job["gpus"] or ""),
         "batch": _number(job["batch"] if not over else None, "d"),
         "epochs": epochs(job),
@@ -101,7 +102,7 @@ def epochs(job: Mapping[str, Any]) -> str:
 
 
 def _why(job: Mapping[str, Any]) -> str:
-    return str(job["message"] or job["note"] or _WAITS.get(job["state"], ""))
+    return visible(str(job["message"] or job["note"] or _WAITS.get(job["state"], "")))
 
 
 def _number(value: float | None, form: str) -> str:

@@ -14,6 +14,7 @@ from ones.cli.client import connect, of_job
 from ones.cli.joblist import job_table
 from ones.cli.options import Json, StateDirectory
 from ones.cli.output import out, print_json, print_table, say
+from ones.cli.terminal import tell
 from ones.cli.words import duration, eta, moment, not_used, short
 from ones.errors import UserError
 
@@ -99,7 +100,7 @@ def show(
     print_table(None, [job, ""], rows)
     for launch in launches:
         where = ", ".join(launch["slots"])
-        print(f"process {launch['id']} on {where}: {launch['ended'] or 'alive'}")
+        tell(f"process {launch['id']} on {where}: {launch['ended'] or 'alive'}")
     if found["state"] == "failed":
         say(f"what it printed: ones logs {job}")
     for path in _changed(found["files"]):
@@ -123,12 +124,12 @@ def why(
         return
     for line in lines:
         if all or line["kind"] not in ("epoch", "ready", "left"):
-            print(f"{moment(line['at'])}  {line['text']}")
+            tell(f"{moment(line['at'])}  {line['text']}")
     card = client.get(of_job(job))
     if card["ended_at"] is None:
         gpus = "1 GPU" if card["gpus"] == 1 else f"{card['gpus']} GPUs"
         now = f"{card['state']}, {gpus}" if card["gpus"] else card["state"]
-        print(f"{moment(time.time())}  now: {now}" + (f"; {card['note']}" if card["note"] else ""))
+        tell(f"{moment(time.time())}  now: {now}" + (f"; {card['note']}" if card["note"] else ""))
 
 
 def cancel(
@@ -149,7 +150,7 @@ def cancel(
             problems.append(wrong)
             continue
         if not json:
-            print(f"{answers[-1]['id']}: {answers[-1]['state']}")
+            tell(f"{answers[-1]['id']}: {answers[-1]['state']}")
     if json:
         print_json(answers)
     for problem in problems[:-1]:

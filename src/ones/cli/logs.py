@@ -11,6 +11,7 @@ import typer
 from ones.cli.client import Client, connect, of_job
 from ones.cli.options import StateDirectory
 from ones.cli.output import print_json, say
+from ones.cli.terminal import OutputFilter, visible
 from ones.errors import UnknownNameError, UserError
 
 POLL_SECONDS = 0.3
@@ -21,12 +22,17 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="As it is printed.")] = False,
     worker: Annotated[str | None, typer.Option(help="Only of the worker on this slot.")] = None,
     tail: Annotated[int | None, typer.Option(help="Only the last so many bytes of each.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="With all escape sequences, also to a terminal.")
+    ] = False,
     state: StateDirectory = None,
     json: Annotated[
         bool, typer.Option("--json", help="What there is of each process, as JSON.")
     ] = False,
 ) -> None:
     """Print what a job's processes have written, in the order of their start.
+
+    To a terminal go text and colours only; to a file or a pipe, every byte.
 
     Example: ones logs -f digits-1
     """
@@ -39,7 +45,7 @@ def logs(
         print_json(_all_output(client, job, worker, tail))
         return
     try:
-        follow_job(client, job, worker=worker, tail=tail, once=not follow)
+        follow_job(client, job, worker=worker, tail=tail, once=not follow, raw=raw)
     except KeyboardInterrupt:
         say(f"detached; {job} goes on")
 
@@ -73,11 +79,13 @@ def follow_job(
     worker: str | None = None,
     tail: int | None = None,
     once: bool = False,
+    raw: bool = False,
 ) -> None:
-    """Until the job has ended and all is printed; or, with `once`, what there is."""
+    """Until the job has ended and all is printed; or, with `once`, what there is. `raw`: with all
+    escape sequences, also to a terminal."""
     offsets: dict[str, int] = {}
     over: set[str] = set()
-    lines = _Lines()
+    lines = _Lines(filtered=sys.stdout.isatty() and not raw)
     told = False  # why there is nothing to see
     while True:
         card = client.get(of_job(job))
@@ -121,12 +129,18 @@ class _Lines:
     """Output of several processes, line by line, each with its mark: a line that is not complete
     waits for its rest, so that no other one comes in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, filtered: bool = False) -> None:
+        self._filtered = filtered
+        self._filters: dict[str, OutputFilter] = {}
         self._rests: dict[str, tuple[bytes, bytes]] = {}  # mark and text of each process
         self.any = False
 
     def write(self, process: str, mark: bytes, data: bytes) -> None:
         self.any = True
+        if self._filtered:
+            data = self._filters.setdefault(process, OutputFilter()).feed(data)
+            if not data:
+                return
         if not mark:
             self._put(data)
             return
@@ -138,6 +152,8 @@ class _Lines:
 
     def end(self, process: str) -> None:
         mark, rest = self._rests.pop(process, (b"", b""))
+        if process in self._filters:
+            rest += self._filters.pop(process).end()
         if rest:
             self._put(mark + rest + b"\n")
 
@@ -149,7 +165,7 @@ class _Lines:
 def _print_more(
     client: Client, job: str, launch: dict[str, Any], offset: int, lines: _Lines, *, named: bool
 ) -> tuple[int, bool]:
-    mark = f"[{','.join(launch['slots'])}] ".encode() if named else b""
+    mark = f"[{visible(','.join(launch['slots']))}] ".encode() if named else b""
     while True:
         path = of_job(job, "launches", launch["id"], "log")
         data, headers = client.bytes(path, offset=offset)

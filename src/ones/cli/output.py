@@ -15,7 +15,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from ones.cli.terminal import visible
 from ones.core.state import State
 from ones.errors import OnesError
 
@@ -36,7 +38,7 @@ def err() -> Console:
 
 def say(text: str) -> None:
     """A line beside the results."""
-    err().print(text, markup=False)
+    err().print(visible(text, keep="\n\t"), markup=False)
 
 
 def print_json(value: object) -> None:
@@ -51,9 +53,12 @@ def print_table(
     table = Table(header_style="bold")
     for i, column in enumerate(columns):
         numeric = all(isinstance(row[i], int | float | None) for row in rows) and bool(rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(
+            Text(visible(column)), justify="right" if numeric else "left", overflow="fold"
+        )
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        # as text: a command or a reason may look like markup, or hold control characters
+        table.add_row(*(Text(visible(_cell(value), keep="\n")) for value in row))
     console = out()
     if not sys.stdout.isatty():
         console = Console(width=max(100, 4 + sum(_width(table, i) for i in range(len(columns)))))
@@ -63,7 +68,7 @@ def print_table(
 def _print_titled(console: Console, title: str | None, table: Table) -> None:
     """A title of the table itself would be broken to the table's width."""
     if title is not None:
-        console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
+        console.print(visible(title), style="bold", markup=False, highlight=False, soft_wrap=True)
     console.print(table)
 
 

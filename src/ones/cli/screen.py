@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from ones.cli.joblist import job_table
+from ones.cli.terminal import visible
 from ones.cli.words import duration, not_used, short
 from ones.lab.scene import Scene
 
@@ -32,7 +33,7 @@ def picture(scene: Scene, title: str, width: int, *, ended: int = 20) -> Rendera
     color = {job["id"]: COLORS[i % len(COLORS)] for i, job in enumerate(scene.jobs)}
     missing = not_used(scene.cluster)
     return Group(
-        Text(title, style="bold"),
+        Text(visible(title), style="bold"),
         _slots(scene, color),
         *([Text(missing, style="yellow")] if missing else []),
         job_table(jobs, width, now=scene.now, without=("owner",), color=color),
@@ -53,7 +54,7 @@ def _slots(scene: Scene, color: dict[str, str]) -> RenderableType:
             continue
         batch = f" {slot['batch']}" if slot["batch"] else ""
         mark = " ↓" if slot["leaving"] else " ↑" if slot.get("coming") else ""
-        line.append(f"[{job}{batch}{mark}]", style=f"{color.get(job, 'white')} reverse")
+        line.append(f"[{visible(job)}{batch}{mark}]", style=f"{color.get(job, 'white')} reverse")
         line.append(" ")
     return line
 
@@ -62,8 +63,8 @@ def _decisions(scene: Scene, color: dict[str, str]) -> list[Text]:
     lines = []
     for at, job, text, _ in reversed(list(_said(scene))[:DECISIONS]):
         line = Text(f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S} ", style="dim")
-        line.append(job, style=color.get(job, ""))
-        line.append(f" {short(text, 120)}", style="not dim")
+        line.append(visible(job), style=color.get(job, ""))
+        line.append(f" {visible(short(text, 120))}", style="not dim")
         lines.append(line)
     return lines
 
@@ -98,4 +99,6 @@ class Lines:
                 self._say(seconds, f"{card['id']} has ended: {card['state']}{why}")
 
     def _say(self, seconds: float, text: str) -> None:
-        self._console.print(f"{duration(seconds):>5}  {text}", markup=False, soft_wrap=True)
+        self._console.print(
+            f"{duration(seconds):>5}  {visible(text)}", markup=False, soft_wrap=True
+        )

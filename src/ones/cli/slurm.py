@@ -63,6 +63,9 @@ def serve(
     controller: Annotated[
         bool, typer.Option(help="Start the controller here if none runs for this directory.")
     ] = True,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="A controller that is started here has no TLS.")
+    ] = False,
 ) -> None:
     """Serve the nodes of this allocation to the service of a state directory, until it ends.
 
@@ -81,4 +84,5 @@ def serve(
         # the other nodes must reach it
         host=own_host() if service.host == LOOPBACK else service.host,
         with_controller=controller,
+        insecure=insecure or service.insecure,
     )

@@ -20,6 +20,7 @@ from ones.cli.settings import effective, policy_settings
 from ones.errors import InvalidSettingError, OnesError, WorldError
 
 if TYPE_CHECKING:
+    from ones.config import ServiceSettings
     from ones.control.statedir import StateDir
 
 STATE = typer.Option(help="Directory of all it keeps.", metavar="DIR")
@@ -62,6 +63,9 @@ def up(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A policy's setting.")
     ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No TLS where other machines reach it.")
+    ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay here, as a service manager wants it.")
     ] = False,
@@ -72,7 +76,7 @@ def up(
     Example: ones up --slots 4
     """
     from ones.control import background, logs
-    from ones.control.server import Ready, configure_logs, serve
+    from ones.control.server import Ready, configure_logs, insecurity, serve
     from ones.control.statedir import StateDir
     from ones.lab.warm import warm_up
     from ones.policies import located
@@ -92,6 +96,7 @@ def up(
         seed=seed,
         database=database,
         log_format=log_format,
+        insecure=insecure or None,
     )
     service = found.settings.service
     if service.seed < 0:
@@ -112,7 +117,10 @@ def up(
         print(f"ONES is up: {ready.url} ({slots}, policy {service.policy})")
         for gpu in ready.unused:
             print(f"not used, for somebody else does: {gpu}")
-        print(f"web page: {ready.link}")
+        # a journal or a log is read by others: a link in it would let them in
+        is_seen = not foreground or sys.stdout.isatty()
+        print(f"web page: {ready.link if is_seen else 'ones link prints a way in'}")
+        _tell_of_tls(ready.url, StateDir.of(service.state), service)
         sys.stdout.flush()
 
     if foreground:
@@ -124,18 +132,30 @@ def up(
                 "interrupted: jobs train on; `ones down` stops them, `ones up` takes them up again"
             ) from None
         return
+    if warning := insecurity(service):
+        say(warning)
     reached = background.start(service, chosen)
-    from ones.cli.client import Client
+    from ones.cli.client import Client, trusted_by
 
     # this one, whatever ONES_URL says
     token = StateDir.of(service.state).read_token() or ""
-    client = Client(reached.url, token, service.tls_certificate)
+    client = Client(reached.url, token, trusted_by(StateDir.of(service.state), service))
     cluster = client.get("/api/cluster")
     unused = tuple(
         f"{s['id']} ({', '.join(s['used_by'])})" for s in cluster["slots"] if s["used_by"]
     )
     link = client.post("/api/link")["url"]
     show(Ready(reached.url, link, len(cluster["slots"]) - len(unused), unused))
+
+
+def _tell_of_tls(url: str, directory: StateDir, service: ServiceSettings) -> None:
+    """How other machines come to trust a certificate that the service made."""
+    from ones.control.certificates import fingerprint
+
+    if url.startswith("https:") and not service.tls_certificate:
+        text = directory.authority.read_text(encoding="ascii")
+        print(f"authority of its certificate: {directory.authority} (SHA-256 {fingerprint(text)})")
+        print("on other machines: copy that file, and set SSL_CERT_FILE to it")
 
 
 def down(

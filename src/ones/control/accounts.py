@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from ones.control.schema import sessions, users
+from ones.control.schema import sessions, submissions, users
 from ones.control.store import Operation, Store, delete, insert, upsert
 from ones.control.tokens import hash_of, new_token
 from ones.errors import InvalidSettingError, UnknownNameError
@@ -58,6 +58,13 @@ class Accounts:
             raise InvalidSettingError(f"role: {role!r} is not one of {', '.join(ROLES)}")
         if name in self._users:
             raise InvalidSettingError(f"name: user {name!r} exists already")
+        if self._store.rows(
+            sa.select(submissions.c.job).where(submissions.c.owner == name).limit(1)
+        ):
+            raise InvalidSettingError(
+                f"name: {name!r} was the name of a removed user whose jobs are kept;"
+                f" choose another, such as {name + '2'!r}"
+            )
         token = new_token()
         user = User(name=name, role=role, token_hash=hash_of(token), created_at=time.time())
         self._store.write_now(insert(users, _row(user)))
@@ -65,15 +72,16 @@ class Accounts:
         return user, token
 
     def renew(self, name: str) -> str:
-        """Another token; the old one is void."""
+        """Another token; the old one, all browsers and unused links of the user are void."""
         old = self.get(name)
         token = new_token()
         user = User(
             name=name, role=old.role, token_hash=hash_of(token), max_gpus=old.max_gpus,
             created_at=old.created_at,
         )  # fmt: skip
-        self._store.write_now(upsert(users, _row(user)))
+        self._store.write_now(upsert(users, _row(user)), delete(sessions, {"user": name}))
         self._users[name] = user
+        self._end_browsers(name)
         return token
 
     def remove(self, name: str, by: str) -> User:
@@ -83,8 +91,17 @@ class Accounts:
             raise InvalidSettingError(f"name: {name!r} is you; another admin may remove you")
         self._store.write_now(delete(users, {"name": name}), delete(sessions, {"user": name}))
         self._users.pop(name, None)
-        self._sessions = {h: s for h, s in self._sessions.items() if s[0] != name}
+        self._end_browsers(name)
         return user
+
+    def _end_browsers(self, name: str) -> None:
+        self._sessions = {h: s for h, s in self._sessions.items() if s[0] != name}
+        self._links = {h: s for h, s in self._links.items() if s[0] != name}
+
+    def is_current(self, user: User) -> bool:
+        """False: the user was removed, or has another token since."""
+        now = self._users.get(user.name)
+        return now is not None and now.token_hash == user.token_hash
 
     def limit(self, name: str, max_gpus: int | None) -> Operation:
         """To be written with the event that tells the scheduler."""
@@ -113,8 +130,8 @@ class Accounts:
         self._links[hash_of(code)] = (user.name, now + LINK_SECONDS)
         return code
 
-    def redeem(self, code: str) -> str | None:
-        """The secret of a new session, for the browser's cookie."""
+    def redeem(self, code: str) -> tuple[str, str] | None:
+        """The user's name and the secret of a new session, for the browser's cookie."""
         name, until = self._links.pop(hash_of(code), ("", 0.0))
         if until < time.time() or name not in self._users:
             return None
@@ -122,7 +139,7 @@ class Accounts:
         row = {"hash": hash_of(secret), "user": name, "expires_at": time.time() + SESSION_SECONDS}
         self._store.write_now(insert(sessions, row))
         self._sessions[hash_of(secret)] = (name, time.time() + SESSION_SECONDS)
-        return secret
+        return name, secret
 
     def log_out(self, secret: str) -> None:
         """This browser's cookie is void."""

@@ -23,11 +23,17 @@ END_SECONDS = 20.0  # the controller may take so long to stop
 
 
 def serve_allocation(
-    directory: StateDir, *, slots: int, lead: float, host: str, with_controller: bool = True
+    directory: StateDir,
+    *,
+    slots: int,
+    lead: float,
+    host: str,
+    with_controller: bool = True,
+    insecure: bool = False,
 ) -> None:
     """Until the allocation ends. Work is saved before; the next allocation goes on from there.
 
-    `host`: where a controller that we start listens.
+    `host`: where a controller that we start listens; with TLS, unless `insecure`.
     """
     id = current()
     if not id:
@@ -46,7 +52,7 @@ def serve_allocation(
     signal.signal(signal.SIGUSR1, lambda number, frame: allocation.end_soon())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    controller = _Controller(directory, slots, host)
+    controller = _Controller(directory, slots, host, insecure=insecure)
     shared = Shared(directory.runs)
     try:
         while serving and allocation.turn():
@@ -61,8 +67,9 @@ def serve_allocation(
 class _Controller:
     """Ours, if nobody else has one for this directory; started again when it dies."""
 
-    def __init__(self, directory: StateDir, slots: int, host: str) -> None:
+    def __init__(self, directory: StateDir, slots: int, host: str, *, insecure: bool) -> None:
         self._directory, self._slots, self._host = directory, slots, host
+        self._insecure = insecure
         self._process: subprocess.Popen[bytes] | None = None
         self._start_at = 0.0
         self._was_ours = False
@@ -92,6 +99,7 @@ class _Controller:
                     str(Path(sys.executable).with_name("ones")), "up", "--foreground",
                     "--launcher", "slurm", "--state", str(self._directory.path),
                     "--slots", str(self._slots), "--host", self._host,
+                    *(["--insecure"] if self._insecure else []),
                 ],
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip

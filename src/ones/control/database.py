@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def open_engine(url: str) -> sa.Engine:
     if kind == "sqlite":
         # parameters hold users' environments: no error, and so no log, may show them
         engine = sa.create_engine(parsed, hide_parameters=True)
+        sa.event.listen(engine, "do_connect", _make_private)
         sa.event.listen(engine, "connect", _set_pragmas)
         # transactions are ours to begin: the driver's own way commits where we do not expect it
         sa.event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
@@ -77,6 +79,14 @@ def hidden(url: str) -> str:
     'postgresql://ann:***@db/ones'
     """
     return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
+
+
+def _make_private(dialect: object, record: object, arguments: Any, named: object) -> None:  # noqa: ANN401
+    """A new file is for its owner only; SQLite gives its -wal and -shm files the same mode."""
+    path = str(arguments[0])
+    if path and not path.startswith((":", "file:")):
+        with suppress(OSError):  # SQLite says it better
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _set_pragmas(connection: Any, record: object) -> None:  # noqa: ANN401

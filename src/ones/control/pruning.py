@@ -16,20 +16,25 @@ from urllib.parse import unquote
 import fsspec
 
 from ones.control import logs
+from ones.errors import OnesError
+from ones.exec import drop_oldest
+from ones.launchers.run_dirs import launches_in
 
 DAY = 86_400.0
-HOUR = 3600.0
+MINUTE, HOUR = 60.0, 3600.0
+MB = 1_000_000
 
 log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """Days after a job's end; 0: for ever."""
+    """Days after a job's end (0: for ever), and output of each job."""
 
     output_days: float = 30.0
     checkpoint_days: float = 7.0
     event_days: float = 0.0  # of the run log, after the event itself; then it is archived
+    output_mb: float = 1024.0  # of each job
 
 
 def due(ended: Mapping[str, float], now: float, days: float) -> set[str]:
@@ -44,8 +49,9 @@ def due(ended: Mapping[str, float], now: float, days: float) -> set[str]:
 
 
 class Pruning:
-    """Looks once an hour. `ended`: when each job that is over has ended. `checkpoints`: a path or
-    a URL that fsspec understands."""
+    """Looks once an hour, and at the output of jobs that run once a minute. `ended`: when each job
+    that is over has ended. `checkpoints`: a path or a URL that fsspec understands. `forget`: is
+    told which jobs' output is removed, and when they ended."""
 
     def __init__(
         self,
@@ -54,11 +60,14 @@ class Pruning:
         checkpoints: str,
         ended: Callable[[], Mapping[str, float]],
         now: Callable[[], float],
+        forget: Callable[[Mapping[str, float]], object] = lambda jobs: None,
         also: Callable[[], object] = lambda: None,
     ) -> None:
         """`also`: something else to be done once an hour."""
-        self._keeping, self._ended, self._now, self._also = keeping, ended, now, also
+        self._keeping, self._ended, self._now = keeping, ended, now
+        self._runs, self._forget, self._also = runs, forget, also
         self._outputs, self._checkpoints = runs / "ended", checkpoints
+        self._trimmed: set[str] = set()  # ended jobs whose output was looked at
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ones-pruning", daemon=True)
 
@@ -71,13 +80,16 @@ class Pruning:
             self._thread.join()
 
     def _run(self) -> None:
+        minutes = 0
         while True:
-            for task in (self._prune, self._also):
+            hourly = (self._prune, self._trim_ended, self._also)
+            for task in (*(hourly if minutes % round(HOUR / MINUTE) == 0 else ()), self._trim_live):
                 try:
                     task()
-                except Exception:  # the thread must live: it is tried again in an hour
+                except Exception:  # what a job left there must not end this thread
                     log.exception("pruning failed")
-            if self._over.wait(HOUR):
+            minutes += 1
+            if self._over.wait(MINUTE):
                 return
 
     def _prune(self) -> None:
@@ -85,10 +97,38 @@ class Pruning:
         if removed:
             log.info("output and checkpoints of old jobs removed", count=len(removed))
 
+    def _trim_ended(self) -> None:
+        self.trim("ended")
+
+    def _trim_live(self) -> None:
+        self.trim("live")
+
+    def trim(self, place: str) -> int:
+        """Drop the oldest output of jobs that have too much; returns how many bytes. `place`:
+        "live", or "ended", where nothing grows and each job is looked at once."""
+        removed = 0
+        for job in sorted((self._runs / place).glob("*")):
+            if job.name in self._trimmed or self._over.is_set():
+                continue
+            # put away in this moment, or files that the job itself has changed
+            with suppress(OSError, ValueError, TypeError):
+                found = [kept for run_dir in sorted(job.iterdir()) for kept in launches_in(run_dir)]
+                found.sort(key=lambda kept: kept.began)
+                removed += drop_oldest(
+                    [(job / kept.node / kept.process.id, kept.process.alive) for kept in found],
+                    round(self._keeping.output_mb * MB),
+                )
+                if place == "ended":
+                    self._trimmed.add(job.name)
+        return removed
+
     def prune(self) -> list[str]:
         """What was removed. What cannot be removed stays, and is tried again."""
         ended, now = self._ended(), self._now()
         removed = []
+        with suppress(OnesError):  # the database does not answer: tried again in an hour
+            old = due(ended, now, self._keeping.output_days)
+            self._forget({job: ended[job] for job in old})
         for place, days in (
             (str(self._outputs), self._keeping.output_days),
             (self._checkpoints, self._keeping.checkpoint_days),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 #: the newest migration: a database at this revision is opened without asking Alembic
-HEAD = "0001"
+HEAD = "0002"
 
 metadata = sa.MetaData()
 
@@ -98,4 +98,17 @@ sessions = sa.Table(
     sa.Column("hash", sa.String, primary_key=True),
     sa.Column("user", sa.String, nullable=False),
     sa.Column("expires_at", sa.Float, nullable=False),
+)
+
+#: what users did; a trigger of the database refuses to change or remove a row
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("who", sa.String, nullable=False),
+    sa.Column("action", sa.String, nullable=False),
+    sa.Column("subject", sa.String, nullable=False),
+    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("address", sa.String, nullable=False),
 )

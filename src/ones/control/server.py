@@ -18,8 +18,10 @@ from typing import Any
 
 from ones.config import ServiceSettings, Settings
 from ones.control import logs
+from ones.control.certificates import is_loopback, names_of, own_pair
 from ones.control.health import HealthLimits
 from ones.control.launching import launcher_of
+from ones.control.limits import Limits
 from ones.control.live.patience import Patience
 from ones.control.pruning import Keeping
 from ones.control.service import Options, Service
@@ -56,7 +58,9 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     """Until SIGTERM or SIGINT. The workers go on; `ones down` ends them."""
     import uvicorn
 
-    from ones.control.api import WorkerDoor, create_app
+    from ones.control.api import Gate, WorkerDoor, create_app
+    from ones.control.api.connections import GuardedServer, guarded_protocol
+    from ones.control.api.gate import known_hosts
     from ones.control.page import add_page
 
     allow_many_files()
@@ -67,6 +71,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
         raise InvalidSettingError(f"group_size: {of_service.group_size} is not at least 0")
     directory = StateDir.of(of_service.state)
     directory.make()
+    tls = _tls(of_service, directory)
     service = Service(
         directory,
         launcher_of(of_service, directory, lambda: url),
@@ -82,7 +87,8 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
                 grace_seconds=of_service.grace_seconds,
                 silence_seconds=of_service.silence_seconds,
             ),
-            authority=_authority(of_service),
+            authority=tls.authority if tls is not None else "",
+            limits=Limits.of(of_service),
             group_size=of_service.group_size,
             health=HealthLimits(
                 stuck_seconds=of_service.stuck_seconds, min_free_mb=of_service.min_free_mb
@@ -91,26 +97,29 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
                 output_days=of_service.keep_output_days,
                 checkpoint_days=of_service.keep_checkpoints_days,
                 event_days=of_service.keep_events_days,
+                output_mb=of_service.max_output_mb,
             ),
         ),
     )
     listener = _listen_again(directory, of_service.host, of_service.port)
-    tls = bool(of_service.tls_certificate)
-    url = _url(listener, of_service.advertise or of_service.host, tls=tls)
+    url = _url(listener, of_service.advertise or of_service.host, tls=tls is not None)
     app = create_app(service)
     add_page(app)
+    hosts = known_hosts(of_service.host, of_service.advertise, of_service.allowed_hosts)
     config = uvicorn.Config(
-        WorkerDoor(app, service),
-        log_level="warning",
+        Gate(WorkerDoor(app, service), service, hosts),
+        http=guarded_protocol(service.limits),
+        ws="none",
+        log_level="error",  # a warning for each request that is no HTTP would fill the log
         log_config=None,  # as `logs` says
         access_log=False,
         lifespan="off",
         timeout_keep_alive=60,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        ssl_certfile=of_service.tls_certificate or None,
-        ssl_keyfile=of_service.tls_key or None,
+        ssl_certfile=tls.certificate if tls is not None else None,
+        ssl_keyfile=tls.key if tls is not None else None,
     )
-    server = uvicorn.Server(config)
+    server = GuardedServer(config, service.limits)
     _beat(server, service)
 
     def end() -> None:
@@ -149,13 +158,40 @@ def allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _authority(settings: ServiceSettings) -> str:
-    """Our certificate. Said here rather than by the server, which would say less."""
+@dataclass(frozen=True, slots=True)
+class _Tls:
+    certificate: str
+    key: str
+    authority: str  # PEM that workers trust
+
+
+def _tls(settings: ServiceSettings, directory: StateDir) -> _Tls | None:
+    """The given certificate; else our own wherever others than this machine can reach us."""
     if bool(settings.tls_certificate) != bool(settings.tls_key):
         missing = "tls_key" if settings.tls_certificate else "tls_certificate"
         raise InvalidSettingError(f"{missing}: a certificate and its key come together")
-    if not settings.tls_certificate:
+    if settings.tls_certificate:
+        return _Tls(settings.tls_certificate, settings.tls_key, _checked(settings))
+    if warning := insecurity(settings):
+        print(warning, file=sys.stderr, flush=True)
+    if warning or is_loopback(settings.host):
+        return None
+    pair = own_pair(directory.tls, names_of(settings.host, settings.advertise))
+    return _Tls(str(pair.certificate), str(pair.key), pair.authority.read_text(encoding="ascii"))
+
+
+def insecurity(settings: ServiceSettings) -> str:
+    """A warning if other machines reach the service without TLS; else empty."""
+    if settings.tls_certificate or not settings.insecure or is_loopback(settings.host):
         return ""
+    return (
+        f"warning: insecure: tokens and environments of jobs reach {settings.host} in clear text;"
+        " without --insecure the service makes a certificate"
+    )
+
+
+def _checked(settings: ServiceSettings) -> str:
+    """The given certificate. Its errors are told here; the server would say less."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     pair = f"{settings.tls_certificate}, {settings.tls_key}"
     try:

@@ -10,17 +10,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
+from ones.config import ServiceSettings
 from ones.control import logs
 from ones.control.accounts import Accounts, User
 from ones.control.archive import archive
+from ones.control.audit import Audit
 from ones.control.clock import Clock
 from ones.control.containment import Containment
 from ones.control.health import Health, HealthLimits
 from ones.control.heartbeat import Heartbeat
+from ones.control.limits import Limits
 from ones.control.live import asides
 from ones.control.live.adoption import adopt
 from ones.control.live.engine import LiveEngine, Surroundings
@@ -30,15 +34,15 @@ from ones.control.live.hearing import hear
 from ones.control.live.jobs import NOW, LiveJob, gpu_of
 from ones.control.live.kept_reports import on_launcher
 from ones.control.live.patience import Patience
-from ones.control.pruning import Keeping, Pruning
+from ones.control.pruning import DAY, Keeping, Pruning
 from ones.control.readmodels.board import Board
 from ones.control.readmodels.quarantine import Quarantine
 from ones.control.recorder import begin, change_header, tail_of_service
 from ones.control.schema import submissions
 from ones.control.statedir import StateDir
 from ones.control.store import Done, Store, insert
-from ones.control.submission import Submission
-from ones.control.tokens import JobTokens
+from ones.control.submission import Submission, remove_environments
+from ones.control.tokens import JobTokens, hash_of
 from ones.control.version import SOFTWARE
 from ones.core import events as ev
 from ones.core.cluster import Gpu, NodeId, NodeState
@@ -55,6 +59,8 @@ from ones.wire import Reports
 
 #: beyond what workers may take to save their work
 WIND_DOWN_SECONDS = 30.0
+#: tokens of jobs that ended so long ago are not known any more
+TOKEN_DAYS = 7.0
 
 _NOT_IN_IDS = re.compile(r"[^a-z0-9]+")
 
@@ -76,6 +82,7 @@ class Options:
     inbox: Callable[[], Inbox] = queue.SimpleQueue
     tail: Callable[[int, int], int] = tail_of_service  # see `Recorder`
     authority: str = ""  # PEM of our certificate: workers shall trust it
+    limits: Limits = field(default_factory=lambda: Limits.of(ServiceSettings()))
     group_size: int = 0  # neighbouring slots that are close to one another; 0: as devices say
 
 
@@ -88,9 +95,11 @@ class Controller:
     ) -> None:
         self.store, self.tokens, self.launcher = store, tokens, launcher
         self._options = options
+        self.limits = options.limits
         self.closing = False
         self.failure: BaseException | None = None  # of the brain's thread: the end of everything
         self.accounts = Accounts(self.store)
+        self.audit = Audit(self.store, time.time)
         self.board = Board(self.store, self._is_elastic, lambda: asides.reasons(self.engine))
         self._ids = threading.Lock()
         self._last_id = 0
@@ -146,11 +155,22 @@ class Controller:
         self._bring_up_nodes(self.brain.state)
         self.engine.post(lambda: asides.agree(self.engine, self.launcher.slots()))
         self.board.fill(self.brain.state)
+        self._know_tokens()
 
     def _make(self, policy: str) -> Policy:
         options = self._options
         settings = options.settings if policy == options.policy else {}
         return create(policy, seed=options.seed, **settings)
+
+    def _know_tokens(self) -> None:
+        """Workers that an earlier controller started have tokens already. One of a job that ended
+        is told that it has no place any more; its lease has run out long before TOKEN_DAYS."""
+        oldest = self.clock.now() - TOKEN_DAYS * DAY
+        for card in list(self.board.cards.values()):
+            if card.ended_at is None or card.ended_at > oldest:
+                self.tokens.of(card.id)
+        for job in list(self.engine.jobs):  # one that has ended and still has workers
+            self.tokens.of(job)
 
     def run(self) -> None:
         """Until `engine.stop`."""
@@ -328,9 +348,14 @@ class Service(Controller):
         options = self._options
         self.load(url, options.checkpoints.rstrip("/") or str(self.dir.checkpoints))
         self._pruning = Pruning(
-            options.keeping, self.dir.runs, self.engine.checkpoints, self._ended, self.clock.now,
+            options.keeping,
+            self.dir.runs,
+            self.engine.checkpoints,
+            self._ended,
+            self.clock.now,
+            partial(remove_environments, self.store),
             self._archive,
-        )  # fmt: skip
+        )
         self._thread.start()
         self._pruning.start()
 
@@ -390,3 +415,12 @@ class Service(Controller):
         name = _NOT_IN_IDS.sub("-", getpass.getuser().lower()).strip("-") or "admin"
         _, token = self.accounts.add(name, "admin")
         self.dir.write_token(token)
+
+    def renew_token(self, name: str) -> str:
+        """Another token for a user. The file with the first admin's token follows."""
+        before = self.accounts.get(name).token_hash
+        token = self.accounts.renew(name)
+        kept = self.dir.read_token()
+        if kept is not None and hash_of(kept) == before:
+            self.dir.write_token(token)
+        return token

@@ -5,6 +5,7 @@ runs/           run directories of jobs: their processes and their output
 checkpoints/    of jobs, unless they name another place
 key             from which tokens of jobs follow
 admin.token     of the user who first started the service
+tls/            our certificate authority and certificate, unless others are given
 controller.json where the running controller is reached
 controller.log  what it has to say
 lock            held by the controller while it lives
@@ -16,6 +17,7 @@ import fcntl
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from ones.errors import UserError, WorldError
 
 #: a lock that stays for longer than these is a controller's
 MOST_TRIES, TRY_SECONDS = 10, 0.05
+_PRIVATE = ("ones.db", "ones.db-wal", "ones.db-shm", "key", "admin.token", "controller.log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +71,37 @@ class StateDir:
     def log(self) -> Path:
         return self.path / "controller.log"
 
+    @property
+    def tls(self) -> Path:
+        return self.path / "tls"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that clients trust, if the service made its own."""
+        return self.tls / "authority.pem"
+
     def make(self) -> None:
+        """Made if it is not there; closed to other users of the machine if it is."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._close()
             for directory in (self.runs, self.checkpoints):
                 directory.mkdir(mode=0o700, exist_ok=True)
         except OSError as problem:
             raise WorldError(f"{problem.filename}: {problem.strerror}") from problem
+
+    def _close(self) -> None:
+        """For the service's user only. SQLite gives its -wal and -shm files the mode of ones.db."""
+        owner, mine = self.path.stat().st_uid, os.geteuid()
+        if owner != mine:
+            raise UserError(
+                f"{self.path}: belongs to user {owner}, and the service runs as user {mine};"
+                " choose a directory below it with --state"
+            )
+        self.path.chmod(0o700)
+        for name in _PRIVATE:
+            with suppress(FileNotFoundError):
+                (self.path / name).chmod(0o600)
 
     def lock(self) -> None:
         """One controller for each directory: a second one is refused."""

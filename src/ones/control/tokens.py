@@ -27,6 +27,7 @@ def hash_of(token: str) -> str:
 class JobTokens:
     def __init__(self, key: bytes) -> None:
         self._key = key
+        self._jobs: dict[str, str] = {}  # hash of a token -> job, of those that were asked for
 
     @classmethod
     def kept_in(cls, path: Path) -> JobTokens:
@@ -40,7 +41,11 @@ class JobTokens:
         return cls(path.read_bytes())
 
     def of(self, job: str) -> str:
-        return hmac.new(self._key, job.encode(), hashlib.sha256).hexdigest()
+        token = hmac.new(self._key, job.encode(), hashlib.sha256).hexdigest()
+        self._jobs[hash_of(token)] = job
+        return token
 
-    def fits(self, job: str, token: str) -> bool:
-        return hmac.compare_digest(self.of(job), token)
+    def job_of(self, token: str) -> str | None:
+        """The job of a token that was given out, or None: known without any other input, so that
+        a request can be refused before its body is read."""
+        return self._jobs.get(hash_of(token))

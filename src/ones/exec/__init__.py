@@ -6,7 +6,7 @@ workers with it, and whoever holds the lock on the run directory next says what 
 
 from __future__ import annotations
 
-from ones.exec.output import Chunk, read_output
+from ones.exec.output import Chunk, drop_oldest, read_output
 from ones.exec.records import Exit, Spec, Status, known_launches, read_exit, read_spec, read_status
 from ones.exec.remains import clear_up, is_locked
 
@@ -16,6 +16,7 @@ __all__ = [
     "Spec",
     "Status",
     "clear_up",
+    "drop_oldest",
     "is_locked",
     "known_launches",
     "read_exit",

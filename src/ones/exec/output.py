@@ -7,6 +7,8 @@ without end cannot fill the disk; an offset stays what it was, whatever was drop
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,6 +99,28 @@ def read_output(directory: Path, offset: int, limit: int) -> Chunk:
         if len(data) >= limit:
             break
     return Chunk(data, offset, max(end, offset + len(data)))
+
+
+def drop_oldest(launches: Sequence[tuple[Path, bool]], most: int) -> int:
+    """Keep at most so many bytes of several launches together; returns how many were removed.
+
+    `launches`: their directories in the order of their start, and whether each may still write.
+    The oldest output goes first; the segment that a launch writes to stays.
+    """
+    found = []
+    for directory, writes in launches:
+        segments = _segments(directory)
+        for path in segments:
+            with suppress(FileNotFoundError):
+                found.append((path, path.stat().st_size, writes and path == segments[-1]))
+    excess, removed = sum(size for _, size, _ in found) - most, 0
+    for path, size, is_open in found:
+        if removed >= excess:
+            break
+        if not is_open:
+            path.unlink(missing_ok=True)
+            removed += size
+    return removed
 
 
 def _segments(directory: Path) -> list[Path]:

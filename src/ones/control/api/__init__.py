@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ones.control.api.app import create_app
+from ones.control.api.gate import Gate
 from ones.control.api.worker import WorkerDoor
 
-__all__ = ["WorkerDoor", "create_app"]
+__all__ = ["Gate", "WorkerDoor", "create_app"]

@@ -9,6 +9,7 @@ from typing import Annotated, cast
 from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request
+from starlette.types import Scope
 
 from ones.control.accounts import User
 from ones.control.api.bell import bell
@@ -25,7 +26,16 @@ def service_of(request: Request) -> Service:
     return cast(Service, request.app.state.service)
 
 
+#: (what was done, to which user, job or place, how)
+Record = Callable[..., None]
+
 TheService = Annotated[Service, Depends(service_of)]
+
+
+def address_of(scope: Scope) -> str:
+    """Of the machine that sent a request."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def bearer(request: Request) -> str | None:
@@ -55,15 +65,28 @@ def _is_our_page(request: Request) -> bool:
 
 
 def user_of(request: Request, service: TheService) -> User:
+    """Found once for each request: by the gate, before the body is read."""
+    known = request.scope.get("ones.user")
+    if known is None:
+        known = request.scope["ones.user"] = _user_of(request, service)
+    return cast(User, known)
+
+
+def _user_of(request: Request, service: Service) -> User:
     token = bearer(request)
-    user = None
+    user, secret = None, None
     if token is not None:
         user = service.accounts.by_token(token)
     elif (secret := request.cookies.get(cookie_name(request))) is not None:
         user = service.accounts.by_session(secret)
         if user is not None and request.method not in SAFE_METHODS and not _is_our_page(request):
+            what = f"{request.method} {request.url.path} from the page of another site"
+            service.audit.refused(user.name, "refused", what, address_of(request.scope))
             raise HTTPException(403, "a browser may ask this from the service's own page only")
     if user is None:
+        if token is not None or secret is not None:
+            what = "a wrong token" if token is not None else "an old session"
+            service.audit.refused("", "login failed", what, address_of(request.scope))
         raise HTTPException(401, "no token, or a wrong one", {"WWW-Authenticate": "Bearer"})
     return user
 
@@ -71,13 +94,27 @@ def user_of(request: Request, service: TheService) -> User:
 TheUser = Annotated[User, Depends(user_of)]
 
 
-def admin_of(user: TheUser) -> User:
+def admin_of(user: TheUser, service: TheService, request: Request) -> User:
     if not user.is_admin:
+        what = f"{request.method} {request.url.path}"
+        service.audit.refused(user.name, "refused", what, address_of(request.scope))
         raise HTTPException(403, f"{user.name} is not an admin")
     return user
 
 
 TheAdmin = Annotated[User, Depends(admin_of)]
+
+
+def recorder_of(request: Request, service: TheService, user: TheUser) -> Record:
+    """Writes to the audit what this request did."""
+
+    def record(action: str, subject: str = "", detail: str = "") -> None:
+        service.audit.record(user.name, action, subject, detail, address_of(request.scope))
+
+    return record
+
+
+TheRecord = Annotated[Record, Depends(recorder_of)]
 
 
 def job_of(job: str, service: TheService, user: TheUser) -> JobCard:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ones.control.api import cluster, jobs, timeline
-from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, status_of
+from ones.control.api.errors import BUG, LARGEST_REQUEST, TOO_LARGE, headers_of, status_of
 from ones.control.readmodels.timeline import Timeline
 from ones.control.service import Service
 from ones.control.version import SOFTWARE
@@ -41,19 +42,22 @@ def bare_app() -> FastAPI:
     app.add_exception_handler(OnesError, _ones_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StarletteHTTPException, _http_error)
+    app.add_exception_handler(Exception, _bug)  # raised again, so that the gate logs it
     return app
 
 
-def _error(status: int, text: str, headers: Any = None) -> JSONResponse:  # noqa: ANN401
-    return JSONResponse({"error": text}, status, headers)
+def _error(status: int, text: str, headers: Any = None) -> Response:  # noqa: ANN401
+    # in ASCII: what is wrong may be that a text is no valid Unicode
+    body = json.dumps({"error": text})
+    return Response(body, status, headers, media_type="application/json")
 
 
-def _ones_error(request: Request, problem: Exception) -> JSONResponse:
+def _ones_error(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, OnesError)
-    return _error(status_of(problem), str(problem))
+    return _error(status_of(problem), str(problem), headers_of(problem))
 
 
-def _invalid(request: Request, problem: Exception) -> JSONResponse:
+def _invalid(request: Request, problem: Exception) -> Response:
     """One line: the field, what is wrong with it, and what it was."""
     assert isinstance(problem, RequestValidationError)
     first = problem.errors()[0]
@@ -63,7 +67,11 @@ def _invalid(request: Request, problem: Exception) -> JSONResponse:
     return _error(422, f"{place}: {what}{got}" if place else f"{what}{got}")
 
 
-def _http_error(request: Request, problem: Exception) -> JSONResponse:
+def _bug(request: Request, problem: Exception) -> Response:
+    return _error(500, BUG)
+
+
+def _http_error(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, StarletteHTTPException)
     headers = problem.headers if isinstance(problem, HTTPException) else None
     return _error(problem.status_code, str(problem.detail), headers)

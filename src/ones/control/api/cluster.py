@@ -11,12 +11,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from sse_starlette import EventSourceResponse
 
-from ones.control.api.access import TheAdmin, TheService, TheUser, committed
+from ones.control.accounts import User
+from ones.control.api.access import TheAdmin, TheRecord, TheService, TheUser, committed
 from ones.control.api.metrics import exposition
 from ones.control.api.models import (
     ADMINS,
     NOT_FOUND,
     PROBLEMS,
+    AuditShown,
     ClusterShown,
     Decision,
     Health,
@@ -91,17 +93,23 @@ def _asides(service: Service) -> list[tuple[Gpu, dict[str, str]]]:
 
 
 @router.post("/api/cluster/drain", responses={**ADMINS, **NOT_FOUND})
-async def drain(where: Place, service: TheService, admin: TheAdmin) -> ClusterShown:
+async def drain(
+    where: Place, service: TheService, admin: TheAdmin, record: TheRecord
+) -> ClusterShown:
     """Nobody new comes to a node or a GPU; who is there may stay, and elastic jobs move away as
     soon as the policy finds room."""
     await committed(lambda done: service.drain(where.place, admin.name, done), service)
+    record("drained", where.place)
     return cluster(service, admin)
 
 
 @router.post("/api/cluster/undrain", responses={**ADMINS, **NOT_FOUND})
-async def undrain(where: Place, service: TheService, admin: TheAdmin) -> ClusterShown:
+async def undrain(
+    where: Place, service: TheService, admin: TheAdmin, record: TheRecord
+) -> ClusterShown:
     """A node, or a GPU that an operator or its failures had set aside, may be used again."""
     await committed(lambda done: service.undrain(where.place, done), service)
+    record("undrained", where.place)
     return cluster(service, admin)
 
 
@@ -133,15 +141,13 @@ def all_decisions(
 
 
 @router.get("/api/events", response_class=EventSourceResponse)
-async def events(service: TheService, user: TheUser, request: Request) -> EventSourceResponse:
+async def events(service: TheService, user: TheUser) -> EventSourceResponse:
     """Server-sent events: `job` with a job's new card whenever one changes. Read the list of jobs
     after connecting, and nothing is missed."""
-    return EventSourceResponse(_news(service, user.name, user.is_admin, request), ping=15)
+    return EventSourceResponse(_news(service, user), ping=15)
 
 
-async def _news(
-    service: Service, user: str, is_admin: bool, request: Request
-) -> AsyncIterator[dict[str, str]]:
+async def _news(service: Service, user: User) -> AsyncIterator[dict[str, str]]:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[JobCard | None] = asyncio.Queue(BACKLOG)
 
@@ -154,18 +160,18 @@ async def _news(
             queue.put_nowait(card)
 
     def follower(card: JobCard) -> None:
-        if is_admin or card.owner == user:
+        if service.may_see(user, card.owner):
             loop.call_soon_threadsafe(put, card)
 
     unfollow = service.board.follow(follower)
     try:
         yield {"event": "hello", "data": json.dumps({"now": service.clock.now()})}
-        while not service.closing:
+        while not service.closing and service.accounts.is_current(user):
             try:
                 card = await asyncio.wait_for(queue.get(), 1.0)
             except TimeoutError:
                 continue
-            if card is None:
+            if card is None or not service.accounts.is_current(user):
                 return
             yield {"event": "job", "data": json.dumps(card.at(service.clock.now()))}
     finally:
@@ -188,32 +194,55 @@ def me(user: TheUser) -> UserShown:
 
 
 @router.post("/api/users", status_code=201, responses=ADMINS)
-def add_user(new: NewUser, service: TheService, admin: TheAdmin) -> NewToken:
+def add_user(new: NewUser, service: TheService, admin: TheAdmin, record: TheRecord) -> NewToken:
     """A new user. The token is shown once: only its hash is kept."""
     user, token = service.accounts.add(new.name, new.role)
+    record("user added", user.name, f"role {user.role}")
     return NewToken(name=user.name, token=token)
 
 
 @router.delete("/api/users/{name}", responses={**ADMINS, **NOT_FOUND})
-def remove_user(name: str, service: TheService, admin: TheAdmin) -> UserShown:
+def remove_user(name: str, service: TheService, admin: TheAdmin, record: TheRecord) -> UserShown:
     """Their token and browsers are void at once; their jobs go on, and an admin may cancel them."""
     user = service.accounts.remove(name, by=admin.name)
+    record("user removed", user.name)
     return UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
 
 
 @router.post("/api/users/{name}/token", responses={**ADMINS, **NOT_FOUND})
-def renew_token(name: str, service: TheService, admin: TheAdmin) -> NewToken:
-    """Another token for a user; the old one is void at once."""
-    return NewToken(name=name, token=service.accounts.renew(name))
+def renew_token(name: str, service: TheService, admin: TheAdmin, record: TheRecord) -> NewToken:
+    """Another token for a user. The old one, the user's browsers and open streams end at once."""
+    token = service.renew_token(name)
+    record("token renewed", name)
+    return NewToken(name=name, token=token)
 
 
 @router.put("/api/users/{name}/limit", responses={**ADMINS, **NOT_FOUND})
-async def set_limit(name: str, new: Limit, service: TheService, admin: TheAdmin) -> UserShown:
+async def set_limit(
+    name: str, new: Limit, service: TheService, admin: TheAdmin, record: TheRecord
+) -> UserShown:
     """No more than so many GPUs for this user's jobs together; null lifts the limit."""
     service.accounts.get(name)
     await committed(lambda done: service.set_limit(name, new.max_gpus, done), service)
+    record("limit set", name, "no limit" if new.max_gpus is None else f"{new.max_gpus} GPUs")
     user = service.accounts.get(name)
     return UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
+
+
+@router.get("/api/audit", responses=ADMINS)
+def audit(
+    service: TheService,
+    admin: TheAdmin,
+    user: Annotated[str | None, Query(max_length=100, description="by or about them")] = None,
+    since: Annotated[
+        float | None, Query(ge=0, le=1e12, allow_inf_nan=False, description="a time")
+    ] = None,
+    before: Annotated[int | None, Query(ge=1, le=2**53, description="of older rows")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[AuditShown]:
+    """What users did, the newest first. For older rows ask again with the smallest `number`."""
+    rows = service.audit.rows(limit, user=user, since=since, before=before)
+    return [AuditShown.model_validate(asdict(row)) for row in rows]
 
 
 @router.post("/api/link")
@@ -224,9 +253,10 @@ def link(service: TheService, user: TheUser, request: Request) -> Link:
 
 
 @router.post("/api/shutdown", status_code=202, responses=ADMINS)
-def shutdown(service: TheService, admin: TheAdmin) -> Health:
+def shutdown(service: TheService, admin: TheAdmin, record: TheRecord) -> Health:
     """All workers save their work and go, then the service ends. Jobs go on after its next
     start."""
+    record("shutdown")
     service.wind_down()
     return Health(ok=True, version=SOFTWARE, problems=[])
 

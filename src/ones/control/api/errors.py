@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from ones.control.limits import LimitError
 from ones.errors import BugError, OnesError, UnknownNameError, UserError
 
 LARGEST_REQUEST = 4 << 20
+BUG = "a bug of ONES; the controller's log has more"
 TOO_LARGE = f"a request may have {LARGEST_REQUEST} bytes"
 
 
+def headers_of(problem: OnesError) -> dict[str, str]:
+    return problem.headers if isinstance(problem, LimitError) else {}
+
+
 def status_of(problem: OnesError) -> int:
+    if isinstance(problem, LimitError):
+        return problem.status
     if isinstance(problem, UnknownNameError):
         return 404
     if isinstance(problem, UserError):

@@ -7,9 +7,17 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from ones.control.api.access import TheJob, TheService, TheUser, committed
+from ones.control.accounts import User
+from ones.control.api.access import (
+    TheJob,
+    TheRecord,
+    TheService,
+    TheUser,
+    address_of,
+    committed,
+)
 from ones.control.api.models import (
     NOT_FOUND,
     PROBLEMS,
@@ -23,6 +31,7 @@ from ones.control.api.models import (
     StoryLine,
     Submitted,
 )
+from ones.control.limits import LimitError
 from ones.control.readmodels.story import curves, story
 from ones.control.service import Service
 from ones.control.submission import Submission, scrubbed
@@ -37,8 +46,9 @@ POLL_SECONDS = 0.1
 
 
 @router.post("", status_code=201)
-async def submit(new: NewJob, service: TheService, user: TheUser) -> Submitted:
+async def submit(new: NewJob, service: TheService, user: TheUser, request: Request) -> Submitted:
     """Queue a job. The answer comes when it is safe: it will run, whatever happens."""
+    _check_limits(new, service, user, request)
     slots = len(service.launcher.slots())
     size = new.gpus or _own_size(new)
     least = size or new.min_gpus
@@ -121,17 +131,24 @@ def job(card: TheJob, service: TheService) -> JobDetails:
 
 
 @router.patch("/{job}", responses=NOT_FOUND)
-async def change(card: TheJob, new: Change, service: TheService) -> Changed:
+async def change(
+    card: TheJob, new: Change, service: TheService, user: TheUser, record: TheRecord
+) -> Changed:
     """Another priority."""
+    if not user.is_admin:
+        service.limits.check_priority(new.priority)
     await committed(lambda done: service.set_priority(card.id, new.priority, done), service)
+    record("priority changed", card.id, f"{card.priority:g} to {new.priority:g}")
     return Changed(id=card.id, state=service.board.cards[card.id].state)
 
 
 @router.post("/{job}/cancel", responses=NOT_FOUND)
-async def cancel(card: TheJob, service: TheService, user: TheUser) -> Changed:
+async def cancel(card: TheJob, service: TheService, user: TheUser, record: TheRecord) -> Changed:
     """End it; of a job that has ended nothing changes."""
     if not card.over:
         await committed(lambda done: service.cancel(card.id, user.name, done), service)
+        if card.owner != user.name:
+            record("job cancelled", card.id, f"of {card.owner}")
     return Changed(id=card.id, state=service.board.cards[card.id].state)
 
 
@@ -199,6 +216,21 @@ async def log(
         "X-Over": str(over and chunk.next >= chunk.end).lower(),
     }
     return Response(chunk.data, media_type="application/octet-stream", headers=headers)
+
+
+def _check_limits(new: NewJob, service: Service, user: User, request: Request) -> None:
+    """Before anything of the job is kept."""
+    limits = service.limits
+    try:
+        limits.check_command(new.command)
+        limits.check_environment(new.env)
+        if not user.is_admin:
+            limits.check_priority(new.priority)
+        limits.check_unfinished(user.name, service.board.unfinished[user.name])
+    except LimitError as problem:
+        address = address_of(request.scope)
+        service.audit.refused(user.name, "submission refused", str(problem), address)
+        raise
 
 
 def _own_size(new: NewJob) -> int | None:

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 Text = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$")]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+
+def _sendable(text: str) -> str:
+    """
+    >>> _sendable("died: \ud800")
+    'died: ?'
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+#: text of an answer: rows of an older version may hold lone surrogates, which no answer can
+Told = Annotated[str, AfterValidator(_sendable)]
 
 
 class Strict(BaseModel):
@@ -41,7 +60,7 @@ class NewJob(Strict):
     target_accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
     target_epochs: Count = Field(1, description="so many epochs above the target in a row")
     patience: Count | None = Field(None, description="epochs without improvement before it ends")
-    retries: Annotated[int, Field(ge=0, le=1000)] = 0
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
     max_run_seconds: Seconds | None = None
     elastic: bool | None = Field(
         None, description="does the script call ones.join? null: it is found out"
@@ -108,13 +127,13 @@ class WorkerShown(BaseModel):
 
 class JobShown(BaseModel):
     id: str
-    name: str
+    name: Told
     owner: str
     state: str
     elastic: bool
-    kind: str
-    command: list[str]
-    tags: list[str]
+    kind: Told
+    command: list[Told]
+    tags: list[Told]
     priority: float
     min_gpus: int
     max_gpus: int | None
@@ -131,8 +150,8 @@ class JobShown(BaseModel):
     eta: float | None = Field(description="as a time; the 90 % interval is eta_low to eta_high")
     eta_low: float | None
     eta_high: float | None
-    note: str = Field(description="why it is as it is")
-    message: str = Field(description="why it ended")
+    note: Told = Field(description="why it is as it is")
+    message: Told = Field(description="why it ended")
     submitted_at: float
     started_at: float | None
     ended_at: float | None
@@ -147,10 +166,10 @@ class JobShown(BaseModel):
 
 
 class JobDetails(JobShown):
-    cwd: str
-    git: str
-    env: dict[str, str]
-    files: dict[str, str]
+    cwd: Told
+    git: Told
+    env: dict[Told, Told]
+    files: dict[Told, Told]
 
 
 class Launch(BaseModel):
@@ -159,15 +178,15 @@ class Launch(BaseModel):
     pid: int | None
     alive: bool
     exit_code: int | None
-    ended: str = Field(description="in words; empty while it lives")
+    ended: Told = Field(description="in words; empty while it lives")
     ended_at: float | None
 
 
 class StoryLine(BaseModel):
     number: int
     at: float
-    kind: str
-    text: str
+    kind: Told
+    text: Told
 
 
 class SlotShown(BaseModel):
@@ -183,7 +202,7 @@ class SlotShown(BaseModel):
     coming: bool = Field(description="being started: the job does not train with it yet")
     used_by: list[str] = Field(description="strangers on it: such a slot is not used")
     state: str = Field(description="up, draining (nobody new comes) or down")
-    aside: str = Field(description="why this one is not used while its node is; empty: it is")
+    aside: Told = Field(description="why this one is not used while its node is; empty: it is")
     group: int | None = Field(
         description="slots of a node with the same number are close to one another (NVLink, a"
         " socket); null: all of it are alike"
@@ -207,7 +226,7 @@ class ClusterShown(BaseModel):
     now: float
     nodes: list[NodeShown]
     slots: list[SlotShown]
-    unfit: dict[str, str] = Field(description="nodes that cannot be used, and why")
+    unfit: dict[str, Told] = Field(description="nodes that cannot be used, and why")
     waiting: int
     running: int
     warnings: list[str] = Field(
@@ -219,8 +238,8 @@ class Decision(BaseModel):
     number: int
     plan: int
     at: float
-    actions: list[dict[str, str]]
-    notes: dict[str, str]
+    actions: list[dict[str, Told]]
+    notes: dict[str, Told]
     forecasts: dict[str, dict[str, float]]
 
 
@@ -253,8 +272,8 @@ class TimelineShown(BaseModel):
 class Health(BaseModel):
     ok: bool
     version: str
-    problems: list[str] = Field(description="why the service does not do its work")
-    warnings: list[str] = Field(
+    problems: list[Told] = Field(description="why the service does not do its work")
+    warnings: list[Told] = Field(
         default_factory=list, description="it works, but not as it was told to"
     )
 
@@ -267,8 +286,18 @@ class QuarantinedShown(BaseModel):
     entry: int = Field(description="its number in the run log; 0: refused before it was logged")
     kind: str
     job: str | None
-    reason: str
+    reason: Told
     policy_only: bool = Field(description="the state keeps it; only the policy does not see it")
+
+
+class AuditShown(BaseModel):
+    number: int
+    at: float
+    who: str = Field(description="a user; empty: not known")
+    action: str
+    subject: str = Field(description="the user, job, node or GPU that it was done to")
+    detail: str
+    address: str
 
 
 class Link(BaseModel):
@@ -283,7 +312,10 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "the request is not JSON"},
     401: {"model": Problem, "description": "no token, or a wrong one"},
     413: {"model": Problem, "description": "the request is too large"},
+    421: {"model": Problem, "description": "the request is for another host"},
     422: {"model": Problem, "description": "the request names something impossible"},
+    429: {"model": Problem, "description": "more than a limit of the service allows"},
+    500: {"model": Problem, "description": "a bug of ONES; the controller's log has more"},
     503: {"model": Problem, "description": "not now: the disk is full, or the service stops"},
 }
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "not known"}}

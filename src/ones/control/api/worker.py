@@ -18,7 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ones.control import logs
 from ones.control.api.access import committed, token_in
 from ones.control.api.bell import bell
-from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, status_of
+from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, headers_of, status_of
+from ones.control.limits import LimitError, ReportRates
 from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of
 from ones.control.service import Controller, Service
 from ones.core.job import JobId
@@ -31,6 +32,8 @@ NO_PLACE = "this worker has no place in its job any more"
 LONGEST_WAIT = 60.0
 #: how often it is looked whether the service is to end, while workers wait
 LOOK_SECONDS = 0.5
+#: jobs whose rates are kept before those that have ended are looked for
+MOST_RATES = 10_000
 
 log = logs.logger(__name__)
 
@@ -56,24 +59,48 @@ class Exchange:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
+        self._rates = ReportRates(controller.limits, controller.clock.monotonic)
         self._packed: tuple[Switch | None, bytes] = (None, b"")
 
-    def admit(self, body: bytes, token: str) -> Admitted:
-        """Raises 422 for what is no message, 401 for a wrong token, 409 without a place."""
+    def job_of(self, token: str) -> str:
+        """The job that may report with this token; known before the body is read."""
+        job = self._controller.tokens.job_of(token)
+        if job is None:
+            raise HTTPException(
+                401, "the token is not that of a job", {"WWW-Authenticate": "Bearer"}
+            )
+        if JobId(job) not in self._controller.engine.jobs:
+            raise HTTPException(409, NO_PLACE)
+        return job
+
+    def admit(self, body: bytes, allowed: str) -> Admitted:
+        """`allowed`: the job that may report. Raises 422 for what is no message, 401 for another
+        job's, 409 without a place, LimitError for too many reports."""
         try:
             message = unpack(body)
         except CodecError as problem:
             raise HTTPException(422, str(problem)) from problem
         if not isinstance(message, Reports):
             raise HTTPException(422, "type: Reports are expected here")
-        if not self._controller.tokens.fits(message.job, token):
+        if message.job != allowed:
             raise HTTPException(401, f"the token is not that of job {message.job}")
         place = _place(self._controller, message)
         if place is None:
             raise HTTPException(409, NO_PLACE)
         admitted = Admitted(message, *place)
         self.heard_from(admitted.worker)
+        if message.reports:
+            self._check_rate(admitted.job, len(message.reports))
         return admitted
+
+    def _check_rate(self, job: LiveJob, reports: int) -> None:
+        most = self._controller.limits.max_reports_per_request
+        if reports > most:
+            problem = f"job {job.id}: {reports} reports in one request are too many"
+            raise LimitError(problem, "max_reports_per_request", most)
+        self._rates.take(job.id, reports, len(job.workers))
+        if len(self._rates) > max(MOST_RATES, 2 * len(self._controller.engine.jobs)):
+            self._rates.forget_others(self._controller.engine.jobs)
 
     def heard_from(self, worker: LiveWorker) -> None:
         engine = self._controller.engine
@@ -127,6 +154,7 @@ class WorkerDoor:
             headers = [(k.encode(), v.encode()) for k, v in (problem.headers or {}).items()]
         except OnesError as problem:
             status, body = status_of(problem), _error(str(problem))
+            headers = [(k.encode(), v.encode()) for k, v in headers_of(problem).items()]
         except Exception as problem:  # one request's: the others, and the service, go on
             log.exception("worker request raised", error=described(problem))
             status, body = 500, _error(f"the request could not be handled: {described(problem)}")
@@ -141,7 +169,8 @@ class WorkerDoor:
             raise HTTPException(405, "Method Not Allowed", {"allow": "POST"})
         wait = _wait(scope["query_string"])
         exchange, service = self._exchange, self._service
-        admitted = exchange.admit(await _body(receive), _token(scope))
+        job = exchange.job_of(_token(scope))  # before the body is read
+        admitted = exchange.admit(await _body(receive), job)
         message, worker = admitted.message, admitted.worker
         if message.reports:
             await committed(lambda done: service.hear(message, done), service)

@@ -25,7 +25,8 @@ _TEMPLATES.filters["clock"] = lambda at: (
 
 
 def html(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    return HTMLResponse(_TEMPLATES.get_template(template).render(**values), status)
+    text = _TEMPLATES.get_template(template).render(**values)
+    return HTMLResponse(text.encode("utf-8", "replace"), status)
 
 
 def ask_to_log_in(reason: str = "") -> HTMLResponse:

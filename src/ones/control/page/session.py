@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from ones.control.accounts import SESSION_SECONDS
-from ones.control.api.access import TheService, TheUser, cookie_name
+from ones.control.api.access import TheService, TheUser, address_of, cookie_name
 from ones.control.page.render import ask_to_log_in
 
 router = APIRouter(include_in_schema=False)
@@ -15,9 +15,14 @@ router = APIRouter(include_in_schema=False)
 @router.get("/login")
 def login(service: TheService, request: Request, code: str = "") -> Response:
     """Where the link leads: the browser gets its cookie and goes to the page."""
-    secret = service.accounts.redeem(code)
-    if secret is None:
+    address = address_of(request.scope)
+    redeemed = service.accounts.redeem(code)
+    if redeemed is None:
+        if code:
+            service.audit.refused("", "login failed", "a link that is used, old or wrong", address)
         return ask_to_log_in("This link was used before, or is too old.")
+    name, secret = redeemed
+    service.audit.record(name, "login", address=address)
     answer = RedirectResponse("/", 303)
     answer.set_cookie(
         cookie_name(request),

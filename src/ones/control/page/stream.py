@@ -10,6 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from sse_starlette import EventSourceResponse
 
+from ones.control.accounts import User
 from ones.control.api.access import TheService, TheUser, job_of
 from ones.control.page.feed import TAIL_BYTES, Feed, Output, to_json
 from ones.control.readmodels.cards import JobCard
@@ -36,10 +37,10 @@ async def stream(
     if job is not None:
         job_of(job, service, user)
         output = Output(launch, offset, pinned and bool(launch))
-    return EventSourceResponse(_news(service, Feed(service, user, job, output)), ping=15)
+    return EventSourceResponse(_news(service, user, Feed(service, user, job, output)), ping=15)
 
 
-async def _news(service: Service, feed: Feed) -> AsyncIterator[dict[str, str]]:
+async def _news(service: Service, user: User, feed: Feed) -> AsyncIterator[dict[str, str]]:
     loop = asyncio.get_running_loop()
     changed: set[str] = set()
     woken = asyncio.Event()
@@ -56,10 +57,12 @@ async def _news(service: Service, feed: Feed) -> AsyncIterator[dict[str, str]]:
     try:
         for name, value in await asyncio.to_thread(lambda: list(feed.first())):
             yield {"event": name, "data": to_json(value)}
-        while not service.closing:
+        while not service.closing and service.accounts.is_current(user):
             with suppress(TimeoutError):
                 await asyncio.wait_for(woken.wait(), WAIT_SECONDS)
             woken.clear()
+            if not service.accounts.is_current(user):
+                return
             now, changed = changed, set()
             for name, value in await asyncio.to_thread(lambda jobs: list(feed.news(jobs)), now):
                 yield {"event": name, "data": to_json(value)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -59,6 +60,7 @@ class Board:
         self.now = 0.0
         self.plan_number = 0
         self.dropped: dict[str, int] = {}
+        self.unfinished: Counter[str] = Counter()  # jobs of each owner
         self._submissions: dict[str, Submission] = {}
         self._seats: dict[str, Seats] = {}  # of jobs that have not ended
         self._cluster: Cluster | None = None  # that the nodes are of
@@ -105,7 +107,10 @@ class Board:
                 jobs = dict.fromkeys([*jobs, *waiting])
         for job in jobs:
             card = self._card(state, job)
-            if card is not None and card != self.cards.get(job):
+            last = self.cards.get(job)
+            if card is not None and card != last:
+                was_there = last is not None and not last.over
+                self.unfinished[card.owner] += (not card.over) - was_there
                 self.cards[job] = card
                 if card.over:
                     self._keep(card)
