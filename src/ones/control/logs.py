@@ -60,7 +60,7 @@ structlog.configure(
 
 
 def logger(name: str) -> structlog.stdlib.BoundLogger:
-    return structlog.stdlib.get_logger(name)  # type: ignore[no-any-return]
+    return structlog.stdlib.get_logger(name)
 
 
 def check(log_format: str, level: str) -> None:
@@ -129,7 +129,7 @@ class LogFile(RotatingFileHandler):
 
     def doRollover(self) -> None:  # noqa: N802  # stdlib's name
         super().doRollover()
-        if self.stream is None:  # type: ignore[redundant-expr]
+        if self.stream is None:
             self.stream = self._open()
         for standard in (sys.stdout, sys.stderr):
             _flush(standard)
