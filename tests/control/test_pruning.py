@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from ones.control.pruning import DAY, Keeping, Pruning
 from tests.control.world import World
 from tests.processes import wait_for
@@ -45,3 +47,22 @@ def test_a_service_prunes_when_it_starts_and_says_what_is_gone(
     wait_for(lambda: not ended.exists())
     assert world.job(job)["state"] == "finished", "the job itself is not forgotten"
     assert world.launches(job) == []
+
+
+def test_what_cannot_be_pruned_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a file system or the read model raises does not end the thread."""
+    monkeypatch.setattr("ones.control.pruning.HOUR", 0.001)
+    asked = 0
+
+    def ended() -> dict[str, float]:
+        nonlocal asked
+        asked += 1
+        raise RecursionError
+
+    pruning = Pruning(Keeping(), tmp_path, str(tmp_path), ended, lambda: 0.0)
+    pruning.start()
+    wait_for(lambda: asked > 3)
+    pruning.stop()
+    assert "pruning failed" in caplog.text

@@ -23,6 +23,7 @@ from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of
 from ones.control.service import Service
 from ones.core.job import JobId
 from ones.errors import OnesError
+from ones.exec.logs import Sparing
 from ones.wire import CodecError, Orders, Reports, pack, unpack
 from ones.wire.messages import Order, Switch
 
@@ -50,7 +51,7 @@ class WorkerDoor:
         self._waiting: set[asyncio.Future[None]] = set()
         self._looks = False
         self._packed: tuple[Switch | None, bytes] = (None, b"")
-        self._refusals = logs.Sparing(1.0)
+        self._refusals = Sparing()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != PATH:
