@@ -19,7 +19,15 @@ from pathlib import Path
 import pytest
 
 from ones.exec import Exit
-from ones.launchers import Exited, Launch, Launcher, LauncherEvent, Preparing, Started
+from ones.launchers import (
+    Exited,
+    KeepingReports,
+    Launch,
+    Launcher,
+    LauncherEvent,
+    Preparing,
+    Started,
+)
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
 from tests.processes import alive_below, command_of, is_alive, wait_for
@@ -443,6 +451,20 @@ def test_a_script_that_prints_without_end_fills_no_disk(world: World) -> None:
     assert chunk.offset > 0, "the beginning is gone, and the offset says so"
     assert chunk.end == size + 8
     assert world.launcher.logs("job", "1-a", -8, 100).data == b"the end\n"
+
+
+def test_reports_that_a_worker_left_are_read_once_its_exit_is_told(world: World) -> None:
+    world.run("printf '{}' > $ONES_RUN_DIR/reports.jsonl; exit 3")
+    world.run("exit 0", "1-b", slot=1)
+    assert world.wait_exit().code == 3
+    assert isinstance(world.launcher, KeepingReports)
+    assert world.launcher.reports("job", "1-a") == b"{}"
+    world.wait_exit("1-b")
+    assert world.launcher.reports("job", "1-b") == b""
+    assert world.launcher.reports("nobody", "1-a") == b""
+    world.reopen()
+    assert isinstance(world.launcher, KeepingReports)
+    assert world.launcher.reports("job", "1-a") == b"{}"
 
 
 def test_output_of_a_forgotten_job_stays(world: World) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from ones.control.pruning import DAY, Keeping, Pruning
 from ones.control.schema import submissions
 from ones.control.store import Store, insert
@@ -82,12 +84,12 @@ def test_a_job_keeps_so_much_output_and_the_oldest_goes_first(tmp_path: Path) ->
         (broken / "spec.json").write_text("{")
         keeping = Keeping(output_mb=0.001)
         pruning = Pruning(keeping, tmp_path, str(tmp_path), dict, lambda: 0.0)
-        assert pruning.trim(place) == 800
+        assert pruning.trim(place) == 800 + 5000
         assert (kept_of(first), kept_of(second)) == (
             [], ["out.000000000000000", "out.000000000000400"]
         )  # fmt: skip
         assert kept_of(small) == ["out.000000000000000"]
-        assert kept_of(broken), "what cannot be read stays, and harms no other job"
+        assert not kept_of(broken), "a damaged record spares no output, and harms no other job"
         assert pruning.trim(place) == 0
 
 
@@ -126,3 +128,23 @@ def test_environments_are_removed_with_the_output(tmp_path: Path) -> None:
         assert not submissions_of(store, ["new-2"])["new-2"].env
     finally:
         store.close()
+
+
+def test_what_cannot_be_pruned_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a file system or the read model raises does not end the thread."""
+    monkeypatch.setattr("ones.control.pruning.HOUR", 0.001)
+    monkeypatch.setattr("ones.control.pruning.MINUTE", 0.001)
+    asked = 0
+
+    def ended() -> dict[str, float]:
+        nonlocal asked
+        asked += 1
+        raise RecursionError
+
+    pruning = Pruning(Keeping(), tmp_path, str(tmp_path), ended, lambda: 0.0)
+    pruning.start()
+    wait_for(lambda: asked > 3)
+    pruning.stop()
+    assert "pruning failed" in caplog.text

@@ -73,8 +73,9 @@ def local(tmp_path: Path) -> Iterator[Local]:
 
 
 def test_a_launch_that_cannot_be_is_not_started_and_the_next_one_is(local: Local) -> None:
-    for number, wrong in enumerate(({"id": "../x"}, {"argv": ()}, {"env": {"A": 1}}, {"cwd": 7})):
-        given = {"id": f"1-{number}", **wrong}
+    wrongs: list[dict[str, Any]] = [{"id": "../x"}, {"argv": ()}, {"env": {"A": 1}}, {"cwd": 7}]
+    for number, wrong in enumerate(wrongs):
+        given: dict[str, Any] = {"id": f"1-{number}", **wrong}
         local.run("true", job="bad", **given)
         exit = local.wait_exit(given["id"])
         assert (exit.cause, exit.code) == ("not-started", None)
@@ -83,8 +84,8 @@ def test_a_launch_that_cannot_be_is_not_started_and_the_next_one_is(local: Local
 
 
 def test_work_that_raises_does_not_keep_others_from_theirs() -> None:
-    todo, done = Todo(), []
-    todo.later(lambda: 1 / 0 and None)
+    todo, done = Todo(), list[int]()
+    todo.later(lambda: done.remove(7))  # raises
     todo.later(lambda: done.append(1))
     todo.do_all()
     todo.close()
@@ -153,6 +154,7 @@ def test_the_ones_exec_of_a_job_speaks_for_no_other(local: Local) -> None:
                "status": {"pid": 1, "born": 0, "started_at": 0.0, "boot_id": ""}}  # fmt: skip
     local.run("sleep 1001", "1-b", "bad")
     keeper = wait_for(lambda: local.launcher._keepers.get(local.root / "live" / "bad" / "n0"))
+    assert keeper is not None
     over = threading.Event()
 
     def lies() -> None:
@@ -272,8 +274,13 @@ def test_an_idle_launcher_still_turns(local: Local, monkeypatch: pytest.MonkeyPa
     assert TURN_SECONDS <= 5.0
     monkeypatch.setattr(module, "TURN_SECONDS", 0.01)
     local.launcher.stop("nobody", 0.0)  # wakes it once, and no more
-    beats = {wait_for(lambda: local.launcher.beat)}
-    wait_for(lambda: beats.add(local.launcher.beat) or len(beats) > 5)
+    beats = set[float]()
+
+    def many() -> bool:
+        beats.add(local.launcher.beat)
+        return len(beats) > 5
+
+    wait_for(many)
 
 
 # agents of Slurm nodes

@@ -20,6 +20,7 @@ from ones.errors import WorldError
 from ones.exec import Exit
 from ones.launchers import Exited, Launch, LauncherEvent, SlotLost
 from ones.launchers.devices import cpu_slots
+from ones.launchers.ray.following import Following
 from ones.launchers.ray.launcher import RayLauncher
 from ones.launchers.ray.manager import NodeManager, slots_of
 from ones.launchers.ray.mirror import SEGMENT_BYTES, SEGMENTS, Mirror
@@ -73,6 +74,25 @@ def test_it_tells_what_happened_since_it_was_asked_last(node: Node) -> None:
     assert answer["alive"] == 0
     later = node.manager.poll(answer["version"], {"1-a": 6}, 0.0)
     assert (later["launches"], later["output"]) == ({}, {})
+
+
+def test_reports_that_a_worker_left_are_in_the_mirror_before_its_exit_is_told(
+    node: Node, tmp_path: Path
+) -> None:
+    node.run("printf '{}' > $ONES_RUN_DIR/reports.jsonl; exit 3")
+    node.wait_exit()
+    answer = node.manager.poll(0, {}, 0.0)
+    assert answer["reports"] == {"1-a": b"{}"}
+    mirror = Mirror(tmp_path / "mirror")
+    mirror.make()
+    mirror.add(Launch(id="1-a", job="j", slots=("n0/0",), argv=("sh",), cwd="/", env={}), "n0")
+    told: list[tuple[str, bytes]] = []
+    following = Following(
+        "n0", mirror, lambda said: told.append((said["event"], mirror.reports("j", "1-a")))
+    )
+    following.hear(answer, {})
+    following.hear({**answer, "launches": {}}, {"1-a": 0})
+    assert ("exited", b"{}") in told
 
 
 def test_a_waiting_poll_ends_with_the_news(node: Node) -> None:

@@ -244,3 +244,18 @@ sys.exit(143)
     assert done.stderr.count("\n") == 1
     (message,) = kept_in(tmp_path)
     assert message.reports == (Ready(),)
+
+
+def test_a_script_with_logging_of_its_own_gets_warnings_there() -> None:
+    script = """
+import logging
+from ones.train.logs import logger
+logger("ones.train.x").warning("first")
+logging.basicConfig(format="%(name)s: %(message)s")
+logger("ones.train.x").warning("second")
+logger("ones.train.x").info("third")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "ones: first\nones.train.x: second\n"

@@ -20,8 +20,7 @@ import logging
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -60,7 +59,7 @@ structlog.configure(
 
 
 def logger(name: str) -> structlog.stdlib.BoundLogger:
-    return structlog.stdlib.get_logger(name)  # type: ignore[no-any-return]
+    return structlog.stdlib.get_logger(name)
 
 
 def check(log_format: str, level: str) -> None:
@@ -82,29 +81,6 @@ def configure(log_format: str, level: str, file: Path) -> None:
     ours.handlers[:] = []
     ours.setLevel(level.upper())
     ours.propagate = True
-
-
-class Sparing:
-    """Keeps an event that others can cause at will from filling the log.
-
-    >>> clock = iter([0.0, 0.1, 0.2, 1.5])
-    >>> often = Sparing(1.0, lambda: next(clock))
-    >>> [often.suppressed() for _ in range(4)]
-    [0, None, None, 2]
-    """
-
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._clock = seconds, clock
-        self._next, self._count = float("-inf"), 0
-
-    def suppressed(self) -> int | None:
-        """None: not now. Else the number of events that were left out since the last one."""
-        now = self._clock()
-        if now < self._next:
-            self._count += 1
-            return None
-        count, self._count, self._next = self._count, 0, now + self._seconds
-        return count
 
 
 def _is_stderr(file: Path) -> bool:
@@ -129,7 +105,7 @@ class LogFile(RotatingFileHandler):
 
     def doRollover(self) -> None:  # noqa: N802  # stdlib's name
         super().doRollover()
-        if self.stream is None:  # type: ignore[redundant-expr]
+        if self.stream is None:
             self.stream = self._open()
         for standard in (sys.stdout, sys.stderr):
             _flush(standard)

@@ -26,6 +26,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ones.exec.logs import Sparing
 from ones.exec.records import SOCKET
 
 LONGEST = 8 << 20  # bytes of a request; environments may be large, but not so large
@@ -33,6 +34,7 @@ BEFORE_PROOF = 4 << 10  # bytes of a line from a peer that has not proved who it
 LARGEST = 2**63  # of a number
 
 log = logging.getLogger(__name__)
+_refusals = Sparing()
 
 
 class Connection:
@@ -115,7 +117,9 @@ class Connection:
         self.closed = True
         self._in = b""
         why = type(problem).__name__ if isinstance(problem, RecursionError) else str(problem)[:200]
-        log.warning("invalid line, connection closed", extra={"reason": why})
+        if (more := _refusals.suppressed()) is not None:
+            about = {"reason": why, "suppressed": more}
+            log.warning("invalid line, connection closed", extra=about)
 
     def close(self) -> None:
         self.closed = True

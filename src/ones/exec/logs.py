@@ -15,7 +15,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
 #: fields whose values are never written
@@ -70,6 +70,35 @@ class TextFormatter(logging.Formatter):
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
+
+
+class Sparing:
+    """Keeps an event that others can cause at will from filling the log: at most `burst` in so many
+    seconds.
+
+    >>> clock = iter([0.0, 0.1, 0.2, 1.5])
+    >>> often = Sparing(1.0, 1, lambda: next(clock))
+    >>> [often.suppressed() for _ in range(4)]
+    [0, None, None, 2]
+    """
+
+    def __init__(
+        self, seconds: float = 1.0, burst: int = 20, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds, self._burst, self._clock = seconds, burst, clock
+        self._ends, self._written, self._left_out = float("-inf"), 0, 0
+
+    def suppressed(self) -> int | None:
+        """None: not to be logged. Else the number of events that were left out before this one."""
+        now = self._clock()
+        if now >= self._ends:
+            self._ends, self._written = now + self._seconds, 0
+        if self._written >= self._burst:
+            self._left_out += 1
+            return None
+        self._written += 1
+        count, self._left_out = self._left_out, 0
+        return count
 
 
 def log_to_stderr(stream: TextIO | None = None) -> None:

@@ -24,6 +24,7 @@ from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of
 from ones.control.service import Controller, Service
 from ones.core.job import JobId
 from ones.errors import OnesError, described
+from ones.exec.logs import Sparing
 from ones.wire import CodecError, Orders, Reports, pack, unpack
 from ones.wire.messages import Order, Switch
 
@@ -59,8 +60,11 @@ class Exchange:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._rates = ReportRates(controller.limits, controller.clock.monotonic)
+        self._rates = ReportRates(controller.limits, self._monotonic)
         self._packed: tuple[Switch | None, bytes] = (None, b"")
+
+    def _monotonic(self) -> float:
+        return self._controller.clock.monotonic()  # which there is from `load` on
 
     def job_of(self, token: str) -> str:
         """The job that may report with this token; known before the body is read."""
@@ -135,7 +139,7 @@ class WorkerDoor:
         self._exchange = Exchange(service)
         self._waiting: set[asyncio.Future[None]] = set()
         self._looks = False
-        self._refusals = logs.Sparing(1.0)
+        self._refusals = Sparing()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != PATH:

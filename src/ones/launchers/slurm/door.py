@@ -24,6 +24,7 @@ from typing import Any
 
 from ones.errors import WorldError
 from ones.exec.lines import BEFORE_PROOF, LONGEST, Connection
+from ones.exec.logs import Sparing
 from ones.launchers.slurm.options import SlurmOptions
 from ones.launchers.slurm.shared import AgentsAddress, Shared, proof
 
@@ -32,6 +33,7 @@ MOST_CALLERS = 1024
 LONGEST_NAME = 255
 
 log = logging.getLogger(__name__)
+_refusals = Sparing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +140,7 @@ class Door:
                 if "slots" in message:  # an agent of an earlier version says all in one line
                     return Arrival(caller.node, caller.line, message, list(messages))
             else:
-                log.warning("agent refused: wrong proof", extra={"node": caller.node})
-                caller.line.closed = True
-                break
+                raise ValueError("wrong proof")
         return None
 
     def _proves(self, caller: _Caller, message: dict[str, Any]) -> bool:
@@ -174,8 +174,8 @@ def guarded(line: Connection, node: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as problem:
-        log.warning(
-            "invalid message from agent, connection closed",
-            extra={"node": node, "reason": f"{type(problem).__name__}: {problem}"[:200]},
-        )
         line.closed = True
+        if (more := _refusals.suppressed()) is not None:
+            why = f"{type(problem).__name__}: {problem}"[:200]
+            about = {"node": node, "reason": why, "suppressed": more}
+            log.warning("invalid message from agent, connection closed", extra=about)
