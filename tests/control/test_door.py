@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
@@ -49,6 +50,7 @@ class Desk:
         self.tokens = JobTokens(b"key")
         self.tokens.of(job.id)
         self.tokens.of("ended-2")
+        self.refused: Counter[int] = Counter()
         self.limits = Limits.of(ServiceSettings())
         self.engine = SimpleNamespace(
             jobs={job.id: job}, last_word={}, mailbox=Mailbox(), clock=Clock()

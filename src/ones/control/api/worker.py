@@ -64,7 +64,7 @@ class Exchange:
         self._packed: tuple[Switch | None, bytes] = (None, b"")
 
     def _monotonic(self) -> float:
-        return self._controller.clock.monotonic()  # which there is from `load` on
+        return self._controller.engine.clock.monotonic()  # there from `load` on
 
     def job_of(self, token: str) -> str:
         """The job that may report with this token; known before the body is read."""
