@@ -1,5 +1,6 @@
 PYTHON ?= python3
-PYTEST_ARGS ?= -n 2
+# loadfile: the tests of a file run in their order, in one process
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 BIN := .venv/bin
 # Names this checkout, so that a .venv that was copied or moved with its folder is built anew.
@@ -55,7 +56,7 @@ test-random: setup  ## the properties with other examples, and more of them; ROU
 	done
 
 test-soak: setup  ## tests whose subject is real time; minutes each, on a quiet machine
-	$(BIN)/pytest -m soak -n 0
+	$(BIN)/pytest -m soak -p no:xdist
 
 fmt: setup  ## format the code and repair what the linter can
 	$(BIN)/ruff format .
