@@ -1,19 +1,24 @@
 PYTHON ?= python3
-PYTEST_ARGS ?= -n 2
+# loadfile: the tests of a file run in their order, in one process
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 BIN := .venv/bin
 # Names this checkout, so that a .venv that was copied or moved with its folder is built anew.
 STAMP := .venv/.installed-$(shell pwd | cksum | cut -d' ' -f1)
 
 ifeq ($(ONES_ALL),1)
-SLOW := -m ""
+SLOW := -m "not soak"
 endif
 
+# for test-random: how many rounds, and the seed of a round that is to be repeated
+ROUNDS ?= 3
+SEED ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fmt bench docs
+.PHONY: help setup demo test test-random test-soak fmt bench docs
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: $(STAMP)  ## create .venv and install everything into it (minutes the first time)
 
@@ -31,14 +36,27 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup  ## train real jobs on this machine under the scheduler
 	$(BIN)/ones demo
 
-test: export OPENBLAS_NUM_THREADS = 1
-test: export OMP_NUM_THREADS = 1
+test test-random test-soak: export OPENBLAS_NUM_THREADS = 1
+test test-random test-soak: export OMP_NUM_THREADS = 1
+test test-soak: export PYTHONHASHSEED = 0
 test: setup  ## format, lint, types, layers, tests; ONES_ALL=1 adds the long ones
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest $(SLOW) $(PYTEST_ARGS)
+
+test-random: export HYPOTHESIS_PROFILE = random
+test-random: setup  ## the properties with other examples, and more of them; ROUNDS=3
+	@for round in $$(seq $(ROUNDS)); do \
+	    seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
+	    echo "round $$round of $(ROUNDS); to repeat it: make test-random ROUNDS=1 SEED=$$seed"; \
+	    PYTHONHASHSEED=$$seed $(BIN)/pytest -m "hypothesis and not slow and not soak" \
+	        --hypothesis-seed=$$seed $(PYTEST_ARGS) || exit 1; \
+	done
+
+test-soak: setup  ## tests whose subject is real time; minutes each, on a quiet machine
+	$(BIN)/pytest -m soak -p no:xdist
 
 fmt: setup  ## format the code and repair what the linter can
 	$(BIN)/ruff format .

@@ -41,7 +41,7 @@ class Postgres:
 
 def _tool(*arguments: str | Path) -> str:
     done = subprocess.run(
-        [sys.executable, TOOL, *arguments], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, TOOL, *arguments], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -35,7 +35,7 @@ class Reader:
             "ONES_SERVICE_PORT": "0", "ONES_SERVICE_POLICY": "equi", **env,
         }  # fmt: skip
 
-    def types(self, command: str, seconds: float = 180.0) -> str:
+    def types(self, command: str, seconds: float = 300.0) -> str:
         """All that is printed. It must do what the guide says, so it must not fail."""
         for name, here in self._names.items():
             command = command.replace(name, here)

@@ -75,7 +75,7 @@ class Host:
         for pipe in (self._waits.stdin, self._waits.stdout):
             assert pipe is not None
             pipe.close()
-        self._waits.wait(30)
+        self._waits.wait(120)
 
 
 class Network:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import psutil
 
 _Value = TypeVar("_Value")
 
-PATIENCE = 30.0  # a busy machine is slow; a broken program is slower
+PATIENCE = 120.0  # matters only to a test that fails: a busy machine is slow
 
 
 def wait_for(
@@ -26,6 +27,24 @@ def wait_for(
             return value
         assert time.monotonic() < deadline, message
         time.sleep(0.01)
+
+
+class Gate:
+    """What a process waits for until the test lets it go on: a file that is there or not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def open(self) -> None:
+        self.path.touch()
+
+    def shell(self, then: str = "exit 0", *, first: str = "true") -> list[str]:
+        """A command that does one thing, waits, and does the other."""
+        wait = f"while [ ! -e {shlex.quote(str(self.path))} ]; do sleep 0.05; done"
+        return ["sh", "-c", f"{first}; {wait}; {then}"]
+
+    def __str__(self) -> str:
+        return str(self.path)
 
 
 def alive_below(directory: Path) -> list[int]:

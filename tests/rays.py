@@ -19,7 +19,7 @@ class RayCluster:
             [sys.executable, TOOL, what, self.directory, *words],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -15,7 +15,7 @@ from tests.control.world import World
 
 __all__ = ["make_world", "world"]
 
-PATIENCE_MS = 30_000  # a busy machine is slow; a broken page is slower
+PATIENCE_MS = 120_000  # a busy machine is slow; a broken page is slower
 
 #: a page of the service, of its admin, in a window of this size
 OpenPage = Callable[..., Page]
@@ -30,7 +30,9 @@ def browser() -> Iterator[Browser]:
     # a sandbox of its own is denied to root; nothing but our page is opened
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=arguments)
+        chromium = playwright.chromium.launch(
+            executable_path=path, args=arguments, timeout=PATIENCE_MS
+        )
         yield chromium
         chromium.close()
 

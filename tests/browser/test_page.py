@@ -32,16 +32,18 @@ def test_a_job_appears_grows_makes_room_and_ends(
     expect(page.locator(".slot.free")).to_have_count(4)
     expect(page.get_by_text("Nothing runs.")).to_be_visible()
 
-    first = world.submit(60, 0.5, name="first")
+    end = world.gate()
+    first = world.submit(100_000, 0.5, name="first")
     expect(row(page, "running", first)).to_be_visible()
     expect(page.locator(f".slot.busy:has-text('{first}')")).to_have_count(4)
     expect(row(page, "running", first).locator("td").nth(1)).to_have_text("4")
 
-    second = world.submit(6, 0.5, name="second")
+    second = world.submit(6, 0.5, f"end-when={end}", name="second")
     expect(page.locator(f".slot.busy:has-text('{second}')")).to_have_count(2)
     expect(page.locator(f".slot.busy:has-text('{first}')")).to_have_count(2)
     expect(page.locator("#decisions")).to_contain_text(f"{second} ")
     expect(page.locator("#map-summary")).to_contain_text("4 of 4 in use")
+    end.open()
 
     expect(row(page, "ended", second)).to_contain_text("finished")
     expect(row(page, "ended", second)).to_contain_text("98.4 %")
@@ -54,8 +56,8 @@ def test_a_job_appears_grows_makes_room_and_ends(
 def test_a_job_waits_in_the_queue_and_is_cancelled_with_the_button(
     world: World, open_page: OpenPage
 ) -> None:
-    hog = world.run(["sleep", "300"], gpus=4, name="hog")
-    waiting = world.run(["sleep", "300"], gpus=2, name="waiting", priority=3)
+    hog = world.run(["sleep", "1000"], gpus=4, name="hog")
+    waiting = world.run(["sleep", "1000"], gpus=2, name="waiting", priority=3)
     page = open_page(world)
     expect(row(page, "running", hog)).to_contain_text("fixed size")
     expect(row(page, "queue", waiting).locator("td").first).to_have_text("3")
@@ -201,7 +203,7 @@ def test_it_says_when_the_controller_is_away_and_comes_back_by_itself(
     make_world: Callable[..., World], open_page: OpenPage
 ) -> None:
     world = make_world()
-    job = world.submit(200, 0.5, name="goes-on")
+    job = world.submit(100_000, 0.5, name="goes-on")
     page = open_page(world)
     job_page = open_page(world, f"/jobs/{job}")
     expect(row(page, "running", job)).to_be_visible()
@@ -225,7 +227,7 @@ def test_it_says_when_the_controller_is_away_and_comes_back_by_itself(
 
 
 def test_it_can_be_used_with_keys_and_read_aloud(world: World, open_page: OpenPage) -> None:
-    job = world.run(["sleep", "300"], gpus=1, name="spoken")
+    job = world.run(["sleep", "1000"], gpus=1, name="spoken")
     page = open_page(world)
     expect(row(page, "running", job)).to_be_visible()
     page.keyboard.press("Tab")
@@ -253,7 +255,7 @@ def test_a_user_sees_that_a_gpu_is_taken_but_not_by_which_job(
     world: World, open_page: OpenPage
 ) -> None:
     token = world.post("/api/users", {"name": "eve"}, 201)["token"]
-    job = world.run(["sleep", "300"], gpus=1, name="hidden")
+    job = world.run(["sleep", "1000"], gpus=1, name="hidden")
     wait_for(lambda: world.job(job)["state"] == "running")
     link = world.http.post("/api/link", headers={"Authorization": f"Bearer {token}"}).json()["url"]
     page = open_page(world, log_in=False)

@@ -23,6 +23,7 @@ import pytest
 from ones import __version__
 from ones.cli import main
 from ones.runlog import RunLog
+from tests.processes import PATIENCE
 
 PROMISED = {
     "policy", "workload", "gpus", "jobs", "seed", "mechanism", "mean_jct", "median_jct", "p95_jct",
@@ -77,7 +78,7 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
 
 def run_alone(*arguments: str | Path, **options: Any) -> Result:
     with start(*arguments, **options) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
     return Result(process.returncode, out, err)
 
 
@@ -90,8 +91,8 @@ def test_the_real_command_says_its_version() -> None:
 
 def test_it_runs_as_a_module() -> None:
     found = subprocess.run(
-        [sys.executable, "-m", "ones", "--version"], capture_output=True, text=True, timeout=30,
-        check=True,
+        [sys.executable, "-m", "ones", "--version"],
+        capture_output=True, text=True, timeout=PATIENCE, check=True,
     )  # fmt: skip
     assert found.stdout == f"ones {__version__}\n"
 
@@ -501,13 +502,13 @@ def test_control_c_keeps_the_log_and_says_so_in_one_line(ones: Ones, tmp_path: P
         "sim", "--policy", "fifo", "--jobs", "20000", "--out", "run",
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # as in a terminal
     ) as process:  # fmt: skip
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not log.exists() or log.stat().st_size < 200_000:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert out == ""
     assert err == "ones: interrupted; the log up to there is run/run.jsonl\n"
@@ -524,7 +525,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         assert process.stdout.readline().startswith("at,id,model,")
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE) == 0
 
 
 def test_output_that_nobody_can_take_is_one_line() -> None:
@@ -538,7 +539,7 @@ def test_output_that_nobody_can_take_is_one_line() -> None:
 def modules_after(statement: str) -> set[str]:
     code = f"{statement}; import sys, json; print(json.dumps(sorted(sys.modules)))"
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     return set(json.loads(found.stdout))
 
@@ -547,12 +548,14 @@ def test_importing_ones_loads_nothing_heavy_and_is_quick() -> None:
     assert modules_after("import ones").isdisjoint(
         {"torch", "ray", "numba", "numpy", "scipy", "matplotlib", "typer", "rich", "pydantic"}
     )
-    found = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import ones"],
-        capture_output=True, text=True, check=True, timeout=30,
-    )  # fmt: skip
-    [line] = [line for line in found.stderr.splitlines() if line.endswith("| ones")]
-    assert int(line.split("|")[1]) < 150_000, "microseconds, with all that it imports"
+    code = (
+        "import time; began = time.process_time(); import ones; print(time.process_time() - began)"
+    )
+    # of the process and not of the clock, and the best of several: others may be busy here
+    seconds = min(
+        float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(5)
+    )
+    assert seconds < 0.15, "with all that it imports"
 
 
 def test_the_command_line_loads_no_figures_and_no_training() -> None:

@@ -25,7 +25,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def ones(world: World, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [Path(sys.executable).with_name("ones"), *words],
-        capture_output=True, text=True, check=False, timeout=100, cwd=world.root,
+        capture_output=True, text=True, check=False, timeout=300, cwd=world.root,
         env={**os.environ, "ONES_SERVICE_STATE": str(world.dir.path), **env},
     )  # fmt: skip
 

@@ -129,7 +129,7 @@ def ray(root: Path) -> Launcher:
         instance=root.parent.name,
         slots="contract",
         node_dir=str(root / "nodes"),
-        lease_seconds=10.0,
+        lease_seconds=20.0,
     )
     return RayLauncher(root / "controller", options)
 
@@ -175,7 +175,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     world.open()
     yield world
     world.launcher.close(kill=True)
-    wait_for(lambda: not alive_below(world.root), f"left behind: {alive_below(world.root)}", 10.0)
+    wait_for(lambda: not alive_below(world.root), f"left behind: {alive_below(world.root)}")
     names = [t.name for t in threading.enumerate()]
     assert "ones-launcher" not in names
 
@@ -335,11 +335,13 @@ def test_stop_of_what_is_not_there_is_no_error(world: World) -> None:
 
 def test_a_new_controller_finds_what_lives_and_what_ended_meanwhile(world: World) -> None:
     world.run("echo up; sleep 100", "1-a")
-    world.run("sleep 0.6; exit 5", "1-b", slot=1)
+    end = world.root / "end"
+    world.run(f"while [ ! -e {end} ]; do sleep 0.05; done; exit 5", "1-b", slot=1)
     pid = world.wait_started("1-a")
     world.wait_started("1-b")
     world.launcher.close(kill=False)
     assert is_alive(pid), "the workers go on without a controller"
+    end.touch()
     wait_for(lambda: list(world.root.glob("**/live/*/*/1-b/exit.json")))
     world.events.clear()
     world.open()
@@ -358,6 +360,8 @@ def test_a_new_controller_finds_what_lives_and_what_ended_meanwhile(world: World
 def test_a_controller_that_is_killed_leaves_the_workers_alone(world: World) -> None:
     """A real one, by SIGKILL, while it watches."""
     world.launcher.close(kill=False)
+    end = world.root / "end"
+    command = f"echo up; while [ ! -e {end} ]; do sleep 0.05; done; exit 6"
     code = textwrap.dedent(
         f"""
         import time
@@ -367,8 +371,8 @@ def test_a_controller_that_is_killed_leaves_the_workers_alone(world: World) -> N
         launcher = MAKERS[{world.name!r}].make(Path({str(world.root)!r}))
         launcher.open(lambda event: print(event, flush=True))
         launcher.launch(Launch(id="1-a", job="job", slots=(launcher.slots()[0].id,),
-            argv=("sh", "-c", "echo up; sleep 1; exit 6"), cwd="/", env=ENV))
-        time.sleep(100)
+            argv=("sh", "-c", {command!r}), cwd="/", env=ENV))
+        time.sleep(1000)
         """
     )
     controller = subprocess.Popen(
@@ -379,6 +383,7 @@ def test_a_controller_that_is_killed_leaves_the_workers_alone(world: World) -> N
     controller.kill()
     controller.wait()
     controller.stdout.close()
+    end.touch()
     world.open()
     assert world.wait_found_dead().code == 6
 

@@ -3,8 +3,8 @@
     paced.py EPOCHS SECONDS_PER_EPOCH [wish...]
 
 Wishes: `fail-at=N` exits with 3 in epoch N; `deaf` ignores SIGTERM and orders; `never-join`
-does not call; `hang` joins and goes silent; `join-after=S` and
-`leave-after=S` take so many seconds for it. Rank 0 reports for all; the number of finished
+does not call; `join-when=FILE`, `leave-when=FILE` and `end-when=FILE` wait for a file before they
+join, leave, or finish the last epoch. Rank 0 reports for all; the number of finished
 epochs is kept in the job's checkpoint directory, so that who comes later goes on from there.
 """
 
@@ -90,6 +90,11 @@ class Caller:
             return self.orders.pop(0) if self.orders else None
 
 
+def wait_for_file(wish: str) -> None:
+    while wish in WISHES and not os.path.exists(WISHES[wish]):
+        time.sleep(0.01)
+
+
 def finished() -> int:
     return int(KEPT.read_text()) if KEPT.exists() else 0
 
@@ -128,7 +133,7 @@ class Trainer:
         was_in = ME in self.members
         self.members = [member["worker"] for member in order["members"]]
         if ME not in self.members:
-            time.sleep(float(WISHES.get("leave-after", "0")))
+            wait_for_file("leave-when")
             self.caller.say({"type": "Leaving"})
             print("left", flush=True)
             return False
@@ -146,8 +151,10 @@ class Trainer:
             return
         if time.monotonic() - self.began < SECONDS / len(self.members):
             return
-        self.began = time.monotonic()
         epoch = finished() + 1
+        if epoch == EPOCHS and "end-when" in WISHES and not os.path.exists(WISHES["end-when"]):
+            return
+        self.began = time.monotonic()
         if WISHES.get("fail-at") == str(epoch):
             sys.exit(3)
         report = {"type": "Epoch", "epoch": epoch, "steps": DATASET // BATCH, "samples": DATASET}
@@ -161,10 +168,10 @@ def main() -> None:
     if "deaf" in WISHES:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "never-join" in WISHES:
-        time.sleep(EPOCHS * SECONDS)
+        wait_for_file("end-when")
         print("done without joining", flush=True)
         return
-    time.sleep(float(WISHES.get("join-after", "0")))
+    wait_for_file("join-when")
     trainer = Trainer()
     caller = trainer.caller
     threading.Thread(target=caller.listen, daemon=True).start()

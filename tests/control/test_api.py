@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.control.world import ENV, World
-from tests.processes import wait_for
+from tests.control.world import ENV, World, anyone
+from tests.processes import PATIENCE, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def ann(world: World) -> Iterator[httpx.Client]:
     """A user who is no admin."""
     token = world.post("/api/users", {"name": "ann"}, 201)["token"]
     with httpx.Client(
-        base_url=world.http.base_url, headers={"Authorization": f"Bearer {token}"}, timeout=30
+        base_url=world.http.base_url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE
     ) as client:
         yield client
 
@@ -38,12 +38,10 @@ def test_without_a_token_or_with_a_wrong_one_there_is_nothing(world: World) -> N
             ("GET", "/api/users"),
             ("GET", "/api/decisions"),
         ):
-            answer = httpx.request(
-                method, f"{world.http.base_url}{path}", headers=headers, json=new_job()
-            )
+            answer = anyone(method, f"{world.http.base_url}{path}", headers=headers, json=new_job())
             assert answer.status_code == 401, path
             assert answer.json() == {"error": "no token, or a wrong one"}
-    assert httpx.get(f"{world.http.base_url}/health").json()["ok"]
+    assert anyone("GET", f"{world.http.base_url}/health").json()["ok"]
 
 
 def test_a_user_sees_and_cancels_only_their_own(world: World, ann: httpx.Client) -> None:
@@ -90,8 +88,8 @@ def test_a_renewed_token_voids_the_old_one(world: World) -> None:
     old = world.post("/api/users", {"name": "bob"}, 201)["token"]
     new = world.post("/api/users/bob/token")["token"]
     url = f"{world.http.base_url}/api/me"
-    assert httpx.get(url, headers={"Authorization": f"Bearer {old}"}).status_code == 401
-    assert httpx.get(url, headers={"Authorization": f"Bearer {new}"}).json()["name"] == "bob"
+    assert anyone("GET", url, headers={"Authorization": f"Bearer {old}"}).status_code == 401
+    assert anyone("GET", url, headers={"Authorization": f"Bearer {new}"}).json()["name"] == "bob"
     database = (world.dir.path / "ones.db").read_bytes()
     database += (world.dir.path / "ones.db-wal").read_bytes()
     assert new.encode() not in database, "only a hash is kept"
@@ -181,8 +179,8 @@ def test_a_link_logs_one_browser_in_once(world: World) -> None:
         assert "httponly" in cookie
         assert "samesite=strict" in cookie
         assert browser.get(f"{world.http.base_url}/api/me").json()["role"] == "admin"
-    assert httpx.get(link).status_code == 401
-    assert httpx.get(f"{world.http.base_url}/login").status_code == 401
+    assert anyone("GET", link).status_code == 401
+    assert anyone("GET", f"{world.http.base_url}/login").status_code == 401
 
 
 def test_news_come_as_they_happen(world: World, ann: httpx.Client) -> None:
@@ -191,7 +189,7 @@ def test_news_come_as_they_happen(world: World, ann: httpx.Client) -> None:
     ready = threading.Event()
 
     def listen(client: httpx.Client, into: list[str], seen: threading.Event) -> None:
-        with client.stream("GET", "/api/events", timeout=60) as stream:
+        with client.stream("GET", "/api/events", timeout=PATIENCE) as stream:
             kind = ""
             for line in stream.iter_lines():
                 if line.startswith("event:"):
@@ -210,20 +208,23 @@ def test_news_come_as_they_happen(world: World, ann: httpx.Client) -> None:
     ]
     for thread in threads:
         thread.start()
-    assert ready.wait(20)
-    assert both.wait(20)
-    world.post("/api/jobs", new_job(command=["sleep", "0.2"]), 201)
-    threads[0].join(20)
+    assert ready.wait(PATIENCE)
+    assert both.wait(PATIENCE)
+    end = world.gate()
+    job = world.post("/api/jobs", new_job(command=end.shell()), 201)["id"]
+    world.wait_state(job, "running")
+    wait_for(lambda: "running" in states)
+    end.open()
+    threads[0].join(PATIENCE)
     assert states[-1] == "finished"
-    assert "running" in states
     assert others == [], "of others' jobs nothing is told"
     ann.post("/api/jobs", json=new_job())
-    threads[1].join(20)
+    threads[1].join(PATIENCE)
     assert others[-1] == "finished"
 
 
 def test_metrics_are_for_prometheus(world: World) -> None:
-    text = httpx.get(f"{world.http.base_url}/metrics").text
+    text = anyone("GET", f"{world.http.base_url}/metrics").text
     assert "# TYPE ones_jobs gauge" in text
     assert "ones_slots 4.0" in text
     assert "ones_plans_total" in text
@@ -235,8 +236,8 @@ def test_a_worker_without_the_job_s_token_is_nobody(world: World) -> None:
     launch = world.launches(job)[0]
     body = {"type": "Reports", "job": job, "worker": launch["slots"][0], "plan": 1, "first": 0}
     url = f"{world.http.base_url}/worker/reports"
-    assert httpx.post(url, json=body).status_code == 401
+    assert anyone("POST", url, json=body).status_code == 401
     assert world.http.post("/worker/reports", json=body).status_code == 401, "nor is a user"
-    assert httpx.post(url, content=b"{").status_code == 401, "before its body is looked at"
+    assert anyone("POST", url, content=b"{").status_code == 401, "before its body is looked at"
     world.post(f"/api/jobs/{job}/cancel")
     world.wait_end(job)

@@ -24,7 +24,7 @@ from ones.wire import messages as wire
 from tests.control.by_hand import JOINED, ByHand
 from tests.control.test_clock import Wall, running
 from tests.control.world import World
-from tests.processes import wait_for
+from tests.processes import PATIENCE, wait_for
 
 A, B, C = (Gpu(NodeId("n0"), i) for i in range(3))
 
@@ -153,7 +153,7 @@ def test_a_gpu_stays_aside_when_its_node_was_gone_and_comes_back(tmp_path: Path)
         state, engine = service.brain.state, service.engine
         safe = Waiting()
         service.drain("local/1", "me", safe)
-        safe.wait(20)
+        safe.wait(PATIENCE)
         engine.post(lambda: nodes.gone(engine, node))
         wait_for(lambda: state.cluster.state_of(gpu) is NodeState.DOWN)
         engine.post(lambda: nodes.came(engine, node))

@@ -20,7 +20,7 @@ from ones.control.submission import Submission
 from ones.core.job import Job
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
-from tests.processes import wait_for
+from tests.processes import PATIENCE, wait_for
 
 ENV = {"PATH": os.environ["PATH"]}
 DAY = 86_400.0
@@ -62,7 +62,7 @@ def run(service: Service, command: str) -> str:
     )
     safe = Waiting()
     service.submit(job, submission, safe)
-    safe.wait(20)
+    safe.wait(PATIENCE)
     return id
 
 

@@ -16,7 +16,7 @@ import pytest
 from ones.errors import UserError, WorldError
 from ones.lab import scripts
 from ones.lab.demo import JOBS, demo
-from tests.processes import alive_below, is_alive, wait_for
+from tests.processes import PATIENCE, alive_below, is_alive, wait_for
 
 ONES = str(Path(sys.executable).with_name("ones"))
 
@@ -39,11 +39,11 @@ def controllers(tmp_path: Path) -> list[int]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_it_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     with start(tmp_path) as process:
-        (controller,) = wait_for(lambda: controllers(tmp_path), seconds=90)
+        (controller,) = wait_for(lambda: controllers(tmp_path))
         if number is signal.SIGINT:  # once with a worker, which takes a while
-            wait_for(lambda: alive_below(tmp_path), seconds=90)
+            wait_for(lambda: alive_below(tmp_path))
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert err.endswith("ones: interrupted\n"), err
     assert out == ""

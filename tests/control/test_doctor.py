@@ -148,7 +148,7 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
 def ask(state: Path) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("ones")), "doctor", "--json", "--state"]
     return subprocess.run(
-        [*command, str(state)], capture_output=True, text=True, timeout=120, check=False
+        [*command, str(state)], capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -32,6 +32,7 @@ from ones.core.cluster import Gpu, NodeId
 from ones.core.job import JobId
 from ones.wire import Orders, Reports, pack, unpack
 from ones.wire.messages import End, Member, Order, Ready, Switch
+from tests.processes import PATIENCE
 
 GPU = Gpu(NodeId("n0"), 0)
 LAUNCH = "a-1~1~n0.0"
@@ -174,7 +175,7 @@ def test_who_waits_hears_an_order_at_once_and_others_only_in_the_end() -> None:
         caller.desk.closing = True  # within half a second, not fifty
         return told, unpack((await waiting)[1])
 
-    told, ended = run(asyncio.wait_for(wait(), 30))
+    told, ended = run(asyncio.wait_for(wait(), 45))  # less than one wait of fifty seconds
     assert told.order == SWITCH
     assert ended.order is None
     assert not caller.door._waiting
@@ -214,7 +215,7 @@ def test_a_bell_wakes_the_loop_once_for_all_that_has_gathered() -> None:
             await asyncio.sleep(0.001)
         return tower
 
-    tower = run(asyncio.wait_for(listen(), 30))
+    tower = run(asyncio.wait_for(listen(), PATIENCE))
     assert tower.heard == [(0, number) for number in range(2000)]
     assert tower.woken == 1
 
@@ -229,7 +230,7 @@ def test_a_bell_that_is_rung_from_many_threads_forgets_nobody() -> None:
             ringer.join()
         return tower
 
-    heard = run(asyncio.wait_for(listen(), 30)).heard
+    heard = run(asyncio.wait_for(listen(), PATIENCE)).heard
     assert len(set(heard)) == 8000
     assert [n for who, n in heard if who == 3] == list(range(2000)), "each one's in order"
 

@@ -51,6 +51,7 @@ def known(world: World) -> Any:  # noqa: ANN401
     )
 
 
+@pytest.mark.hypothesis
 def test_no_request_breaks_it_and_none_that_is_refused_changes_anything(world: World) -> None:
     schema = schemathesis.openapi.from_dict(world.get("/openapi.json"))
     schema.config.update(base_url=str(world.http.base_url), headers=dict(world.http.headers))
@@ -62,8 +63,7 @@ def test_no_request_breaks_it_and_none_that_is_refused_changes_anything(world: W
             continue
 
         @settings(
-            max_examples=EXAMPLES, deadline=None, database=None, derandomize=True,
-            phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+            max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
         )  # fmt: skip
         @given(
             case=st.one_of(

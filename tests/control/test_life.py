@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.control.world import World
 from tests.processes import alive_below, is_alive, wait_for
@@ -34,12 +35,13 @@ def test_a_job_grows_onto_free_slots_and_shrinks_for_others(
     make_world: Callable[..., World],
 ) -> None:
     world = make_world(policy="equi")
-    first = world.submit(60, 0.4)
+    first = world.submit(100_000, 0.4)
     wait_for(lambda: world.job(first)["gpus"] == 4 and world.job(first)["state"] == "running")
-    second = world.submit(4, 0.3)
+    end = world.gate()
+    second = world.submit(4, 0.3, f"end-when={end}")
     wait_for(lambda: world.job(second)["epochs"] >= 1)
-    cards = world.job(first), world.job(second)
-    assert [card["gpus"] for card in cards] == [2, 2], [world.story(first), world.story(second)]
+    wait_for(lambda: [world.job(job)["gpus"] for job in (first, second)] == [2, 2], "not shared")
+    end.open()
     assert world.wait_end(second)["state"] == "finished"
     wait_for(lambda: world.job(first)["gpus"] == 4)
     world.post(f"/api/jobs/{first}/cancel")
@@ -51,8 +53,10 @@ def test_a_job_grows_onto_free_slots_and_shrinks_for_others(
 
 
 def test_a_script_without_join_is_a_fixed_size_job(world: World) -> None:
-    job = world.run(["sh", "-c", "echo $CUDA_VISIBLE_DEVICES:$ONES_CONTROLLER; sleep 0.3"], gpus=3)
+    end = world.gate()
+    job = world.run(end.shell(first="echo $CUDA_VISIBLE_DEVICES:$ONES_CONTROLLER"), gpus=3)
     wait_for(lambda: world.job(job)["gpus"] == 3)
+    end.open()
     card = world.wait_end(job)
     assert (card["state"], card["elastic"]) == ("finished", False)
     assert len(world.launches(job)) == 1
@@ -62,22 +66,30 @@ def test_a_script_without_join_is_a_fixed_size_job(world: World) -> None:
 def test_a_script_that_never_joins_though_it_could_is_found_out(
     make_world: Callable[..., World],
 ) -> None:
-    world = make_world(join_seconds=1.0)
-    job = world.submit(1, 4.0, "never-join")
-    assert world.wait_state(job, "starting")["elastic"]
+    world = make_world(slots=1, join_seconds=1.0)
+    end, hog_ends = world.gate(), world.gate()
+    hog = world.run(hog_ends.shell(), gpus=1)
+    job = world.submit(1, 0, "never-join", f"end-when={end}")
+    assert world.wait_state(job, "waiting")["elastic"]
+    hog_ends.open()
+    world.wait_end(hog)
     card = world.wait_state(job, "running")
     assert not card["elastic"]
     assert "has not called ones.join within the time" in "".join(world.story(job))
     world.restart()
     assert not world.job(job)["elastic"], "it is in the log"
+    end.open()
     assert world.wait_end(job)["state"] == "finished"
 
 
 def test_a_script_that_joins_late_is_elastic_again(make_world: Callable[..., World]) -> None:
     world = make_world(join_seconds=1.0, policy="equi")
-    job = world.submit(8, 0.4, "join-after=4")
+    join, end = world.gate(), world.gate()
+    job = world.submit(8, 0.4, f"join-when={join}", f"end-when={end}")
     assert not world.wait_state(job, "running")["elastic"]
+    join.open()
     wait_for(lambda: world.job(job)["elastic"] and world.job(job)["gpus"] > 1)
+    end.open()
     card = world.wait_end(job)
     assert (card["state"], card["epochs"], card["failures"]) == ("finished", 8, 0)
 
@@ -86,13 +98,15 @@ def test_torch_is_loaded_for_newcomers_while_others_still_leave(
     make_world: Callable[..., World],
 ) -> None:
     world = make_world(policy="equi", slots=2)
-    first = world.submit(1000, 0.5, "leave-after=3")
+    leave = world.gate()
+    first = world.submit(100_000, 0.5, f"leave-when={leave}")
     wait_for(lambda: world.job(first)["gpus"] == 2 and world.job(first)["state"] == "running")
     second = world.submit(1, 0.1, elastic=True)
     wait_for(lambda: list(world.dir.runs.glob(f"live/{second}/*/lock")))
     assert world.job(first)["gpus"] == 2, "nobody has left yet"
     assert not world.launches(second)
-    assert world.wait_end(second, seconds=90)["state"] == "finished"
+    leave.open()
+    assert world.wait_end(second)["state"] == "finished"
     world.post(f"/api/jobs/{first}/cancel")
 
 
@@ -120,7 +134,7 @@ def test_cancel_ends_those_who_do_not_listen(world: World) -> None:
     for each in (job, fixed):
         assert world.post(f"/api/jobs/{each}/cancel")["state"] in ("stopping", "cancelled")
         assert world.wait_end(each)["message"].startswith("cancelled by ")
-    wait_for(lambda: not any(is_alive(pid) for pid in pids), seconds=45)
+    wait_for(lambda: not any(is_alive(pid) for pid in pids))
     live = world.dir.runs / "live"
     wait_for(lambda: not alive_below(live / job) and not alive_below(live / fixed))
 
@@ -150,10 +164,12 @@ def test_a_time_limit_is_kept(world: World) -> None:
 
 
 def test_all_workers_killed_means_another_try_from_the_checkpoint(world: World) -> None:
-    job = world.submit(12, 0.2, retries=2)
+    end = world.gate()
+    job = world.submit(12, 0.2, f"end-when={end}", retries=2)
     wait_for(lambda: world.job(job)["epochs"] >= 2)
     (launch,) = world.launches(job)
     os.kill(launch["pid"], signal.SIGKILL)
+    end.open()
     card = world.wait_end(job)
     assert card["state"] == "finished"
     assert (card["failures"], card["losses"]) == (1, 1)
@@ -163,19 +179,20 @@ def test_all_workers_killed_means_another_try_from_the_checkpoint(world: World) 
 
 
 def test_ones_exec_killed_is_a_loss_and_another_try(world: World) -> None:
-    job = world.submit(12, 0.2, retries=1)
+    end = world.gate()
+    job = world.submit(12, 0.2, f"end-when={end}", retries=1)
     wait_for(lambda: world.job(job)["epochs"] >= 2)
     for lock in world.dir.runs.glob(f"live/{job}/*/lock"):
         os.kill(int(lock.read_text()), signal.SIGKILL)
+    end.open()
     card = world.wait_end(job)
     assert (card["state"], card["failures"]) == ("finished", 1)
     assert any("ones-exec, its parent, was killed" in line for line in world.story(job))
 
 
 def test_what_a_script_prints_is_kept_within_bounds(world: World) -> None:
-    job = world.run(
-        [sys.executable, "-c", "print('x' * 99, end='\\n')\nfor i in range(10**6): print('x' * 99)"]
-    )
+    lines = "import sys\nfor i in range(1000): sys.stdout.write(('x' * 99 + '\\n') * 1000)"
+    job = world.run([sys.executable, "-c", lines])
     world.wait_end(job)
     launch = world.launches(job)[0]["id"]
     answer = world.http.get(f"/api/jobs/{job}/launches/{launch}/log", params={"offset": 0})
@@ -189,10 +206,14 @@ def test_what_a_script_prints_is_kept_within_bounds(world: World) -> None:
 
 
 def test_log_waits_for_more(world: World) -> None:
-    job = world.run(["sh", "-c", "echo one; sleep 1; echo two"])
+    more = world.gate()
+    job = world.run(more.shell("echo two", first="echo one"))
     launch = wait_for(lambda: world.launches(job))[0]["id"]
     path = f"/api/jobs/{job}/launches/{launch}/log"
-    first = world.http.get(path, params={"wait": 10})
+    first = world.http.get(path, params={"wait": 30})
     assert first.text == "one\n"
-    second = world.http.get(path, params={"wait": 10, "offset": first.headers["x-next"]})
-    assert second.text == "two\n"
+    with ThreadPoolExecutor(1) as thread:
+        query = {"wait": "30", "offset": first.headers["x-next"]}
+        second = thread.submit(world.http.get, path, params=query)
+        more.open()
+        assert second.result().text == "two\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.control.test_training import SLOW, submit
-from tests.control.world import World
+from tests.control.test_training import SLOW, hurry, submit
+from tests.control.world import World, anyone
 from tests.processes import wait_for
 
 GUIDE = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -50,7 +50,7 @@ def world(
 def ones(world: World, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     given = {"ONES_SERVICE_STATE": str(world.dir.path), **env}
     return subprocess.run(
-        [ONES, *words], capture_output=True, text=True, check=False, timeout=100, cwd=world.root,
+        [ONES, *words], capture_output=True, text=True, check=False, timeout=300, cwd=world.root,
         env={**os.environ, **given},
     )  # fmt: skip
 
@@ -59,9 +59,9 @@ def test_users_workers_and_commands_speak_tls(world: World) -> None:
     url = str(world.http.base_url)
     assert url.startswith("https://")
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        httpx.get(f"{url}/health")
+        anyone("GET", f"{url}/health")
     with pytest.raises(httpx.RemoteProtocolError):
-        httpx.get(f"{url.replace('https', 'http')}/health")
+        anyone("GET", f"{url.replace('https', 'http')}/health")
     job = world.submit(2, 0.1)
     card = world.wait_end(job)
     assert (card["state"], card["epochs"]) == ("finished", 2), world.output(job)
@@ -72,12 +72,13 @@ def test_users_workers_and_commands_speak_tls(world: World) -> None:
     assert stranger.returncode == 1
     assert "its certificate is not trusted here" in stranger.stderr
     link = world.post("/api/link")["url"]
-    cookie = httpx.get(link, verify=world.context()).headers["set-cookie"].lower()
+    cookie = anyone("GET", link, verify=world.context()).headers["set-cookie"].lower()
     assert "secure" in cookie
 
 
 @pytest.mark.slow
 def test_real_training_reports_over_tls(world: World) -> None:
+    hurry(world)
     job = submit(world, 3)
     card = world.wait_end(job, seconds=SLOW)
     assert (card["state"], card["epochs"]) == ("finished", 3), world.output(job)

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.control.world import ENV, World
-from tests.processes import wait_for
+from tests.control.world import ENV, World, anyone
+from tests.processes import PATIENCE, wait_for
 
 STATIC = ("page.css", "overview.js", "uplot/uPlot.iife.min.js", "uplot/LICENSE")
 
@@ -22,7 +22,7 @@ STATIC = ("page.css", "overview.js", "uplot/uPlot.iife.min.js", "uplot/LICENSE")
 @pytest.fixture
 def browser(world: World) -> Iterator[httpx.Client]:
     """With the cookie that a link gave it."""
-    with httpx.Client(base_url=world.http.base_url, timeout=30) as client:
+    with httpx.Client(base_url=world.http.base_url, timeout=PATIENCE) as client:
         assert client.get(world.post("/api/link")["url"]).status_code == 303
         yield client
 
@@ -46,11 +46,11 @@ def read(client: httpx.Client, until: str, times: int = 1, **query: Any) -> list
 
 def test_who_is_not_logged_in_is_told_how(world: World) -> None:
     for path in ("/", "/timeline", "/decisions", "/jobs/nobody-1"):
-        answer = httpx.get(f"{world.http.base_url}{path}")
+        answer = anyone("GET", f"{world.http.base_url}{path}")
         assert answer.status_code == 401
         assert "ones link" in answer.text
-    assert httpx.get(f"{world.http.base_url}/page/stream").status_code == 401
-    used = httpx.get(f"{world.http.base_url}/login", params={"code": "<script>"})
+    assert anyone("GET", f"{world.http.base_url}/page/stream").status_code == 401
+    used = anyone("GET", f"{world.http.base_url}/login", params={"code": "<script>"})
     assert used.status_code == 401
     assert "used before, or is too old" in used.text
     assert "<script>" not in used.text
@@ -122,7 +122,7 @@ def test_logging_out_voids_the_cookie(world: World, browser: httpx.Client) -> No
     copy = dict(browser.cookies)
     own = {"Sec-Fetch-Site": "same-origin"}
     assert browser.post("/logout", headers=own).status_code == 303
-    assert httpx.get(f"{world.http.base_url}/api/me", cookies=copy).status_code == 401
+    assert anyone("GET", f"{world.http.base_url}/api/me", cookies=copy).status_code == 401
 
 
 def test_a_page_is_told_all_it_shows_and_then_what_is_new(
@@ -153,13 +153,14 @@ def test_a_page_is_told_all_it_shows_and_then_what_is_new(
 
 
 def test_output_goes_on_where_a_page_left_off(world: World, browser: httpx.Client) -> None:
-    script = "import time; print('Aä', flush=True); time.sleep(4); print('B', flush=True)"
-    job = world.run([sys.executable, "-c", script], gpus=1)
+    more = world.gate()
+    job = world.run(more.shell("echo B", first="echo Aä"), gpus=1)
     wait_for(lambda: world.launches(job) and "A" in world.output(job))
     first = read(browser, "output", job=job)[-1][1]
     assert first["begins"]
     assert (first["text"], first["next"]) == ("Aä\n", 4)
     query = {"launch": first["launch"], "offset": first["next"]}
+    more.open()
     second = read(browser, "output", job=job, **query)[-1][1]
     assert (second["text"], second["begins"]) == ("B\n", False)
     world.wait_end(job)
@@ -170,7 +171,7 @@ def test_a_user_is_told_nothing_of_others_jobs(world: World) -> None:
     job = world.run(["sleep", "100"], gpus=1, name="secret")
     wait_for(lambda: world.job(job)["state"] == "running")
     with httpx.Client(
-        base_url=world.http.base_url, headers={"Authorization": f"Bearer {token}"}, timeout=30
+        base_url=world.http.base_url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE
     ) as dora:
         news = read(dora, "cluster")
         assert dora.get("/page/stream", params={"job": job}).status_code == 404
@@ -185,12 +186,14 @@ def test_a_user_is_told_nothing_of_others_jobs(world: World) -> None:
 
 
 def test_the_timeline_tells_who_had_which_gpu_when(world: World) -> None:
-    job = world.submit(2, 0.3)
+    end = world.gate()
+    job = world.submit(2, 0.3, f"end-when={end}")
     wait_for(lambda: world.job(job)["state"] == "running")
     card = world.job(job)
     mine = [s for s in world.get("/api/timeline")["segments"] if s["job"] == job]
     assert {s["gpu"]: s["batch"] for s in mine} == {w["gpu"]: w["batch"] for w in card["workers"]}
     assert all(s["end"] is None for s in mine)
+    end.open()
     card = world.wait_end(job)
     wait_for(lambda: not world.get("/api/cluster")["running"])
     wait_for(lambda: all(s["owner"] is None for s in world.get("/api/cluster")["slots"]))
@@ -218,12 +221,12 @@ def test_ones_link_prints_a_link_that_works(world: World) -> None:
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env=ENV)
     assert answer.returncode == 0, answer.stderr
     printed = answer.stdout
-    assert httpx.get(printed.strip()).status_code == 303
-    assert httpx.get(printed.strip()).status_code == 401
+    assert anyone("GET", printed.strip()).status_code == 303
+    assert anyone("GET", printed.strip()).status_code == 401
 
 
 def test_the_interface_is_described_without_anything_from_elsewhere(world: World) -> None:
-    answer = httpx.get(f"{world.http.base_url}/docs")  # open to all
+    answer = anyone("GET", f"{world.http.base_url}/docs")  # open to all
     assert answer.status_code == 200
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert "POST /api/jobs" in answer.text

@@ -59,16 +59,17 @@ def test_training_goes_on_while_the_controller_is_dead_and_is_adopted(
     make_world: Callable[..., World],
 ) -> None:
     world = make_world()
-    job = world.submit(25, 0.2)
-    fixed = world.run(["sh", "-c", "sleep 4; echo late; exit 0"], gpus=1)
+    end = world.gate()
+    job = world.submit(25, 0.2, f"end-when={end}")
+    fixed = world.run(end.shell("echo late"), gpus=1)
     wait_for(lambda: world.job(job)["epochs"] >= 2)
     wait_for(lambda: world.job(fixed)["state"] == "running")
     (before,) = world.launches(job)
     world.kill()
-    time.sleep(0.5)
     assert is_alive(before["pid"])
     world.up()
     assert world.job(job)["state"] == "running"
+    end.open()
     card = world.wait_end(job)
     assert (card["state"], card["epochs"], card["losses"]) == ("finished", 25, 0)
     assert [p["pid"] for p in world.launches(job)] == [before["pid"]], "one process, all the time"
@@ -89,10 +90,12 @@ def test_what_ended_while_the_controller_was_dead_is_told_afterwards(
     make_world: Callable[..., World],
 ) -> None:
     world = make_world()
-    good = world.run(["sh", "-c", "sleep 0.7"], gpus=1)
-    bad = world.run(["sh", "-c", "sleep 0.7; exit 5"], gpus=1)
+    end = world.gate()
+    good = world.run(end.shell(), gpus=1)
+    bad = world.run(end.shell("exit 5"), gpus=1)
     wait_for(lambda: [world.job(job)["state"] for job in (good, bad)] == ["running"] * 2)
     world.kill()
+    end.open()
     wait_for(lambda: len(list(world.dir.runs.glob("live/*/*/*/exit.json"))) == 2)
     world.up()
     assert world.wait_end(good)["state"] == "finished"
@@ -146,7 +149,7 @@ def test_it_is_killed_again_and_again_while_jobs_start_change_and_end(
         time.sleep(dice.uniform(0.0, 1.2))
         world.restart()
     for job in jobs:
-        card = world.wait_end(job, seconds=90)
+        card = world.wait_end(job)
         assert card["state"] == "finished", world.story(job)
         assert card["failures"] == 0, world.story(job)
     check_log(world)
@@ -155,12 +158,14 @@ def test_it_is_killed_again_and_again_while_jobs_start_change_and_end(
 
 def test_down_leaves_no_process_and_up_goes_on(make_world: Callable[..., World]) -> None:
     world = make_world()
-    job = world.submit(20, 0.2)
+    end = world.gate()
+    job = world.submit(20, 0.2, f"end-when={end}")
     other = world.run(["sh", "-c", "sleep 1000"], gpus=1)
     wait_for(lambda: world.job(job)["epochs"] >= 3)
     wait_for(lambda: world.job(other)["state"] == "running")
     world.down()
     assert not alive_below(world.root)
+    end.open()
     world.up()
     card = world.wait_end(job)
     assert (card["state"], card["epochs"], card["failures"]) == ("finished", 20, 0)
@@ -171,13 +176,15 @@ def test_down_leaves_no_process_and_up_goes_on(make_world: Callable[..., World])
 
 def test_a_reboot_takes_nothing_but_time(make_world: Callable[..., World]) -> None:
     world = make_world()
-    job = world.submit(15, 0.2)
+    end = world.gate()
+    job = world.submit(15, 0.2, f"end-when={end}")
     wait_for(lambda: world.job(job)["epochs"] >= 3)
     world.kill()
     pids = [int(lock.read_text()) for lock in world.dir.runs.glob("live/*/*/lock")]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not alive_below(world.dir.runs))
+    end.open()
     world.env["ONES_BOOT_ID"] = "another"
     world.up()
     card = world.wait_end(job)
@@ -231,10 +238,12 @@ def test_time_never_goes_back() -> None:
 def test_stop_leaves_the_workers_alone(make_world: Callable[..., World]) -> None:
     """As a service manager does it: a new version is started, and jobs do not notice."""
     world = make_world()
-    job = world.run(["sh", "-c", "sleep 3"], gpus=1)
+    end = world.gate()
+    job = world.run(end.shell(), gpus=1)
     wait_for(lambda: world.job(job)["state"] == "running")
     world.stop()
     assert alive_below(world.dir.runs)
+    end.open()
     world.up()
     assert world.wait_end(job)["state"] == "finished"
 
@@ -243,7 +252,7 @@ def test_the_command_line_starts_and_stops_it(tmp_path: Path) -> None:
     def ones(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [Path(sys.executable).with_name("ones"), *words],
-            capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100,
+            capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
             env={**os.environ, "ONES_SERVICE_STATE": str(tmp_path / "state")},
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from ones.control.schema import meta
 from ones.control.statedir import Address, StateDir
 from ones.control.store import Store, upsert
 from ones.errors import UserError
-from tests.processes import wait_for
+from tests.processes import PATIENCE, wait_for
 
 
 def test_a_command_that_only_looks_does_not_stop_a_start(
@@ -65,10 +65,10 @@ def test_down_ends_a_controller_that_has_only_begun_to_start(tmp_path: Path) -> 
         wait_for(lambda: directory.holder() == starting.pid)
         down = subprocess.run(
             [sys.executable, "-m", "ones", "down", "--state", tmp_path],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
         assert (down.returncode, down.stderr) == (0, "the service is down\n")
-        assert starting.wait(30) == -15
+        assert starting.wait(PATIENCE) == -15
         assert innocent.poll() is None
     finally:
         for process in (innocent, starting):

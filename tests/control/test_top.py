@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.control.world import World
-from tests.processes import wait_for
+from tests.processes import PATIENCE, wait_for
 
 ONES = str(Path(sys.executable).with_name("ones"))
 
@@ -23,12 +23,12 @@ def top(world: World, *more: str, **env: str) -> subprocess.CompletedProcess[str
     command = [ONES, "top", "--state", str(world.dir.path), *more]
     given = {**os.environ, **env}
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=given, check=False
+        command, capture_output=True, text=True, timeout=PATIENCE, env=given, check=False
     )
 
 
 def test_into_a_pipe_it_prints_once(world: World) -> None:
-    job = world.submit(40, 0.5)
+    job = world.submit(100_000, 0.5)
     world.wait_state(job, "running")
     seen = top(world, COLUMNS="160")
     assert seen.returncode == 0, seen.stderr
@@ -96,7 +96,7 @@ def test_in_a_terminal_it_is_drawn_again_until_it_is_left(world: World, key: str
 def test_in_a_dumb_terminal_it_prints_once(world: World) -> None:
     process, terminal = in_terminal(world, "dumb")
     seen = bytearray()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         seen.extend(read(terminal))
         time.sleep(0.05)
@@ -108,6 +108,6 @@ def test_in_a_dumb_terminal_it_prints_once(world: World) -> None:
 
 def test_no_service_is_one_line(tmp_path: Path) -> None:
     command = [ONES, "top", "--state", str(tmp_path)]
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert asked.returncode == 1
     assert asked.stderr == "ones: no service is running; start it with: ones up\n"

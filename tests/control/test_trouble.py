@@ -18,7 +18,7 @@ import pytest
 from ones.control.server import _listen
 from ones.errors import WorldError
 from tests.control.test_recovery import check_log
-from tests.control.test_training import SLOW, submit
+from tests.control.test_training import SLOW, hurry, submit
 from tests.control.world import ENV, World
 from tests.processes import alive_below, wait_for
 
@@ -72,7 +72,7 @@ def test_a_full_disk_stops_nothing_but_progress_and_all_recovers(cramped: World)
         answer = world.http.post(
             "/api/jobs",
             json={"command": ["true"], "cwd": "/", "gpus": 1, "git": "x" * 4000},
-            timeout=60,
+            timeout=120,
         )
         if answer.status_code != 201:
             break
@@ -85,12 +85,12 @@ def test_a_full_disk_stops_nothing_but_progress_and_all_recovers(cramped: World)
     assert world.job(job), "what is known can be read"
     ballast.unlink()
     wait_for(lambda: world.http.get("/health").json()["ok"])
-    card = world.wait_end(job, seconds=60)
+    card = world.wait_end(job)
     assert (card["state"], card["epochs"]) == ("finished", 30)
     wait_for(lambda: "bytes of output lost: disk full]" in world.output(talker))
     world.post(f"/api/jobs/{talker}/cancel")
     for each in world.get("/api/jobs", all=True):
-        assert world.wait_end(each["id"], seconds=60)["state"] in ENDS
+        assert world.wait_end(each["id"])["state"] in ENDS
     check_log(world)
 
 
@@ -125,15 +125,16 @@ def _train_through_a_full_disk(world: World, disk: Path) -> None:
         seconds=SLOW,
     )
     (disk / "ballast").unlink()
-    world.process.wait(60)
+    world.process.wait(SLOW)
     world.http.close()
+    hurry(world)
     world.up()
     card = world.wait_end(job, seconds=SLOW)
     assert (card["state"], card["epochs"], card["failures"]) == ("finished", 40, 0)
     assert card["samples"] == 40 * 256, "it went on from where it was told to leave"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_hundred_jobs_through_eight_slots_with_everything_killed_at_random(
     make_world: Callable[..., World],
 ) -> None:
@@ -152,7 +153,7 @@ def test_two_hundred_jobs_through_eight_slots_with_everything_killed_at_random(
     while world.get("/api/jobs") and time.monotonic() < deadline:
         time.sleep(dice.uniform(0.2, 1.5))
         _kill_something(world, dice)
-    states = [world.wait_end(job, seconds=60)["state"] for job in jobs]
+    states = [world.wait_end(job)["state"] for job in jobs]
     assert set(states) <= {"finished", "failed"}
     assert states.count("failed") < 40, "those that fail by themselves, and few others"
     check_log(world)

@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,14 @@ import httpx
 from ones.config import ServiceSettings
 from ones.control.launching import stop_jobs
 from ones.control.statedir import StateDir
-from tests.processes import alive_below, wait_for
+from tests.processes import PATIENCE, Gate, alive_below, wait_for
 
 PACED = str(Path(__file__).with_name("paced.py"))
 ENV = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 
 
-START_SECONDS = 90.0  # on a machine that may be busy
+#: a request without a token
+anyone = partial(httpx.request, timeout=PATIENCE)
 
 
 def ends_told(story: Callable[[], list[str]]) -> list[str]:
@@ -54,6 +57,7 @@ class World:
         self.process: subprocess.Popen[bytes] | None = None
         self.env = dict(os.environ)
         self.trust = ""  # a certificate's file
+        self._gates = count(1)
 
     # the service
 
@@ -72,7 +76,6 @@ class World:
         wait_for(
             lambda: ((a := self.dir.address()) is not None and a.pid == pid) or self.has_died(),
             f"it does not start: {self.dir.log}",
-            START_SECONDS,
         )
         assert not self.has_died(), self.log()
         address = self.dir.address()
@@ -81,7 +84,7 @@ class World:
         self.http = httpx.Client(
             base_url=address.url,
             headers={"Authorization": f"Bearer {token}"},
-            timeout=30,
+            timeout=PATIENCE,
             verify=self.context(),
         )
 
@@ -107,7 +110,7 @@ class World:
     def stop(self) -> None:
         assert self.process is not None
         self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
         self.http.close()
 
     def restart(self) -> None:
@@ -118,10 +121,10 @@ class World:
         """All of it; nothing may be left."""
         if self.process is not None and not self.has_died():
             self.post("/api/shutdown", status=202)
-            self.process.wait(60)
+            self.process.wait(PATIENCE)
             self.http.close()
         stop_jobs(self.dir)
-        wait_for(lambda: not alive_below(self.root), f"left behind: {alive_below(self.root)}", 15.0)
+        wait_for(lambda: not alive_below(self.root), f"left behind: {alive_below(self.root)}")
 
     # its users
 
@@ -140,6 +143,10 @@ class World:
         command = [sys.executable, PACED, *map(str, words)]
         return self.run(command, **more)  # nobody says that it is elastic, so it needs no zygote
 
+    def gate(self) -> Gate:
+        """A new one, closed."""
+        return Gate(self.root / f"gate{next(self._gates)}")
+
     def run(self, command: list[str], **more: Any) -> str:
         body = {"command": command, "cwd": str(self.root), "env": ENV, **more}
         body.setdefault("name", "job")
@@ -148,7 +155,7 @@ class World:
     def job(self, job: str) -> Any:  # noqa: ANN401
         return self.get(f"/api/jobs/{job}")
 
-    def wait_state(self, job: str, *states: str, seconds: float = 40.0) -> Any:  # noqa: ANN401
+    def wait_state(self, job: str, *states: str, seconds: float = PATIENCE) -> Any:  # noqa: ANN401
         deadline = time.monotonic() + seconds
         while True:
             card = self.job(job)
@@ -157,7 +164,7 @@ class World:
             assert time.monotonic() < deadline, (card, self.story(job), self.log())
             time.sleep(0.05)
 
-    def wait_end(self, job: str, seconds: float = 40.0) -> Any:  # noqa: ANN401
+    def wait_end(self, job: str, seconds: float = PATIENCE) -> Any:  # noqa: ANN401
         ends = ("finished", "converged", "failed", "cancelled")
         return self.wait_state(job, *ends, seconds=seconds)
 

@@ -64,9 +64,12 @@ def test_it_runs_out_and_all_that_a_worker_started_is_gone(node: Node) -> None:
 
 
 def test_a_renewed_one_lets_workers_run_on(node: Node) -> None:
-    lease.renew(node.lease, first := lease.now() + 5.0)
+    lease.renew(node.lease, lease.now() + LONG)
     node.run("1-a", "while [ ! -e go ]; do sleep 0.05; done; exit 3")
     node.wait(Started, "1-a")
+    lease.renew(node.lease, first := lease.now() + 4.0)
+    node.run("1-b", "sleep 1004")  # for its sake ones-exec looks, and knows of the short time
+    node.wait(Started, "1-b")
     lease.renew(node.lease, first + LONG)
     wait_for(lambda: lease.now() > first + 0.5)
     (node.root / "go").touch()

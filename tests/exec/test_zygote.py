@@ -14,10 +14,10 @@ from ones.exec import Exit
 from ones.launchers import Exited, Launch, LauncherEvent, Preparing, Started
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
-from tests.processes import alive_below, children_of, command_of, is_alive, wait_for
+from tests.processes import PATIENCE, alive_below, children_of, command_of, is_alive, wait_for
 
 ENV = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
-SLOW = 90.0  # torch is imported on a machine that may be busy
+SLOW = PATIENCE  # torch is imported on a machine that may be busy
 
 SCRIPT = """
 import os, subprocess, sys, time

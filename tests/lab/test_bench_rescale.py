@@ -87,13 +87,19 @@ def test_a_tiny_job_is_paused_and_restarted() -> None:
         (change, rival) for change in ("1->2", "2->1") for rival in ("checkpoint", "zygote")
     }
     for row in rows:
+        assert row["pause_ms"] > 0
+        assert row["n"] == 1
+        assert row["rival_steps_lost"] == 0
+        assert _plain(row) == set(RESCALE_ROW_KEYS)
+
+
+@pytest.mark.soak
+def test_a_pause_is_shorter_than_a_restart_and_its_parts_add_up() -> None:
+    for row in bench_rescale.bench_rescale([0.3], repeats=1, chain=(1, 2, 1)):
         parts = ("agree_ms", "connect_ms", "state_ms", "resume_ms")
         assert 0 < row["pause_ms"] < row["rival_pause_ms"]
         assert row["ratio"] > 1
-        assert row["n"] == 1
         assert sum(row[part] for part in parts) == pytest.approx(row["pause_ms"], abs=50)
-        assert row["rival_steps_lost"] == 0
-        assert _plain(row) == set(RESCALE_ROW_KEYS)
 
 
 @pytest.mark.slow
@@ -103,5 +109,11 @@ def test_steps_of_two_workers_are_compared_with_ddp() -> None:
     assert row["step_ms"] > 0
     assert row["rival_step_ms"] > 0
     assert row["overhead_percent_low"] <= row["overhead_percent"] <= row["overhead_percent_high"]
-    assert 0 < row["elastic_us_per_step"] < 10_000
+    assert row["elastic_us_per_step"] > 0
     assert _plain(row) == set(OVERHEAD_ROW_KEYS)
+
+
+@pytest.mark.soak
+def test_elastic_steps_cost_less_than_ten_milliseconds_more() -> None:
+    (row,) = bench_overhead.bench_overhead(["cnn"], [2], starts=2, pairs=2, steps=3)
+    assert 0 < row["elastic_us_per_step"] < 10_000

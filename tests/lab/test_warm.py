@@ -43,6 +43,6 @@ def test_after_it_nothing_is_compiled(tmp_path: Path) -> None:
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", DECIDE_AFTER],
-        capture_output=True, text=True, timeout=300, env=env, check=True,
+        capture_output=True, text=True, timeout=600, env=env, check=True,
     )  # fmt: skip
     assert done.stdout.startswith("0 "), done.stdout

@@ -14,7 +14,7 @@ from ones.control.statedir import StateDir
 from tests.guides import Reader, blocks_of
 from tests.processes import alive_below, wait_for
 from tests.rays import TOOL, RayCluster
-from tests.slurm import QUICK, new_cluster
+from tests.slurm import PATIENT, new_cluster
 from tools.loopback import free_ports, own_address
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     home.mkdir()
     (home / "train.py").write_text(SCRIPT)
     yield home
-    wait_for(lambda: not alive_below(tmp_path), f"left behind: {alive_below(tmp_path)}", 20.0)
+    wait_for(lambda: not alive_below(tmp_path), f"left behind: {alive_below(tmp_path)}")
 
 
 def down(reader: Reader, *states: Path) -> None:
@@ -101,15 +101,15 @@ def test_every_command_of_the_guide_to_slurm(home: Path) -> None:
     state = StateDir(home / "ones")
     said: dict[str, str] = {}
     with new_cluster(gpus=4) as cluster:
-        reader = Reader(home, {"10.0.0.5": "127.0.0.1"}, ONES_SLURM_TIMING=QUICK.to_text())
+        reader = Reader(home, {"10.0.0.5": "127.0.0.1"}, ONES_SLURM_TIMING=PATIENT.to_text())
         try:
             for block in blocks_of("slurm.md"):
                 if block[0].startswith("export "):  # "when the allocation has started"
-                    wait_for(state.address, "no controller", 60.0)
+                    wait_for(state.address, "no controller")
                 if block[0].startswith("ones up "):  # in its place, not beside it
                     (id,) = re.findall(r"batch job (\d+)", said["sbatch ones.sbatch"])
                     cluster.cancel(id)
-                    wait_for(lambda: not state.is_locked(), "it does not end", 60.0)
+                    wait_for(lambda: not state.is_locked(), "it does not end")
                 for command in block:
                     said[command] = reader.types(command)
         finally:

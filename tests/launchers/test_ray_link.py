@@ -19,7 +19,7 @@ from ones.launchers.ray.link import Link
 from ones.launchers.ray.manager import NodeManager
 from ones.launchers.ray.mirror import Mirror
 from ones.launchers.ray.options import RayOptions
-from tests.processes import is_alive, wait_for
+from tests.processes import PATIENCE, is_alive, wait_for
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -43,7 +43,7 @@ class Bridge:
     """One node, whose manager is there from an earlier time."""
 
     def __init__(self, root: Path, manager: NodeManager) -> None:
-        self.options = RayOptions(address="h:1", instance="i", lease_seconds=10.0)
+        self.options = RayOptions(address="h:1", instance="i", lease_seconds=60.0)
         self.managers: Any = self
         self.mirror = Mirror(root / "mirror")
         self.mirror.make()
@@ -71,13 +71,13 @@ class Bridge:
     def look_at(self, task: asyncio.Task[None]) -> None:
         assert task.cancelled() or task.exception() is None
 
-    async def apart(self, what: Callable[[], Any], seconds: float = 10.0) -> Any:  # noqa: ANN401
+    async def apart(self, what: Callable[[], Any], seconds: float = PATIENCE) -> Any:  # noqa: ANN401
         return await asyncio.wait_for(self.loop.run_in_executor(None, what), seconds)
 
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[NodeManager]:
-    manager = NodeManager(tmp_path / "node", cpu_slots("n0", 1), 10.0, lambda timeout: True)
+    manager = NodeManager(tmp_path / "node", cpu_slots("n0", 1), 60.0, lambda timeout: True)
     given: dict[str, Any] = {"id": "1-a", "job": "j", "slots": ["n0/0"], "argv": ["sleep", "1000"]}
     manager.launch({**given, "cwd": "/", "env": ENV})
     wait_for(lambda: manager.poll(0, {}, 0.0)["launches"]["1-a"][1])
@@ -89,7 +89,7 @@ async def attach(root: Path, manager: NodeManager, *, is_known: bool) -> Bridge:
     bridge = Bridge(root, manager)
     link = Link(bridge, "n0", "RAY", RayNode("RAY", "n0", "h", {"ones": 1.0}), is_known=is_known)
     link.begin()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not link.told:
             await asyncio.sleep(0.01)
     link._finish()

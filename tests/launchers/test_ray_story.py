@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.control.world import World, ends_told
-from tests.processes import alive_below, children_of, command_of, is_alive, wait_for
+from tests.processes import Gate, alive_below, children_of, command_of, is_alive, wait_for
 from tests.rays import RayCluster
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = """
-import sys, time, torch, ones
+import os, sys, time, torch, ones
 torch.manual_seed(0)
 x = torch.randn(256, 16)
 y = (x.sum(1) > 0).long()
@@ -29,13 +29,13 @@ data = torch.utils.data.TensorDataset(x, y)
 job = ones.join(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=32)
 for epoch in job.epochs(int(sys.argv[1])):
     for a, b in job.batches():
-        time.sleep(0.1)
+        time.sleep(0.02 if os.path.exists("hurry") else 0.5)
         job.step(torch.nn.functional.cross_entropy(model(a), b))
     print("epoch", epoch, flush=True)
 """
-LONG = 150.0  # torch is imported many times on a machine that may be busy
-LEASE = 4.0
-TRAINED, PACED = 20, 34  # epochs
+LONG = 300.0  # torch is imported many times on a machine that may be busy
+LEASE = 8.0
+TRAINED, PACED = 60, 6  # epochs
 
 
 @pytest.fixture
@@ -112,7 +112,9 @@ def test_all_jobs_end_whatever_dies(world: World, cluster: RayCluster) -> None:
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(TRAINED)]
     trained = [world.run(command, name="train", elastic=True, max_gpus=3) for _ in range(2)]
-    paced = [world.submit(PACED, 1.0, max_gpus=1, retries=0) for _ in range(4)]
+    hurry = Gate(world.root / "hurry")
+    words = (PACED, 1.0, f"end-when={hurry}")
+    paced = [world.submit(*words, max_gpus=1, retries=0) for _ in range(4)]
 
     cluster.do("add", "n3", "--slots", "2")
     wait_until(world, "up", "n3")
@@ -143,6 +145,7 @@ def test_all_jobs_end_whatever_dies(world: World, cluster: RayCluster) -> None:
     wait_until(world, "up", "head")
     wait_until(world, "down", "n3")
 
+    hurry.open()
     for job, epochs in [*((j, TRAINED) for j in trained), *((j, PACED) for j in paced)]:
         card = world.wait_end(job, seconds=2 * LONG)
         assert card["state"] == "finished", (world.story(job), world.output(job))

@@ -16,7 +16,7 @@ from ones.launchers.slurm.launcher import SlurmLauncher
 from ones.launchers.slurm.options import SlurmOptions
 from ones.train.checkpoint import Checkpoints
 from tests.processes import wait_for
-from tests.slurm import QUICK, end_managers, slurm_allocation, slurm_cluster
+from tests.slurm import PATIENT, end_managers, slurm_allocation, slurm_cluster
 
 __all__ = ["slurm_allocation", "slurm_cluster"]
 
@@ -71,8 +71,8 @@ def test_a_node_that_cannot_see_the_path_is_refused_when_it_comes(
     root.mkdir()
     seen = place(str(tmp_path / "checkpoints"))
     missing = Probe("/no/such/place", "word")
-    attend_in_background(root, root / "allocation.log", cpus=1, lead=20.0, timing=QUICK)
-    launcher = SlurmLauncher(root, SlurmOptions(timing=QUICK, probes=(seen, missing)))
+    attend_in_background(root, root / "allocation.log", cpus=1, lead=20.0, timing=PATIENT)
+    launcher = SlurmLauncher(root, SlurmOptions(timing=PATIENT, probes=(seen, missing)))
     launcher.open(lambda event: None)
     try:
         wait_for(lambda: launcher.unfit)

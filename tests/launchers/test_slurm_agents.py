@@ -31,29 +31,29 @@ from ones.launchers.devices import cpu_slots
 from ones.launchers.slurm.fence import clear_node, remains
 from ones.launchers.slurm.launcher import SlurmLauncher
 from ones.launchers.slurm.options import SlurmOptions
-from ones.launchers.slurm.shared import AllocationFile, Shared, proof
-from tests.processes import is_alive, wait_for
-from tests.slurm import QUICK
+from ones.launchers.slurm.shared import AllocationFile, Shared, Timing, proof
+from tests.processes import PATIENCE, is_alive, wait_for
+from tests.slurm import PATIENT, QUICK
 
 ENV = {"PATH": os.environ["PATH"]}
 
 
 class Site:
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, timing: Timing = PATIENT) -> None:
+        self.root, self.timing = root, timing
         self.shared = Shared(root)
         self.events: list[LauncherEvent] = []
         self.agents: list[subprocess.Popen[bytes]] = []
         self.launcher = self.new_launcher()
 
     def new_launcher(self) -> SlurmLauncher:
-        launcher = SlurmLauncher(self.root, SlurmOptions(timing=QUICK))
+        launcher = SlurmLauncher(self.root, SlurmOptions(timing=self.timing))
         launcher.open(self.events.append)
         return launcher
 
     def agent(self, node: str, allocation: str = "7") -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "ones.launchers.slurm.agent"]
-        given = [str(self.root), allocation, node, "0,1", "0", QUICK.to_text()]
+        given = [str(self.root), allocation, node, "0,1", "0", self.timing.to_text()]
         process = subprocess.Popen([*command, *given])
         self.agents.append(process)
         return process
@@ -84,9 +84,13 @@ def _of(event: LauncherEvent) -> object:
     return getattr(event, "id", None) or getattr(event, "slot", None)
 
 
+#: in these tests nodes are lost
+quick = pytest.mark.parametrize("site", [QUICK], indirect=True, ids=[""])
+
+
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path / "runs")
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path / "runs", getattr(request, "param", PATIENT))
     yield site
     site.launcher.close(kill=False)
     for agent in site.agents:
@@ -113,7 +117,7 @@ def test_who_cannot_prove_itself_gets_nothing_and_harms_nobody(site: Site) -> No
         b'{"node": "n9", "nonce": "x"}\n{"proof": "guessed", "slots": []}\n',
         b'{"node": 3}\n[]\n7\n{"proof": null}\n',
     ):
-        with socket.create_connection((address.hosts[0], address.port), timeout=20) as line:
+        with socket.create_connection((address.hosts[0], address.port), timeout=PATIENCE) as line:
             line.sendall(words)
             said = line.makefile("rb").read()  # until it is closed
         assert b"slots" not in said
@@ -143,10 +147,10 @@ def test_an_agent_believes_nobody_without_the_key(site: Site, said: list[dict[st
         path = site.root / "agents.json"
         path.write_text(json.dumps({"port": door.getsockname()[1], "hosts": ["127.0.0.1"]}))
         site.agent("n1")
-        door.settimeout(30)
+        door.settimeout(PATIENCE)
         line, _ = door.accept()
         with line:
-            line.settimeout(30)
+            line.settimeout(PATIENCE)
             words = line.makefile("rb")
             assert json.loads(words.readline())["node"] == "n1"
             line.sendall("".join(json.dumps(word) + "\n" for word in said).encode())
@@ -161,7 +165,7 @@ def test_an_agent_believes_nobody_without_the_key(site: Site, said: list[dict[st
 def test_what_an_agent_says_in_one_breath_with_its_proof_is_heard(site: Site) -> None:
     address = site.shared.address()
     assert address is not None
-    with socket.create_connection((address.hosts[0], address.port), timeout=30) as line:
+    with socket.create_connection((address.hosts[0], address.port), timeout=PATIENCE) as line:
         words = line.makefile("rb")
         line.sendall(b'{"node": "n1", "nonce": "x"}\n')
         welcome = json.loads(words.readline())
@@ -179,6 +183,7 @@ def test_what_an_agent_says_in_one_breath_with_its_proof_is_heard(site: Site) ->
         site.wait(SlotEnding, "n1/0")
 
 
+@quick
 def test_a_frozen_node_is_given_up_and_clears_up_before_it_serves_again(site: Site) -> None:
     site.agent("n1")
     other = site.agent("n2")
@@ -234,13 +239,14 @@ def test_an_allocation_that_ends_lets_workers_save_and_then_loses_its_slots(site
     site.wait(SlotEnding, "n1/0")
     assert site.exit("1-a").cause == "stopped"
     site.wait(SlotLost, "n1/1")
-    assert agent.wait(30) == 0
+    assert agent.wait(PATIENCE) == 0
     assert site.launcher.logs("job", "1-a", 0, 99).data == b"saved\n"
     assert not remains(site.root, "n1"), "and no ones-exec"
     site.run("2-a", "n1/0")
     assert site.exit("2-a").told() == "slot n1/0 is not here"
 
 
+@quick
 def test_a_controller_that_comes_back_gives_up_nodes_that_do_not(site: Site) -> None:
     agent = site.agent("n1")
     site.wait(SlotUp, "n1/0")

@@ -19,7 +19,7 @@ from ones.launchers.slurm.fence import clear_node, remains
 from ones.launchers.slurm.granted import slots_of
 from ones.launchers.slurm.script import Script
 from ones.launchers.slurm.shared import HERE, LOST, AllocationFile, Shared, Timing
-from tests.processes import is_alive, wait_for
+from tests.processes import PATIENCE, is_alive, wait_for
 
 TOLD = """\
 JobId=7 JobName=ones
@@ -123,12 +123,12 @@ def test_clearing_a_node_kills_its_processes_and_nobody_elses(tmp_path: Path) ->
     try:
         wait_for(lambda: len(remains(tmp_path, "n1")) == 3)
         clear_node(tmp_path, "n1")
-        assert mine.wait(10) == -9
+        assert mine.wait(PATIENCE) == -9
         assert is_alive(other.pid)
         assert not remains(tmp_path, "n1")
     finally:
         clear_node(tmp_path, "n10")
-        other.wait(10)
+        other.wait(PATIENCE)
 
 
 # can a node see what the controller sees?

@@ -16,6 +16,7 @@ import torch
 
 from ones.lab.elastic_run import ElasticRun, Outcome, parse_schedule
 from ones.train.roll_call import StoreAddress
+from tests.processes import PATIENCE
 from tests.train.forks import ForkLauncher
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -47,7 +48,7 @@ class Elastic:
         state: dict[str, Any] = torch.load(self.out / "final.pt", weights_only=True)
         return state
 
-    def play(self, patience: float = 180.0) -> Outcome:
+    def play(self, patience: float = 300.0) -> Outcome:
         """To the end; a job that hangs fails with what its workers said."""
         alarm = threading.Timer(patience, self.run.interrupt)
         alarm.start()
@@ -86,7 +87,7 @@ class Elastic:
 
     def nothing_is_left(self) -> None:
         """No process of this job, nor its store, nor a port, nor shared memory."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while left := self._processes() or self._shared_memory() or self._ports():
             assert time.monotonic() < until, f"still there: {left}"
             time.sleep(0.1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.elastic import elastic
-from tests.train.test_failures import BATCH, EPOCHS, all_is_well
+from tests.train.test_failures import BATCH, EPOCHS, HANG_SECONDS, all_is_well
 
 OLD, NEW = "local-1", "local-2"
 MOMENTS = [
@@ -38,7 +38,8 @@ def play(zygote: str, tmp_path: Path, victim: str, moment: str, signal: str) -> 
     crash = f"{victim}:{moment}:{signal}:{0 if victim == NEW else 1}"
     job = elastic(
         zygote, tmp_path, "0:2,12:4", exact=False, NAP=0.02, CRASH=crash,
-        EPOCHS=EPOCHS, LOADERS=1, ONES_HANG_SECONDS=4, ONES_CHECKPOINT_SECONDS=0.3,
+        HOLD=f"12:crashed-{victim}", EPOCHS=EPOCHS, LOADERS=1, ONES_HANG_SECONDS=HANG_SECONDS,
+        ONES_CHECKPOINT_SECONDS=0.3,
     )  # fmt: skip
     job.play()
     assert (job.out / f"crashed-{victim}").exists()

@@ -57,7 +57,7 @@ def test_gradients_that_overflow_in_one_worker_are_skipped_by_all(
     is halved everywhere, and newcomers go on with it."""
     job = elastic(
         zygote, tmp_path, "0:2,14:4,30:3", exact=False, NAP=0.02, AMP=1, OVERFLOW=1, CLIP=clip,
-        DTYPE="float32", EPOCHS=6,
+        DTYPE="float32", EPOCHS=6, HOLD="14:replica-*-4-*,30:replica-*-3-*",
     )  # fmt: skip
     outcome = job.play()
     assert [len(s.members) for _, s in outcome.switches] == [2, 4, 3]

@@ -18,6 +18,7 @@ from ones.train.roll_call import StoreAddress
 from tests.train.elastic import Elastic, elastic
 
 SAMPLES, EPOCHS, BATCH = 203, 4, 16
+HANG_SECONDS = 10  # more than a busy machine keeps a healthy worker from saying a word
 EXPECTED = [(epoch + 1, SAMPLES) for epoch in range(EPOCHS)]
 
 
@@ -78,8 +79,8 @@ def test_a_worker_dies_beside_layers_that_are_synchronised(
 )
 def test_a_worker_dies_in_a_switch(zygote: str, tmp_path: Path, victim: str, moment: str) -> None:
     job = elastic(
-        zygote, tmp_path, "0:2,20:4", exact=False, NAP=0.02, CRASH=f"{victim}:{moment}:SIGKILL",
-        EPOCHS=EPOCHS,
+        zygote, tmp_path, "0:2,20:4", exact=False, CRASH=f"{victim}:{moment}:SIGKILL",
+        HOLD=f"20:crashed-{victim}", EPOCHS=EPOCHS,
     )  # fmt: skip
     job.play()
     assert (job.out / f"crashed-{victim}").exists()
@@ -88,8 +89,9 @@ def test_a_worker_dies_in_a_switch(zygote: str, tmp_path: Path, victim: str, mom
 
 def test_a_worker_that_hangs_is_killed_and_the_others_go_on(zygote: str, tmp_path: Path) -> None:
     job = elastic(
-        zygote, tmp_path, "0:3", CRASH="local-1:step:SIGSTOP:20", ONES_HANG_SECONDS=4, EPOCHS=EPOCHS
-    )
+        zygote, tmp_path, "0:3", CRASH="local-1:step:SIGSTOP:20", ONES_HANG_SECONDS=HANG_SECONDS,
+        EPOCHS=EPOCHS,
+    )  # fmt: skip
     job.play()
     assert generations(job) == [(1, 0, 3), (1, 1, 2)]
     assert sorted(e.signal or 0 for e in job.run.outcome.exits.values()) == [0, 0, signal.SIGKILL]
@@ -99,7 +101,7 @@ def test_a_worker_that_hangs_is_killed_and_the_others_go_on(zygote: str, tmp_pat
 def test_after_the_last_one_a_checkpoint_is_left(zygote: str, tmp_path: Path) -> None:
     job = elastic(
         zygote, tmp_path, "0:1", CRASH="local-0:forward:SIGKILL:30", ONES_CHECKPOINT_SECONDS=0,
-        NAP=0.01, EPOCHS=EPOCHS,
+        HOLD="10:../checkpoints/*.pt,40:../checkpoints/0000000002-*.pt", EPOCHS=EPOCHS,
     )  # fmt: skip
     job.play()
     assert [m.plan for m, _ in job.run.outcome.switches] == [1, 2]
@@ -120,12 +122,13 @@ def test_a_worker_dies_while_it_writes_a_checkpoint(zygote: str, tmp_path: Path)
 
 
 def when(job: Elastic, condition: Callable[[], bool], act: Callable[[], None]) -> threading.Thread:
-    """Do it once the job has come so far."""
+    """Do it once the job has come so far; then `done` is there, for HOLD."""
 
     def watch() -> None:
         while not condition():
             time.sleep(0.01)
         act()
+        (job.out / "done").touch()
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -138,7 +141,10 @@ def steps_seen(job: Elastic) -> int:
 
 def test_the_store_dies_and_is_replaced(zygote: str, tmp_path: Path) -> None:
     """Then a worker dies, too: the others find one another at the new store."""
-    job = elastic(zygote, tmp_path, "0:3", CRASH="local-1:step:SIGKILL:40", NAP=0.05, EPOCHS=EPOCHS)
+    job = elastic(
+        zygote, tmp_path, "0:3", CRASH="local-1:step:SIGKILL:40", HOLD="10:done", NAP=0.05,
+        EPOCHS=EPOCHS,
+    )  # fmt: skip
     stores: list[StoreAddress] = []
 
     def kill_store() -> None:
@@ -169,7 +175,7 @@ def connections(process: psutil.Process) -> list[Any]:
 
 def test_a_worker_that_is_told_to_end_saves_first(zygote: str, tmp_path: Path) -> None:
     """SIGTERM to the only one: a checkpoint, and the job resumes where it was."""
-    job = elastic(zygote, tmp_path, "0:1", NAP=0.02, EPOCHS=EPOCHS)
+    job = elastic(zygote, tmp_path, "0:1", HOLD="15:done", NAP=0.02, EPOCHS=EPOCHS)
 
     def terminate() -> None:
         pid = job.run.worker_pid("local/0")
@@ -184,7 +190,7 @@ def test_a_worker_that_is_told_to_end_saves_first(zygote: str, tmp_path: Path) -
 
 
 def test_one_of_several_is_told_to_end(zygote: str, tmp_path: Path) -> None:
-    job = elastic(zygote, tmp_path, "0:3", NAP=0.02, EPOCHS=EPOCHS)
+    job = elastic(zygote, tmp_path, "0:3", HOLD="15:done", NAP=0.02, EPOCHS=EPOCHS)
 
     def terminate() -> None:
         pid = job.run.worker_pid("local/0")
@@ -221,7 +227,9 @@ def test_others_learn_the_memory_limit_of_one_that_died(zygote: str, tmp_path: P
 
 def test_survivors_need_no_controller(zygote: str, tmp_path: Path) -> None:
     """It is gone for good; then a worker dies: the other two end the job as if it were there."""
-    job = elastic(zygote, tmp_path, "0:3", NAP=0.02, CRASH="local-1:step:SIGKILL:30", EPOCHS=EPOCHS)
+    job = elastic(
+        zygote, tmp_path, "0:3", HOLD="10:done", CRASH="local-1:step:SIGKILL:30", EPOCHS=EPOCHS
+    )
     thread = when(job, lambda: steps_seen(job) >= 10, job.run.close_server)
     outcome = job.run.run()
     thread.join()

@@ -137,7 +137,10 @@ def test_optimizers_that_cannot_be_repeated_are_known() -> None:
 
 
 def test_training_goes_on_while_newcomers_are_fed(zygote: str, tmp_path: Path) -> None:
-    job = elastic(zygote, tmp_path, "0:1,8:2,20:4", exact=False, NAP=0.02, EPOCHS=8)
+    job = elastic(
+        zygote, tmp_path, "0:1,8:2,20:4", exact=False, NAP=0.02, EPOCHS=8,
+        HOLD="8:replica-*-2-*,20:replica-*-4-*",
+    )  # fmt: skip
     outcome = job.play()
     assert [len(s.members) for _, s in outcome.switches] == [1, 2, 4]
     for _, switched in outcome.switches[1:]:
@@ -150,7 +153,10 @@ def test_training_goes_on_while_newcomers_are_fed(zygote: str, tmp_path: Path) -
 def test_a_script_that_changes_parameters_by_itself(zygote: str, tmp_path: Path) -> None:
     """It clamps them, which nobody repeats for newcomers: the first step together does not
     count, the state is sent whole, and the next newcomers are not fed at all."""
-    job = elastic(zygote, tmp_path, "0:1,8:2,20:3", exact=False, NAP=0.02, CLAMP=1, EPOCHS=12)
+    job = elastic(
+        zygote, tmp_path, "0:1,8:2,20:3", exact=False, NAP=0.02, CLAMP=1, EPOCHS=12,
+        HOLD="8:replica-*-2-*,20:replica-*-3-*",
+    )  # fmt: skip
     job.comes_after(2, steps=12)  # on a busy machine the second may come as late as the third
     outcome = job.play()
     assert [len(s.members) for _, s in outcome.switches] == [1, 2, 3]

@@ -12,6 +12,9 @@ from tests.train.elastic import Elastic, elastic
 from tests.train.test_equivalence import every_sample_exactly_once, replicas_are_equal
 from tests.train.test_failures import steps_seen, when
 
+#: from step 15 on it goes slower and slower, and hears its orders long before its end
+SLOW = "15:nothing"
+
 
 def order_at(job: Elastic, step: int, order: Order) -> None:
     """To all workers, once the job has come so far."""
@@ -38,7 +41,7 @@ def test_another_batch_for_the_same_workers_needs_no_connection(
 
 
 def test_all_save_and_leave_and_the_next_ones_go_on(zygote: str, tmp_path: Path) -> None:
-    job = elastic(zygote, tmp_path, "0:3", NAP=0.02)
+    job = elastic(zygote, tmp_path, "0:3", HOLD=SLOW)
     order_at(job, 15, CheckpointAndLeave(99))
     assert exit_codes(job) == [0, 0, 0]
     assert not (job.out / "final.pt").exists()
@@ -59,7 +62,7 @@ def test_all_save_and_leave_and_the_next_ones_go_on(zygote: str, tmp_path: Path)
 
 def test_a_job_that_is_good_enough_ends_its_loop(zygote: str, tmp_path: Path) -> None:
     """What the script does after its loop is done: it saves the model."""
-    job = elastic(zygote, tmp_path, "0:2", NAP=0.02)
+    job = elastic(zygote, tmp_path, "0:2", HOLD=SLOW)
     order_at(job, 15, End("converged", 99))
     assert exit_codes(job) == [0, 0]
     assert 15 <= job.final()["steps"] < 52
@@ -67,7 +70,7 @@ def test_a_job_that_is_good_enough_ends_its_loop(zygote: str, tmp_path: Path) ->
 
 
 def test_a_job_that_is_cancelled_leaves_at_once(zygote: str, tmp_path: Path) -> None:
-    job = elastic(zygote, tmp_path, "0:2", NAP=0.02)
+    job = elastic(zygote, tmp_path, "0:2", HOLD=SLOW)
     order_at(job, 15, End("cancelled", 99))
     assert exit_codes(job) == [0, 0]
     assert not (job.out / "final.pt").exists()
@@ -75,7 +78,7 @@ def test_a_job_that_is_cancelled_leaves_at_once(zygote: str, tmp_path: Path) -> 
 
 
 def test_a_worker_without_a_place_goes_quietly(zygote: str, tmp_path: Path) -> None:
-    job = elastic(zygote, tmp_path, "0:1", NAP=0.02)
+    job = elastic(zygote, tmp_path, "0:1", HOLD="5:nothing")
     fence: Callable[[], None] = lambda: job.run.fence("local/0")  # noqa: E731
     thread = when(job, lambda: steps_seen(job) >= 5, fence)
     job.run.run()

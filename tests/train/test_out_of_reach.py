@@ -15,6 +15,7 @@ import torch.distributed
 
 from ones.train.group import Group, GroupLostError, wait_all
 from ones.train.roll_call import RollCall, StoreAddress
+from tests.processes import PATIENCE
 
 HOST = "127.0.0.1"
 
@@ -60,7 +61,7 @@ def test_a_sum_that_a_member_never_joins_fails_once_the_group_is_severed(
     waits.join(0.3)
     assert waits.is_alive(), "nobody has told it anything"
     groups[0].sever()
-    waits.join(30)
+    waits.join(PATIENCE)
     assert outcome == ["lost"]
 
 
@@ -76,7 +77,7 @@ def _outcome(work: object) -> str:
 def test_a_roll_call_without_a_word_is_broken_and_said_to_be_silent(
     monkeypatch: pytest.MonkeyPatch, *, hangs_up: bool
 ) -> None:
-    monkeypatch.setenv("ONES_HANG_SECONDS", "0.3")
+    monkeypatch.setenv("ONES_HANG_SECONDS", "600" if hangs_up else "0.3")
     lines: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
 
     def welcome() -> None:
@@ -90,11 +91,11 @@ def test_a_roll_call_without_a_word_is_broken_and_said_to_be_silent(
             StoreAddress(HOST, 0, store.getsockname()[1]), "n0/0", "token", groups=[],
             on_came=lambda worker: None, on_gone=lambda worker, hangs: None,
         )  # fmt: skip
-        with lines.get(timeout=30) as line:
+        with lines.get(timeout=PATIENCE) as line:
             line.sendall(b'{"ping": 1}\n')
             if hangs_up:
                 line.shutdown(socket.SHUT_RDWR)
-            assert calls.broken.wait(30)
+            assert calls.broken.wait(PATIENCE)
     assert calls.is_silent is not hangs_up
     assert calls.reform(1, 0, ("n0/0",), 0) is None, "nobody waits for an answer"
     calls.close()

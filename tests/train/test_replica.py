@@ -151,10 +151,10 @@ def test_a_message_may_take_longer_than_connecting() -> None:
 
     def run(rank: int) -> None:
         group = Group.connect(
-            store, "late", rank=rank, size=2, host="127.0.0.1", device=CPU, timeout=1.0
+            store, "late", rank=rank, size=2, host="127.0.0.1", device=CPU, timeout=4.0
         )
         if rank == 0:
-            time.sleep(2.5)
+            time.sleep(5.0)
             wait_all([group.send(torch.ones(1), 1)])
         else:
             word = torch.zeros(1)

@@ -1,6 +1,6 @@
 """A small regression. Every worker leaves a trace of what it saw; tests read it.
 
-Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, LOADERS, NORM, DTYPE, AMP,
+Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, HOLD, LOADERS, NORM, DTYPE, AMP,
 OVERFLOW, CLIP, CLAMP, CRASH.
 """
 
@@ -61,6 +61,29 @@ def prepare_to_crash() -> None:
     before(meeting.Meeting, "connect", "connect")
 
 
+class Pace:
+    """How long a step takes: NAP, or longer while something is waited for.
+
+    HOLD is `step:pattern,...`: from that step on, until a file of OUT fits the pattern, each step
+    takes longer than the one before. So training goes on, and does not end too early.
+    """
+
+    def __init__(self) -> None:
+        self._nap = float(env.get("NAP", "0"))
+        self._holds = [part.partition(":")[::2] for part in env.get("HOLD", "").split(",") if part]
+        self._slow = 0
+
+    def wait(self, step: int) -> None:
+        while self._holds and any(out.glob(self._holds[0][1])):
+            del self._holds[0]
+            self._slow = 0
+        if self._holds and step >= int(self._holds[0][0]):
+            self._slow += 1
+            time.sleep(min(10.0, 0.1 * 1.3**self._slow))
+        else:
+            time.sleep(self._nap)
+
+
 class Trace:
     def __init__(self) -> None:
         self.step = 0
@@ -94,7 +117,7 @@ def main() -> None:
         lr_ramp_steps=5,
         scaler=scaler,
     )
-    workers = 0
+    workers, pace = 0, Pace()
     for epoch in job.epochs(int(env.get("EPOCHS", "4"))):
         for x, y, index in job.batches():
             if job.workers != workers:
@@ -122,7 +145,7 @@ def main() -> None:
             if env.get("CLAMP"):  # what the library cannot see, and nobody repeats for newcomers
                 for p in net.parameters():
                     p.data.clamp_(-0.3, 0.3)
-            time.sleep(float(env.get("NAP", "0")))
+            pace.wait(job.steps)
         job.report(accuracy=epoch / 100)
     state = {"net": net.state_dict(), "opt": opt.state_dict()}
     state["scaler"] = scaler.state_dict() if scaler else {}
