@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ones.core.job import Configuration, StepTime
@@ -30,6 +33,44 @@ def test_a_fit_recovers_the_model_that_made_the_data(
     assert fitted is not None
     unseen = Configuration(16, 4, 1024)
     assert seconds(fitted, unseen) == pytest.approx(seconds(truth, unseen), rel=1e-3)
+
+
+@given(
+    st.dictionaries(
+        st.builds(
+            Configuration,
+            st.sampled_from([1, 2, 3, 2**20]),
+            st.sampled_from([1, 2, 2**20]),
+            st.sampled_from([1, 64, 257, 2**31]),
+            st.sampled_from([1, 2, 2**20]),
+        ),
+        st.builds(StepTime, st.sampled_from([1e-9, 0.1, 0.5, 3.0, 1e6]), st.just(1)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.sampled_from([1, 2, 64]),
+    st.sampled_from([1, 64, 2**31]),
+)
+@example(
+    {
+        Configuration(1, 1, 64, 1): StepTime(3.0, 1),
+        Configuration(2, 1, 64, 1): StepTime(1.0, 1),
+        Configuration(2, 1, 256, 2): StepTime(0.5, 1),
+    },
+    1,
+    256,
+)
+def test_a_step_takes_some_time_whatever_was_measured(
+    profile: dict[Configuration, StepTime], gpus: int, batch: int
+) -> None:
+    fitted = fit_speed(profile)
+    assert fitted is not None
+    one = seconds(fitted, Configuration(gpus, 1, batch, 1))
+    assert isfinite(one)
+    assert isfinite(batch / one)
+    assert one >= 1e-3 * min(step.seconds for step in profile.values())
+    asked = [np.array([n]) for n in (gpus, 1, batch, 1)]
+    assert fitted.all_step_seconds(*asked).tolist() == [one]
 
 
 def test_nothing_measured_gives_no_model() -> None:

@@ -19,6 +19,9 @@ from ones.core.job import Configuration, StepTime
 
 #: over a network, synchronising costs at least so much more than inside a node
 NETWORK_FACTOR = 1.1
+#: no step is predicted to be shorter than this part of the shortest one measured: a fit may blame
+#: all of the time on synchronising, and a step of 0 s would make every rate infinite
+LEAST_PART = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class SpeedModel:
     per_sample: float
     node_sync: float = 0.0
     network_sync: float = 0.0
+    least: float = 0.0  # no step is shorter
 
     @property
     def network_seconds(self) -> float:
@@ -42,7 +46,7 @@ class SpeedModel:
             seconds += self.network_seconds
         elif gpus > 1:
             seconds += self.node_sync
-        return seconds
+        return max(seconds, self.least)
 
     def all_step_seconds(
         self,
@@ -54,20 +58,21 @@ class SpeedModel:
         """The same for many configurations at once."""
         part = -(-batches // (gpus * micro_steps))
         sync = np.where(nodes > 1, self.network_seconds, np.where(gpus > 1, self.node_sync, 0.0))
-        seconds: NDArray[np.float64] = micro_steps * (self.fixed + self.per_sample * part) + sync
-        return seconds
+        seconds = micro_steps * (self.fixed + self.per_sample * part) + sync
+        return np.maximum(seconds, self.least)
 
 
 def fit_speed(profile: Mapping[Configuration, StepTime]) -> SpeedModel | None:
     """None when nothing has been measured."""
     if not profile:
         return None
+    least = LEAST_PART * min(time.seconds for time in profile.values())
     points = [
         (c.micro_steps, -(-c.batch // (c.gpus * c.micro_steps)), c.gpus, c.nodes, t.seconds)
         for c, t in sorted(profile.items())
     ]
     if len({part for _, part, _, _, _ in points}) == 1:
-        return _fit_one_part(points)
+        return _fit_one_part(points, least)
     # without a step on one GPU nobody knows what synchronising takes: none of it, with the fewest
     alone = min(c for _, _, c, _, _ in points)
     rows = np.array(
@@ -76,10 +81,10 @@ def fit_speed(profile: Mapping[Configuration, StepTime]) -> SpeedModel | None:
     )
     seconds = np.array([t for *_, t in points])
     fixed, per_sample, node, network = nnls(rows / seconds[:, None], np.ones(len(points)))[0]
-    return SpeedModel(float(fixed), float(per_sample), float(node), float(network))
+    return SpeedModel(float(fixed), float(per_sample), float(node), float(network), least)
 
 
-def _fit_one_part(points: list[tuple[int, int, int, int, float]]) -> SpeedModel:
+def _fit_one_part(points: list[tuple[int, int, int, int, float]], least: float) -> SpeedModel:
     """One size of part says nothing of how the time divides: half of it is taken as fixed."""
     fewest = min(c for _, _, c, _, _ in points)
     steps, part, _, _, seconds = next(p for p in points if p[2] == fewest)
@@ -88,4 +93,5 @@ def _fit_one_part(points: list[tuple[int, int, int, int, float]]) -> SpeedModel:
     for s, _, c, n, t in points:
         if c > 1:
             beyond[n > 1].append(max(0.0, t - s * gradient))
-    return SpeedModel(gradient / 2, gradient / 2 / part, max(beyond[False]), max(beyond[True]))
+    node, network = max(beyond[False]), max(beyond[True])
+    return SpeedModel(gradient / 2, gradient / 2 / part, node, network, least)
