@@ -45,11 +45,7 @@ def open_engine(url: str) -> sa.Engine:
         raise UserError(f"database {shown!r} is not a URL") from problem
     kind = parsed.get_backend_name()
     if kind == "sqlite":
-        engine = sa.create_engine(parsed)
-        sa.event.listen(engine, "connect", _set_pragmas)
-        # transactions are ours to begin: the driver's own way commits where we do not expect it
-        sa.event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
-        return engine
+        return prepared(sa.create_engine(parsed))
     if kind not in ("postgresql", "postgres"):
         raise UserError(f"database {shown!r}: {kind} is not one of sqlite, postgresql")
     try:
@@ -66,6 +62,14 @@ def open_engine(url: str) -> sa.Engine:
         raise UserError(
             f"database {shown!r} needs psycopg; install it with: pip install 'ones[postgres]'"
         ) from problem
+
+
+def prepared(engine: sa.Engine) -> sa.Engine:
+    """An engine of SQLite with the settings we rely on."""
+    sa.event.listen(engine, "connect", _set_pragmas)
+    # transactions are ours to begin: the driver's own way commits where we do not expect it
+    sa.event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
+    return engine
 
 
 def hidden(url: str) -> str:
