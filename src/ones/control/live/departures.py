@@ -46,8 +46,9 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
     if worker.condemned:
         lost(floor, job, worker, worker.condemned)
         return
-    if exit.cause == "fenced" and job.pending is not None and job.pending.kind is Kind.START:
-        return  # its node is as good as lost: the start is given up with it, at no cost
+    is_starting = job.pending is not None and job.pending.kind is Kind.START
+    if exit.cause == "fenced" and is_starting and not _has_node(floor, worker):
+        return  # the loss of its node is told as well: the start is given up with it, at no cost
     told = worker.leaving or (job.pending is not None and job.pending.kind is Kind.STOP)
     # stopped by somebody beside us, or with the machine: that costs no try either
     if (told and exit.clean) or exit.cause in ("stopped", "reboot", "fenced"):
@@ -60,6 +61,11 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
         # what was never there, or went down with its parent, says nothing of the GPU
         innocent = exit.cause in ("not-started", "lost")
         lost(floor, job, worker, exit.told(), our_doing=innocent)
+
+
+def _has_node(floor: Floor, worker: LiveWorker) -> bool:
+    """A node that was lost and is back, while the controller was away, is not told as lost."""
+    return any(slot.node == worker.gpus[0].node for slot in floor.launcher.slots())
 
 
 def _left(floor: Floor, job: LiveJob, worker: LiveWorker) -> None:

@@ -63,7 +63,8 @@ def _gather(floor: Floor, job: LiveJob, kind: Kind, plan: int, allocation: Alloc
     patience = max(floor.patience.join_seconds, 3 * job.join_seconds)
     deadline = floor.clock.now() + patience
     job.pending = Pending(kind, plan, allocation, deadline=deadline)
-    present = job.present()
+    # where a worker ended as if the job were done, that is settled first (`quiet_seconds`)
+    present = job.present() | {gpu for worker in job.quiet for gpu in worker.gpus}
     missing = [gpu for gpu in allocation.gpus if gpu not in present]
     if job.elastic:
         for gpu in missing:

@@ -40,7 +40,7 @@ class Scenario:
 
 def scenario(dice: Random, kinds: Collection[str], policy: str | None) -> Scenario:
     nodes = {f"n{i}": dice.randint(2, 4) for i in range(dice.randint(1, 3))}
-    chosen = frozenset(kind for kind in kinds if dice.random() < 0.45)
+    chosen = frozenset(k for k in kinds if dice.random() < (0.8 if k == "crash" else 0.4))
     largest = max(nodes.values())
     jobs = []
     hostile = 0
@@ -124,6 +124,13 @@ class Trouble:
         for kind, (act, every) in acts.items():
             if kind in self.scenario.kinds:
                 self._again(act, every)
+        self.world.after(self.scenario.calm_at, self._all_is_well)
+
+    def _all_is_well(self) -> None:
+        """The operator puts every GPU back, also those that the controller suspects."""
+        for node in self.launcher.nodes.values():
+            for place in (node.name, *(slot.id for slot in node.slots())):
+                self.users.undrain(place)
 
     def _again(self, act: Callable[[], None], every: float) -> None:
         seconds = self.world.dice.expovariate(1.0 / every)

@@ -174,7 +174,8 @@ class _Run:
         if self._crashes_left and self.world.now < self.scenario.calm_at:
             self._crashes_left -= 1
             early = dice.random() < 0.5
-            self.world.arm(round(math.exp(dice.uniform(0.0, 6.0))) if early else dice.randint(1, 6000))
+            uses = math.exp(dice.uniform(0.0, 6.5)) if early else dice.uniform(1, 4000)
+            self.world.arm(round(uses))
         else:
             self.world.arm(None)
 

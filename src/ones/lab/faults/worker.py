@@ -274,6 +274,7 @@ class FixedScript:
             self.alive = False
             if code == 0 and cause == "exited":
                 self._training.completed += 1
+                self._training.unsaid += self._training.spec.epochs  # it reports nothing
             exit = Exit(code=code, signal=signal, at=self._world.now, cause=cause)
             self._launcher.exited(self._id, exit)
 
