@@ -113,11 +113,15 @@ def done(floor: Floor, job: LiveJob, worker: LiveWorker) -> bool:
 
 def _done_if_all_are(floor: Floor, job: LiveJob) -> bool:
     job.quiet_since = min(job.quiet_since, floor.clock.now())
-    order = job.pending
-    coming = order.plan if order is not None and order.kind is Kind.RESCALE else None
+    order = job.pending if job.pending and job.pending.kind is Kind.RESCALE else None
+    coming = order.plan if order is not None else None
+    # a worker that is to leave with a switch trains until then: it may be the one that reports
+    trains_on = order is not None and order.published
     # who was still on the way in has no part in it
     newcomers = [w for w in job.workers.values() if w.plan == coming and not w.done]
-    if not all(w.done or w.leaving or w in newcomers for w in job.workers.values()):
+    if not all(
+        w.done or w in newcomers or (w.leaving and not trains_on) for w in job.workers.values()
+    ):
         return False
     end(floor, job)
     for worker in newcomers:

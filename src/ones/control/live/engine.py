@@ -16,7 +16,7 @@ from math import inf
 from ones.control.live import nodes
 from ones.control.live.asides import used
 from ones.control.live.departures import exited, started
-from ones.control.live.floor import Floor, Stimulus, Surroundings
+from ones.control.live.floor import Floor, Surroundings
 from ones.control.live.jobs import NOW
 from ones.control.live.orders import begin
 from ones.control.live.watch import look_round
@@ -62,10 +62,6 @@ class LiveEngine(Floor):
         self.decision_seconds: deque[float] = deque(maxlen=256)  # event to orders given
 
     # from other threads
-
-    def post(self, stimulus: Stimulus) -> None:
-        """To be run in the brain's thread, soon."""
-        self._inbox.put(stimulus)
 
     def tell(
         self, event: ev.Event, operations: Sequence[Operation] = (), done: Done | None = None

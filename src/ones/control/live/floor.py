@@ -89,6 +89,10 @@ class Floor:
         self._inbox = around.inbox
         self.out: deque[Outgoing] = deque()  # what the brain has yet to hear
 
+    def post(self, stimulus: Stimulus) -> None:
+        """From any thread: to be run in the brain's thread, when all events have gone out."""
+        self._inbox.put(stimulus)
+
     def say(
         self, event: ev.Event, operations: Sequence[Operation] = (), done: Done | None = None
     ) -> None:

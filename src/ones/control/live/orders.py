@@ -196,11 +196,19 @@ def end(floor: Floor, job: LiveJob, plan: int = 0) -> None:
 
 
 def forget(floor: Floor, job: LiveJob) -> None:
-    """Nothing of it is left to look after."""
+    """Nothing of it is left to look after. What the launcher knows of its exits is dropped when
+    the end of the job is safe: until then a restarted controller needs it."""
     floor.jobs.pop(job.id, None)
-    floor.launcher.forget(job.id)
     rows = heard.delete().where(heard.c.job == job.id)
-    floor.store.write(operations=[lambda connection: _run(connection, rows)])
+
+    def safe(problem: Exception | None) -> None:
+        if problem is None:
+            floor.launcher.forget(job.id)
+
+    def write() -> None:
+        floor.store.write(operations=[lambda connection: _run(connection, rows)], done=safe)
+
+    floor.post(write)  # stimuli wait until all events have gone out: this is written behind them
 
 
 def _run(connection: sa.Connection, statement: sa.Delete) -> None:

@@ -152,6 +152,8 @@ class _Run:
                 world.violation(f"{job.id} did not end: {job.phase}, {job.note}")
             for id in self.launcher.living():
                 world.violation(f"process {id} did not end")
+            for request in self.users.pending:
+                world.violation(f"{request} had no answer")
             return False
         except Exception as problem:
             if not self._is_contained(problem):
@@ -229,11 +231,12 @@ class _Run:
 
     def _look_for_end(self) -> None:
         world, server = self.world, self.network.server
-        if server is not None and world.now > self.scenario.calm_at and not self.users.pending:
+        if server is not None and world.now > self.scenario.calm_at:
             controller = server.controller
             records, jobs = controller.brain.state.records, controller.engine.jobs
             missing = len(self.users.acknowledged) < len(self.scenario.jobs)
-            if not (records or jobs or missing or self.launcher.living()):
+            rest = records or jobs or missing or self.users.pending or self.launcher.living()
+            if not rest:
                 controller.engine.stop()
                 return
             if world.now > self.scenario.calm_at + HORIZON_SECONDS:

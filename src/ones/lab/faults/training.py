@@ -224,6 +224,8 @@ class Training:
         names = tuple(member.name for member in formation.members)
         first.say(Switched(0.1, names, {}, 0))
         if not first.was_first and self.epoch:
+            # what another first worker has not got through is stale now
+            self.unsaid += sum(w.unsaid for w in self.workers.values() if w is not first)
             self._tell_epoch(first)
         for member in formation.members:
             member.was_first = member is first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ class Users:
     acknowledged: dict[str, JobSpec] = field(default_factory=dict)  # jobs, by id
     asked: set[str] = field(default_factory=set)  # ids that were given, acknowledged or not
     cancelled: set[str] = field(default_factory=set)  # a cancellation was at least sent
-    pending: int = 0  # requests without an answer
+    pending: Counter[str] = field(default_factory=Counter)  # requests without an answer
 
     def submit(self, spec: JobSpec) -> None:
         id = ""
@@ -69,6 +70,9 @@ class Users:
     def undrain(self, place: str) -> None:
         self._ask(f"undrain of {place}", lambda c, done: c.undrain(place, done), keep=True)
 
+    def _answered(self, what: str) -> None:
+        self.pending -= Counter({what: 1})
+
     def _any_job(self) -> str | None:
         jobs = sorted(self.acknowledged)
         return self.world.dice.choice(jobs) if jobs else None
@@ -82,14 +86,14 @@ class Users:
         keep: bool = False,
     ) -> None:
         """Until there is an answer. `keep`: also when the controller does not know the place."""
-        self.pending += 1
+        self.pending[what] += 1
         world, over = self.world, False
 
         def again() -> None:
             nonlocal over
             if not over:
                 over = True
-                self.pending -= 1
+                self._answered(what)
                 world.after(
                     world.dice.uniform(0.5, 5.0), lambda: self._ask(what, call, answered, keep=keep)
                 )
@@ -101,7 +105,7 @@ class Users:
             if problem is not None:
                 world.violation(f"{what} was refused: {problem}")
             over = True
-            self.pending -= 1
+            self._answered(what)
             answered()
 
         server = self.network.server
@@ -109,6 +113,7 @@ class Users:
             again()
             return
         controller, life = server.controller, world.life
+        world.after(COMMIT_SECONDS, again)  # 503, or the connection broke
         try:
             call(controller, lambda problem: world.after(0.005, lambda: finish(problem), life))
         except OnesError as problem:
@@ -118,7 +123,6 @@ class Users:
             else:
                 finish(None)
             return
-        world.after(COMMIT_SECONDS, again)  # 503, or the connection broke
 
 
 def _job(controller: Controller, spec: JobSpec) -> tuple[Job, Submission]:

@@ -71,6 +71,11 @@ class SimulatedWorker:
     def node(self) -> str:
         return self.name.rpartition("/")[0]
 
+    @property
+    def unsaid(self) -> int:
+        """Epochs whose report was not acknowledged."""
+        return sum(isinstance(report, Epoch) for _, _, report in self._queue)
+
     # its process
 
     def start(self) -> None:
@@ -138,8 +143,7 @@ class SimulatedWorker:
 
     def _gone(self) -> None:
         self.alive = False
-        unsaid = sum(isinstance(report, Epoch) for _, _, report in self._queue)
-        self.training.gone(self, unsaid)
+        self.training.gone(self, self.unsaid)
 
     def cut(self, is_cut: bool) -> None:
         self.is_cut = is_cut
