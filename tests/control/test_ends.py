@@ -106,3 +106,36 @@ def test_a_start_whose_worker_was_fenced_on_a_node_that_is_back_is_given_up(
     kinds = [type(out.event) for out in engine.out]
     assert kinds == [ev.WorkerLeft, ev.RescaleFailed]
     assert job.pending is None
+
+
+@pytest.mark.parametrize("kind", [Kind.RESCALE, Kind.STOP])
+def test_a_worker_that_was_told_to_leave_is_heard_before_the_job_counts_as_done(
+    engine: LiveEngine, kind: Kind
+) -> None:
+    """It trains until it leaves, and may be the one that reports the last epoch."""
+    job = engine.jobs[A] = job_with(OLD, OLD)
+    first, second = job.workers.values()
+    job.pending = Pending(kind, NEW, Allocation.even(GPUS[1:2], 6), published=True)
+    first.leaving = True
+    assert not done(engine, job, second)
+    exited(engine, second.launch, Exit(code=0, at=0.0, cause="exited"))
+    assert not job.ended
+    exited(engine, first.launch, Exit(code=0, at=0.0, cause="exited"))
+    assert job.ended
+    assert [type(out.event) for out in engine.out] == [ev.JobEnded, ev.WorkerLeft, ev.WorkerLeft]
+
+
+def test_exits_are_forgotten_when_the_end_of_the_job_is_safe(engine: LiveEngine) -> None:
+    """A controller that crashes before needs them: else it starts the job again."""
+    forgotten: list[str] = []
+    engine.launcher.forget = forgotten.append  # type: ignore[method-assign]
+    job = engine.jobs[A] = job_with(OLD)
+    (worker,) = job.workers.values()
+    exited(engine, worker.launch, Exit(code=0, at=0.0, cause="exited"))
+    assert job.ended
+    engine.store.flush()
+    assert not forgotten, "its `JobEnded` has yet to go out"
+    engine.out.clear()  # they have gone out and are written
+    engine._inbox.get()()
+    engine.store.flush()
+    assert forgotten == [A]

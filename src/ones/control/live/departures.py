@@ -50,6 +50,9 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
     if exit.cause == "fenced" and is_starting and not _has_node(floor, worker):
         return  # the loss of its node is told as well: the start is given up with it, at no cost
     told = worker.leaving or (job.pending is not None and job.pending.kind is Kind.STOP)
+    if told and exit.clean and any(w.done for w in (worker, *job.quiet, *job.workers.values())):
+        _left_quietly(floor, job, worker)  # the last one that was waited for?
+        return
     # stopped by somebody beside us, or with the machine: that costs no try either
     if (told and exit.clean) or exit.cause in ("stopped", "reboot", "fenced"):
         _left(floor, job, worker)
@@ -113,15 +116,13 @@ def done(floor: Floor, job: LiveJob, worker: LiveWorker) -> bool:
 
 def _done_if_all_are(floor: Floor, job: LiveJob) -> bool:
     job.quiet_since = min(job.quiet_since, floor.clock.now())
-    order = job.pending if job.pending and job.pending.kind is Kind.RESCALE else None
-    coming = order.plan if order is not None else None
-    # a worker that is to leave with a switch trains until then: it may be the one that reports
-    trains_on = order is not None and order.published
+    order = job.pending
     # who was still on the way in has no part in it
+    unpublished = order is not None and order.kind is Kind.RESCALE and not order.published
+    coming = order.plan if order is not None and unpublished else None
     newcomers = [w for w in job.workers.values() if w.plan == coming and not w.done]
-    if not all(
-        w.done or w in newcomers or (w.leaving and not trains_on) for w in job.workers.values()
-    ):
+    # one that was told to leave trains until it says so: it may be the one that reports for all
+    if not all(w.done or w.parted or w in newcomers for w in job.workers.values()):
         return False
     end(floor, job)
     for worker in newcomers:

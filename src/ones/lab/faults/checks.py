@@ -148,7 +148,11 @@ def _check_progress(
 
 def _check_log(world: World, disk: SimulatedDisk, trainings: Mapping[str, Training]) -> None:
     """Each report is one entry at most."""
-    kinds = {"EpochFinished": "Epoch", "ThroughputMeasured": "Speed", "MemoryLimitLearned": "MemoryLimit"}  # noqa: E501
+    kinds = {
+        "EpochFinished": "Epoch",
+        "ThroughputMeasured": "Speed",
+        "MemoryLimitLearned": "MemoryLimit",
+    }  # noqa: E501
     rows = disk.query(
         "SELECT m.job, l.kind, count(*) FROM log l JOIN mentions m ON m.number = l.number"
         " GROUP BY m.job, l.kind"

@@ -249,9 +249,7 @@ class SimulatedLauncher:
         self._launched.add(launch.id)
         for slot in launch.slots:
             if slot in self._on:
-                self._world.violation(
-                    f"{slot} has two processes: {self._on[slot]} and {launch.id}"
-                )
+                self._world.violation(f"{slot} has two processes: {self._on[slot]} and {launch.id}")
             self._on[slot] = launch.id
         self._pids += 1
         self._known[launch.id] = replace(known, pid=self._pids)

@@ -21,7 +21,7 @@ PATIENCE = Patience(
     checkpoint_seconds=30.0,
     end_seconds=6.0,
     grace_seconds=5.0,
-    quiet_seconds=6.0,
+    quiet_seconds=15.0,
     silence_seconds=60.0,
 )
 

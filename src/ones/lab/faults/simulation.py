@@ -162,9 +162,7 @@ class _Run:
         world.arm(None)
         store.flush()
         self._compare(controller, writers)
-        check_end(
-            world, self.disk, controller, self.users, self.trainings, self.launcher
-        )
+        check_end(world, self.disk, controller, self.users, self.trainings, self.launcher)
         self._crashed(life)
         return False
 
