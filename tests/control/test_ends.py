@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ones.control.clock import Clock
-from ones.control.live.departures import done
+from ones.control.live.departures import done, exited
 from ones.control.live.engine import LiveEngine, Surroundings
 from ones.control.live.jobs import Kind, LiveJob, LiveWorker, Pending
 from ones.control.live.orders import begin
@@ -21,6 +21,7 @@ from ones.core.cluster import Gpu, NodeId
 from ones.core.job import JobId
 from ones.core.plan import Rescale
 from ones.core.schedule import Allocation
+from ones.exec import Exit
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
 from ones.policies import create
@@ -79,3 +80,62 @@ def test_slots_of_an_order_that_came_too_late_are_given_back(engine: LiveEngine)
     left = [out.event for out in engine.out]
     assert [event.gpu for event in left if isinstance(event, ev.WorkerLeft)] == GPUS[1:]
     assert not any(plan == NEW for plan in (w.plan for w in job.workers.values()))
+
+
+def test_a_gpu_of_a_worker_that_ended_quietly_gets_no_other_before_that_is_settled(
+    engine: LiveEngine,
+) -> None:
+    """Else its `WorkerLeft`, said when the job ends, frees a GPU where the new worker lives."""
+    job = engine.jobs[A] = job_with(OLD, OLD)
+    first, second = job.workers.values()
+    exited(engine, second.launch, Exit(code=0, at=0.0, cause="exited"))
+    assert job.quiet == [second]
+    begin(engine, Rescale(A, Allocation.even(GPUS[:2], 8)), NEW)
+    assert list(job.workers.values()) == [first], "no launch where the quiet one was"
+    assert done(engine, job, first)
+
+
+def test_a_start_whose_worker_was_fenced_on_a_node_that_is_back_is_given_up(
+    engine: LiveEngine,
+) -> None:
+    """The node was lost and came back while the controller was away: nobody tells its loss."""
+    job = engine.jobs[A] = job_with(NEW)
+    job.pending = Pending(Kind.START, NEW, Allocation.even(GPUS[:1], 2))
+    (worker,) = job.workers.values()
+    exited(engine, worker.launch, Exit(code=None, at=0.0, cause="fenced"))
+    kinds = [type(out.event) for out in engine.out]
+    assert kinds == [ev.WorkerLeft, ev.RescaleFailed]
+    assert job.pending is None
+
+
+@pytest.mark.parametrize("kind", [Kind.RESCALE, Kind.STOP])
+def test_a_worker_that_was_told_to_leave_is_heard_before_the_job_counts_as_done(
+    engine: LiveEngine, kind: Kind
+) -> None:
+    """It trains until it leaves, and may be the one that reports the last epoch."""
+    job = engine.jobs[A] = job_with(OLD, OLD)
+    first, second = job.workers.values()
+    job.pending = Pending(kind, NEW, Allocation.even(GPUS[1:2], 6), published=True)
+    first.leaving = True
+    assert not done(engine, job, second)
+    exited(engine, second.launch, Exit(code=0, at=0.0, cause="exited"))
+    assert not job.ended
+    exited(engine, first.launch, Exit(code=0, at=0.0, cause="exited"))
+    assert job.ended
+    assert [type(out.event) for out in engine.out] == [ev.JobEnded, ev.WorkerLeft, ev.WorkerLeft]
+
+
+def test_exits_are_forgotten_when_the_end_of_the_job_is_safe(engine: LiveEngine) -> None:
+    """A controller that crashes before needs them: else it starts the job again."""
+    forgotten: list[str] = []
+    engine.launcher.forget = forgotten.append  # type: ignore[method-assign, assignment]
+    job = engine.jobs[A] = job_with(OLD)
+    (worker,) = job.workers.values()
+    exited(engine, worker.launch, Exit(code=0, at=0.0, cause="exited"))
+    assert job.ended
+    engine.store.flush()
+    assert not forgotten, "its `JobEnded` has yet to go out"
+    engine.out.clear()  # they have gone out and are written
+    engine._inbox.get()()
+    engine.store.flush()
+    assert forgotten == [A]

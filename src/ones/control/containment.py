@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from ones.control import logs
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW
-from ones.control.live.reconcile import free_missing
 from ones.control.recorder import EntryError, Recorder, jobs_of, recover, tail_of_service
 from ones.control.schema import log as run_log
 from ones.control.store import Store
@@ -119,7 +118,7 @@ class Containment:
         elif not found.marks:
             # the log is sound: the failure lies in the plan, or has passed
             self.brain.wake_at = self.tolerate(problem)
-        self._engine.post(partial(free_missing, self._engine))
+        self._engine.post(self._engine.free_missing)
         try:
             return self.brain.resume()
         except Exception as again:

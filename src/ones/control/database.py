@@ -47,11 +47,8 @@ def open_engine(url: str) -> sa.Engine:
     kind = parsed.get_backend_name()
     if kind == "sqlite":
         # parameters hold users' environments: no error, and so no log, may show them
-        engine = sa.create_engine(parsed, hide_parameters=True)
+        engine = prepared(sa.create_engine(parsed, hide_parameters=True))
         sa.event.listen(engine, "do_connect", _make_private)
-        sa.event.listen(engine, "connect", _set_pragmas)
-        # transactions are ours to begin: the driver's own way commits where we do not expect it
-        sa.event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
         return engine
     if kind not in ("postgresql", "postgres"):
         raise UserError(f"database {shown!r}: {kind} is not one of sqlite, postgresql")
@@ -70,6 +67,14 @@ def open_engine(url: str) -> sa.Engine:
         raise UserError(
             f"database {shown!r} needs psycopg; install it with: pip install 'ones[postgres]'"
         ) from problem
+
+
+def prepared(engine: sa.Engine) -> sa.Engine:
+    """An engine of SQLite with the settings we rely on."""
+    sa.event.listen(engine, "connect", _set_pragmas)
+    # transactions are ours to begin: the driver's own way commits where we do not expect it
+    sa.event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
+    return engine
 
 
 def hidden(url: str) -> str:

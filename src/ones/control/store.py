@@ -368,6 +368,10 @@ class Waiting:
     _event: threading.Event = field(default_factory=threading.Event)
     _problem: Exception | None = None
 
+    @property
+    def is_over(self) -> bool:
+        return self._event.is_set()
+
     def __call__(self, problem: Exception | None) -> None:
         self._problem = problem
         self._event.set()

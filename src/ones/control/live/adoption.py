@@ -14,10 +14,9 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from ones.control.live.engine import LiveEngine
-from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of, plan_of
+from ones.control.live.jobs import LAST, LiveJob, LiveWorker, gpu_of, plan_of
 from ones.control.live.kept_reports import on_launcher
 from ones.control.live.orders import begin
-from ones.control.live.reconcile import LAST, free_missing
 from ones.control.schema import heard
 from ones.control.store import Store
 from ones.control.submission import Submission, submissions_of
@@ -54,7 +53,7 @@ def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) ->
             on_launcher(engine, Exited(process.id, process.exit))
         elif process.pid is not None:
             engine.on_launcher(Started(process.id, process.pid))
-    engine.post(lambda: free_missing(engine))
+    engine.post(engine.free_missing)
 
 
 def _take_in(

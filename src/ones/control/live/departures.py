@@ -49,9 +49,13 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
     if worker.condemned:
         lost(floor, job, worker, worker.condemned)
         return
-    if exit.cause == "fenced" and job.pending is not None and job.pending.kind is Kind.START:
-        return  # its node is as good as lost: the start is given up with it, at no cost
+    is_starting = job.pending is not None and job.pending.kind is Kind.START
+    if exit.cause == "fenced" and is_starting and not _has_node(floor, worker):
+        return  # the loss of its node is told as well: the start is given up with it, at no cost
     told = worker.leaving or (job.pending is not None and job.pending.kind is Kind.STOP)
+    if told and exit.clean and any(w.done for w in (worker, *job.quiet, *job.workers.values())):
+        _left_quietly(floor, job, worker)  # the last one that was waited for?
+        return
     # stopped by somebody beside us, or with the machine: that costs no try either
     if (told and exit.clean) or exit.cause in ("stopped", "reboot", "fenced"):
         _left(floor, job, worker)
@@ -65,6 +69,11 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
         if exit.cause == "not-started":
             log.warning("launch failed", job=job.id, launch=launch, reason=exit.told())
         lost(floor, job, worker, exit.told(), our_doing=innocent, signal=exit.signal)
+
+
+def _has_node(floor: Floor, worker: LiveWorker) -> bool:
+    """A node that was lost and is back, while the controller was away, is not told as lost."""
+    return any(slot.node == worker.gpus[0].node for slot in floor.launcher.slots())
 
 
 def _left(floor: Floor, job: LiveJob, worker: LiveWorker) -> None:
@@ -121,10 +130,12 @@ def done(floor: Floor, job: LiveJob, worker: LiveWorker) -> bool:
 def _done_if_all_are(floor: Floor, job: LiveJob) -> bool:
     job.quiet_since = min(job.quiet_since, floor.clock.now())
     order = job.pending
-    coming = order.plan if order is not None and order.kind is Kind.RESCALE else None
     # who was still on the way in has no part in it
+    unpublished = order is not None and order.kind is Kind.RESCALE and not order.published
+    coming = order.plan if order is not None and unpublished else None
     newcomers = [w for w in job.workers.values() if w.plan == coming and not w.done]
-    if not all(w.done or w.leaving or w in newcomers for w in job.workers.values()):
+    # one that was told to leave trains until it says so: it may be the one that reports for all
+    if not all(w.done or w.parted or w in newcomers for w in job.workers.values()):
         return False
     end(floor, job)
     for worker in newcomers:

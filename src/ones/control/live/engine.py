@@ -21,16 +21,14 @@ from ones.control.heartbeat import Heartbeat
 from ones.control.live import nodes
 from ones.control.live.asides import used
 from ones.control.live.departures import exited, started
-from ones.control.live.floor import Floor, Stimulus, Surroundings
+from ones.control.live.floor import Floor, Surroundings
 from ones.control.live.jobs import NOW, job_of
 from ones.control.live.orders import begin
-from ones.control.live.reconcile import free_missing
 from ones.control.live.watch import look_round
 from ones.control.store import Done, Operation
 from ones.core import events as ev
 from ones.core.brain import Brain
 from ones.core.cluster import NodeId
-from ones.core.job import JobId
 from ones.core.plan import Plan
 from ones.core.state import State
 from ones.launchers import (
@@ -73,18 +71,6 @@ class LiveEngine(Floor):
         self.decision_seconds: deque[float] = deque(maxlen=256)  # event to orders given
 
     # from other threads
-
-    def post(self, stimulus: Stimulus, job: JobId | None = None) -> None:
-        """To be run in the brain's thread, soon. If it raises, the job that it is about fails."""
-        self._inbox.put(partial(self._guarded, stimulus, job))
-
-    def _guarded(self, stimulus: Stimulus, job: JobId | None) -> None:
-        try:
-            stimulus()
-        except Exception as problem:
-            self.contain(job, problem)
-            if job is not None:
-                self.post(partial(free_missing, self))
 
     def tell(
         self, event: ev.Event, operations: Sequence[Operation] = (), done: Done | None = None
@@ -168,7 +154,7 @@ class LiveEngine(Floor):
         # the plan must be known to whoever comes after us before anything of it is done
         self.store.flush()
         for action in plan.actions:
-            self._guarded(partial(begin, self, action, plan.number), action.job)
+            self.guarded(partial(begin, self, action, plan.number), action.job)
         if plan.actions and log.isEnabledFor(logging.DEBUG):
             counts = Counter(type(action).__name__.lower() for action in plan.actions)
             log.debug("plan adopted", plan=plan.number, **counts)
@@ -181,7 +167,7 @@ class LiveEngine(Floor):
         touched, self.recorder.touched = self.recorder.touched, set()
         if touched or self.state.cluster is not self._shown:
             self._shown = self.state.cluster
-            self._guarded(partial(self._changed, self.state, touched), None)
+            self.guarded(partial(self._changed, self.state, touched), None)
 
 
 def _stamped(event: ev.Event, at: float) -> ev.Event:

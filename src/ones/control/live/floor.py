@@ -11,11 +11,12 @@ import queue
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from ones.control import logs
 from ones.control.clock import Clock
-from ones.control.live.jobs import NOW, LiveJob, LiveWorker, job_of
+from ones.control.live.jobs import LAST, NOW, LiveJob, LiveWorker, job_of
 from ones.control.live.mailbox import Mailbox
 from ones.control.live.patience import Patience
 from ones.control.live.suspicion import Suspicion
@@ -25,7 +26,7 @@ from ones.control.tokens import JobTokens
 from ones.core import events as ev
 from ones.core.brain import Brain
 from ones.core.cluster import Gpu, NodeId
-from ones.core.job import JobId
+from ones.core.job import Generation, JobId
 from ones.core.state import State
 from ones.errors import described
 from ones.launchers import Launcher
@@ -100,6 +101,36 @@ class Floor:
     def state(self) -> State:
         """Of the brain, which replaces it after a contained failure."""
         return self._brain.state
+
+    def post(self, stimulus: Stimulus, job: JobId | None = None) -> None:
+        """From any thread: to be run in the brain's thread, when all events have gone out. If it
+        raises, the job that it is about fails."""
+        self._inbox.put(partial(self.guarded, stimulus, job))
+
+    def guarded(self, stimulus: Stimulus, job: JobId | None) -> None:
+        try:
+            stimulus()
+        except Exception as problem:
+            self.contain(job, problem)
+            if job is not None:
+                self.post(self.free_missing)
+
+    def free_missing(self) -> None:
+        """GPUs that a job should be on according to the log, and where no process of it is:
+        report the missing processes, so that their GPUs are free again."""
+        if self.winding_down:
+            return  # no worker is started any more; the next service starts them
+        for gpu, occupant in list(self.state.occupants.items()):
+            job = self.jobs.get(occupant.job)
+            if job is not None and (
+                job.on(gpu) is not None or any(gpu in worker.gpus for worker in job.quiet)
+            ):
+                continue
+            if job is None or job.ended:
+                self.say(ev.WorkerLeft(NOW, occupant.job, LAST, gpu))
+            else:
+                why = "its process was not there when the service looked for it"
+                self.say(ev.WorkerLost(NOW, occupant.job, Generation(occupant.plan), gpu, why))
 
     def say(
         self, event: ev.Event, operations: Sequence[Operation] = (), done: Done | None = None

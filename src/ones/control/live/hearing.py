@@ -86,6 +86,7 @@ def _take(
         case wire.SwitchFailed():
             return _switch_failed(engine, job, report)
         case wire.Leaving():
+            worker.parted = True
             if report.done:
                 return said_done(engine, job, worker)
             worker.leaving = True

@@ -14,6 +14,8 @@ from ones.core.schedule import Allocation
 
 #: the time of an event that has yet to be stamped, which is when the loop takes it
 NOW = 0.0
+#: of a worker whose job has ended: nothing but its GPU is left of it, and no plan is newer
+LAST = Generation(2**53)
 
 
 class Kind(StrEnum):
@@ -43,6 +45,7 @@ class LiveWorker:
     plan: int  # that launched it
     joined: bool = False
     leaving: bool = False  # told to go, or has said that it goes
+    parted: bool = False  # has said that it goes, and so has said all
     heard: int = 0  # number of its last report that was taken
     safe: int = 0  # and of the last one that is on disk: so far they are acknowledged
     done: bool = False  # has said that the whole job is

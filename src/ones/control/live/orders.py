@@ -63,7 +63,8 @@ def _gather(floor: Floor, job: LiveJob, kind: Kind, plan: int, allocation: Alloc
     patience = max(floor.patience.join_seconds, 3 * job.join_seconds)
     deadline = floor.clock.now() + patience
     job.pending = Pending(kind, plan, allocation, deadline=deadline)
-    present = job.present()
+    # where a worker ended as if the job were done, that is settled first (`quiet_seconds`)
+    present = job.present() | {gpu for worker in job.quiet for gpu in worker.gpus}
     missing = [gpu for gpu in allocation.gpus if gpu not in present]
     if job.elastic:
         for gpu in missing:
@@ -195,11 +196,19 @@ def end(floor: Floor, job: LiveJob, plan: int = 0) -> None:
 
 
 def forget(floor: Floor, job: LiveJob) -> None:
-    """Nothing of it is left to look after."""
+    """Nothing of it is left to look after. What the launcher knows of its exits is dropped when
+    the end of the job is safe: until then a restarted controller needs it."""
     floor.jobs.pop(job.id, None)
-    floor.launcher.forget(job.id)
     rows = heard.delete().where(heard.c.job == job.id)
-    floor.store.write(operations=[lambda connection: _run(connection, rows)])
+
+    def safe(problem: Exception | None) -> None:
+        if problem is None:
+            floor.launcher.forget(job.id)
+
+    def write() -> None:
+        floor.store.write(operations=[lambda connection: _run(connection, rows)], done=safe)
+
+    floor.post(write)  # stimuli wait until all events have gone out: this is written behind them
 
 
 def _run(connection: sa.Connection, statement: sa.Delete) -> None:

@@ -14,5 +14,7 @@ class Patience:
     checkpoint_seconds: float = 120.0  # until a worker that was told to save and go is gone
     end_seconds: float = 10.0  # the same for one whose job is over
     grace_seconds: float = 10.0  # between SIGTERM and SIGKILL
-    quiet_seconds: float = 10.0  # until one that ended without a word counts as lost
+    #: until one that ended without a word counts as lost; longer than the 10 s that a worker that
+    #: is done takes to get its last reports through
+    quiet_seconds: float = 15.0
     silence_seconds: float = 120.0  # a worker that does not call for so long hangs

@@ -1,0 +1,12 @@
+"""Deterministic fault simulation of the live service.
+
+The real controller (`ones.control`) runs in one thread under a virtual clock, with a simulated
+launcher, network and disk. A seed decides every fault; two runs of a seed are identical.
+"""
+
+from __future__ import annotations
+
+from ones.lab.faults.kinds import KINDS
+from ones.lab.faults.simulation import Result, run_seed
+
+__all__ = ["KINDS", "Result", "run_seed"]

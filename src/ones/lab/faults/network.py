@@ -1,0 +1,153 @@
+"""A simulated network between workers and the controller, and the server at its end.
+
+The server is the real exchange with workers (`ones.control.api.worker.Exchange`) with virtual
+time instead of an event loop: reports are answered when they are safe, long-polls when an order
+comes, and what takes too long with 503.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import HTTPException
+
+from ones.control.api.access import COMMIT_SECONDS
+from ones.control.api.worker import Admitted, Exchange
+from ones.control.limits import LimitError
+from ones.control.service import Controller
+from ones.lab.faults.world import Life, World
+
+#: status and body of an answer; None: the connection broke
+Reply = Callable[[int | None, bytes], None]
+
+CLIENT_SECONDS = 40.0  # after which a worker gives up a request; see `ones.train.agent`
+
+
+class Server:
+    """The worker API of one run of the controller."""
+
+    def __init__(self, world: World, controller: Controller, life: Life) -> None:
+        self._world, self.controller, self._life = world, controller, life
+        self._exchange = Exchange(controller)
+        self._open: dict[int, Reply] = {}
+        self._next = 0
+
+    def receive(self, body: bytes, token: str, wait: float, reply: Reply) -> None:
+        self._next += 1
+        number = self._next
+        self._open[number] = reply
+        try:
+            admitted = self._exchange.admit(body, self._exchange.job_of(token))
+        except HTTPException as problem:
+            self._answer(number, problem.status_code, b"")
+            return
+        except LimitError as problem:
+            self._answer(number, problem.status, b"")
+            return
+        except Exception as problem:
+            self._world.violation(f"a request raised {type(problem).__name__}: {problem}")
+            self._answer(number, 500, b"")
+            return
+        if admitted.message.reports:
+            self._later(COMMIT_SECONDS, lambda: self._answer(number, 503, b""))
+            self.controller.hear(
+                admitted.message,
+                lambda problem: self._later(0.0, lambda: self._safe(number, admitted, problem)),
+            )
+            return
+        launch, seen = admitted.worker.launch, admitted.message.seen
+        order = self._exchange.unseen(admitted)
+        if order is None and wait > 0:
+            mailbox = self.controller.engine.mailbox
+            order = mailbox.wait(
+                launch, seen, lambda: self._later(0.0, lambda: self._woken(number, admitted))
+            )
+        if order is not None or wait <= 0:
+            self._answer(number, 200, self._exchange.answer(admitted, order))
+        else:
+            self._later(wait, lambda: self._woken(number, admitted))
+
+    def hang_up(self) -> None:
+        """The controller has crashed: every connection breaks."""
+        for number in list(self._open):
+            self._answer(number, None, b"")
+
+    def _later(self, seconds: float, do: Callable[[], None]) -> None:
+        self._world.after(seconds, do, self._life)
+
+    def _safe(self, number: int, admitted: Admitted, problem: Exception | None) -> None:
+        if number not in self._open:
+            return
+        if problem is not None:
+            self._answer(number, 500, b"")
+        else:
+            order = self._exchange.unseen(admitted)
+            self._answer(number, 200, self._exchange.answer(admitted, order))
+
+    def _woken(self, number: int, admitted: Admitted) -> None:
+        if number in self._open:
+            self._exchange.heard_from(admitted.worker)
+            order = self._exchange.unseen(admitted)
+            self._answer(number, 200, self._exchange.answer(admitted, order))
+
+    def _answer(self, number: int, status: int | None, body: bytes) -> None:
+        reply = self._open.pop(number, None)
+        if reply is not None:
+            reply(status, body)
+
+
+class SimulatedNetwork:
+    """Delays, loses and repeats requests and answers, as its settings say."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.server: Server | None = None  # None: nobody listens
+        self.delay = (0.001, 0.02)  # seconds, from and to
+        self.loss = 0.0  # probability, of a request or its answer
+        self.repeats = 0.0  # probability that a request arrives twice
+        self.observe: Callable[[bytes, str], None] = lambda body, token: None
+
+    def request(self, body: bytes, token: str, wait: float, reply: Reply) -> None:
+        """`reply` is called once, at last after `CLIENT_SECONDS`."""
+        dice, done = self._world.dice, False
+
+        def once(status: int | None, answer: bytes) -> None:
+            nonlocal done
+            if not done:
+                done = True
+                reply(status, answer)
+
+        def answered(status: int | None, answer: bytes) -> None:
+            if status is not None and dice.random() < self.loss:
+                self._world.fault("loss", "an answer")
+                self._broken(once)
+            else:
+                self._world.after(self._seconds(), lambda: once(status, answer))
+
+        self.observe(body, token)
+        if dice.random() < self.loss:
+            self._world.fault("loss", "a request")
+            self._broken(once)
+            return
+        self._world.after(self._seconds(), lambda: self._arrive(body, token, wait, answered))
+        if dice.random() < self.repeats:
+            self._world.fault("duplicate", "a request")
+            seconds = self._seconds() + dice.uniform(0.0, 30.0)
+            self._world.after(
+                seconds, lambda: self._arrive(body, token, 0.0, lambda status, answer: None)
+            )
+
+    def _seconds(self) -> float:
+        return self._world.dice.uniform(*self.delay)
+
+    def _broken(self, reply: Reply) -> None:
+        """Most broken connections are noticed soon, some only by the client's patience."""
+        dice = self._world.dice
+        seconds = CLIENT_SECONDS if dice.random() < 0.2 else dice.uniform(0.01, 3.0)
+        self._world.after(seconds, lambda: reply(None, b""))
+
+    def _arrive(self, body: bytes, token: str, wait: float, reply: Reply) -> None:
+        if self.server is None:
+            reply(None, b"")
+        else:
+            self.server.receive(body, token, wait, reply)

@@ -1,0 +1,295 @@
+"""A simulated training process that speaks worker protocol 1 as `ones.train.agent` does.
+
+Reports are numbered and kept until they are acknowledged; orders come by long-poll. Training goes
+on while the controller is away. After 409 the process exits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ones.exec import Exit
+from ones.lab.faults.network import CLIENT_SECONDS, SimulatedNetwork
+from ones.lab.faults.world import World
+from ones.launchers import Launch
+from ones.wire import CodecError, Orders, Reports, pack, unpack
+from ones.wire.environment import WorkerEnvironment
+from ones.wire.messages import (
+    CheckpointAndLeave,
+    End,
+    Epoch,
+    Joined,
+    Leaving,
+    Order,
+    Report,
+    Steps,
+    Switch,
+)
+
+if TYPE_CHECKING:
+    from ones.lab.faults.launcher import SimulatedLauncher
+    from ones.lab.faults.training import Training
+
+WAIT_SECONDS = 20.0  # of a long-poll
+FLUSH_SECONDS = 10.0  # before it exits with reports that nobody has acknowledged
+TERMINATED = 143
+GOOD_ENDS = ("converged", "finished")
+
+
+class SimulatedWorker:
+    def __init__(
+        self,
+        world: World,
+        network: SimulatedNetwork,
+        launcher: SimulatedLauncher,
+        training: Training,
+        launch: Launch,
+    ) -> None:
+        environment = WorkerEnvironment.from_env(launch.env)
+        assert environment is not None
+        self._world, self._network, self._launcher = world, network, launcher
+        self._environment, self._id = environment, launch.id
+        self.training = training
+        self.name = environment.worker
+        self.token = environment.token
+        self.generation = (environment.plan, environment.incarnation)
+        self.alive = True
+        self.joined = False
+        self.is_cut = False
+        self.is_expelled = False  # the others went on without it
+        self.was_first = False
+        self.parted = False  # it leaves; no more training
+        self.order: Switch | None = None  # that it was given and has not carried out
+        self._queue: deque[tuple[int, tuple[int, int], Report]] = deque()
+        self._next, self._seen = 1, 0
+        self._reporting = False
+        self._pause = {"reports": 0.1, "orders": 0.1}
+        self._exit: tuple[int, str] = (0, "exited")
+
+    @property
+    def node(self) -> str:
+        return self.name.rpartition("/")[0]
+
+    @property
+    def unsaid(self) -> int:
+        """Epochs whose report was not acknowledged."""
+        return sum(isinstance(report, Epoch) for _, _, report in self._queue)
+
+    # its process
+
+    def start(self) -> None:
+        seconds = self.training.seconds_to_join()
+        if seconds is not None:
+            self._world.after(seconds, self._join)
+
+    def _join(self) -> None:
+        if not self.alive or self.parted:
+            return
+        if self.training.fails_before_joining():
+            self.exit(1)
+            return
+        spec = self.training.spec
+        self.joined = True
+        self.say(
+            Joined(
+                dataset_size=spec.dataset_size,
+                base_batch=spec.base_batch,
+                optimizer="sgd",
+                parameter_bytes=1 << 20,
+                max_local_batch=spec.max_local_batch,
+            )
+        )
+        self.training.joined(self)
+        self._listen()
+
+    def terminate(self, grace: float) -> None:
+        if grace <= 0.0:
+            self._world.after(0.02, self._killed)
+            return
+        self._exit = (0 if self.parted else TERMINATED, "stopped")
+        self._world.after(self._world.dice.uniform(0.02, 1.0), self._terminated)
+        self._world.after(grace, self._killed)
+
+    def _terminated(self) -> None:
+        if self.alive and not self.parted:
+            if not self.joined:
+                self.exit(TERMINATED, "stopped")
+            else:
+                self.training.terminated(self)
+
+    def _killed(self) -> None:
+        if self.alive:
+            self._gone()
+            at = self._world.now
+            self._launcher.exited(self._id, Exit(code=None, signal=9, at=at, cause="stopped"))
+
+    def kill(self) -> None:
+        if self.alive:
+            self._gone()
+
+    def die(self) -> None:
+        """Killed by something beside us."""
+        if self.alive:
+            self._gone()
+            at = self._world.now
+            self._launcher.exited(self._id, Exit(code=None, signal=9, at=at, cause="exited"))
+
+    def exit(self, code: int, cause: str = "exited") -> None:
+        if self.alive:
+            self._gone()
+            at = self._world.now
+            self._launcher.exited(self._id, Exit(code=code, at=at, cause=cause))
+
+    def _gone(self) -> None:
+        self.alive = False
+        self.training.gone(self, self.unsaid)
+
+    def cut(self, is_cut: bool) -> None:
+        self.is_cut = is_cut
+        if not is_cut and self.is_expelled:
+            self.exit(0)
+        else:
+            self.training.cut(self)
+
+    def leave(self, *, done: bool) -> None:
+        """Say so, wait until all reports are acknowledged, but not for long, and exit."""
+        if self.alive and not self.parted:
+            self.say(Leaving(done))
+            self.parted = True
+            self._world.after(FLUSH_SECONDS, lambda: self.exit(*self._exit))
+
+    # reports
+
+    def say(self, report: Report) -> None:
+        if not self.alive or self.parted:
+            return
+        self.training.said(report)
+        if len(self._queue) > 1 and isinstance(report, Steps):
+            number, _, last = self._queue[-1]
+            if isinstance(last, Steps):  # counts since the start of the epoch replace one another
+                self._queue[-1] = (number, self.generation, report)
+                return
+        self._queue.append((self._next, self.generation, report))
+        self._next += 1
+        self._report()
+
+    def _report(self) -> None:
+        if self._reporting or not self._queue or not self.alive:
+            return
+        first, generation, _ = self._queue[0]
+        batch: list[Report] = []
+        for _, other, report in self._queue:
+            if other != generation:
+                break
+            batch.append(report)
+        self._reporting = True
+        self._exchange(generation, first, tuple(batch), "reports")
+
+    def _listen(self) -> None:
+        if self.alive:
+            self._exchange(self.generation, 0, (), "orders")
+
+    def _exchange(
+        self, generation: tuple[int, int], first: int, reports: tuple[Report, ...], line: str
+    ) -> None:
+        message = Reports(
+            job=self._environment.job,
+            worker=self.name,
+            plan=generation[0],
+            incarnation=generation[1],
+            first=first,
+            reports=reports,
+            seen=self._seen,
+        )
+        if self.is_cut:
+            self._world.after(CLIENT_SECONDS / 4, lambda: self._answered(line, None, b""))
+            return
+        wait = WAIT_SECONDS if line == "orders" else 0.0
+        self._network.request(
+            pack(message),
+            self._environment.token,
+            wait,
+            lambda status, body: self._answered(line, status, body),
+        )
+
+    def _answered(self, line: str, status: int | None, body: bytes) -> None:
+        if not self.alive:
+            return
+        if status == 409:
+            self._world.note(f"{self._id} has no place any more")
+            self.exit(0)
+            return
+        try:
+            orders = unpack(body) if status == 200 and not self.is_cut else None
+        except CodecError as problem:
+            self._world.violation(f"the controller's answer is not valid: {problem}")
+            orders = None
+        if line == "reports":
+            self._reporting = False
+        again = self._report if line == "reports" else self._listen
+        if not isinstance(orders, Orders):
+            pause = self._pause[line]
+            self._pause[line] = min(2 * pause, 5.0)
+            self._world.after(pause, again)
+            return
+        self._pause[line] = 0.1
+        while self._queue and self._queue[0][0] <= orders.acknowledged:
+            self._queue.popleft()
+        if orders.order is not None and orders.order.plan > self._seen:
+            self._seen = orders.order.plan
+            self._obey(orders.order)
+        if self.parted and not self._queue:
+            self._world.after(0.05, lambda: self.exit(*self._exit))
+        elif line == "orders":
+            self._world.after(0.01, again)
+        else:
+            again()
+
+    def _obey(self, order: Order) -> None:
+        if self.parted:
+            return
+        self._world.note(f"{self._id} is told {type(order).__name__} {order.plan}")
+        if isinstance(order, Switch):
+            self.order = order
+            self.training.ordered(self)
+        elif isinstance(order, CheckpointAndLeave):
+            self.training.save_and_leave(self)
+        elif isinstance(order, End):
+            self.training.end(self, good=order.reason in GOOD_ENDS)
+
+
+class FixedScript:
+    """A process that never joins: it runs for a while, and exits."""
+
+    def __init__(
+        self, world: World, launcher: SimulatedLauncher, training: Training, launch: Launch
+    ) -> None:
+        self._world, self._launcher, self._training = world, launcher, training
+        self._id = launch.id
+        self.alive = True
+
+    def start(self) -> None:
+        code = 1 if self._training.fails_before_joining() else 0
+        self._world.after(self._training.spec.fixed_seconds, lambda: self._exit(code, "exited"))
+
+    def _exit(self, code: int | None, cause: str, signal: int | None = None) -> None:
+        if self.alive:
+            self.alive = False
+            if code == 0 and cause == "exited":
+                self._training.completed += 1
+                self._training.unsaid += self._training.spec.epochs  # it reports nothing
+            exit = Exit(code=code, signal=signal, at=self._world.now, cause=cause)
+            self._launcher.exited(self._id, exit)
+
+    def terminate(self, grace: float) -> None:
+        self._world.after(0.02, lambda: self._exit(None, "stopped", 15 if grace > 0 else 9))
+
+    def kill(self) -> None:
+        self.alive = False
+
+    def die(self) -> None:
+        self._exit(None, "exited", 9)
+
+    def cut(self, is_cut: bool) -> None:
+        pass
