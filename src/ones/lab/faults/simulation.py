@@ -97,6 +97,7 @@ class _Run:
         self.trainings: dict[str, Training] = {}
         self._processes: list[SimulatedWorker | FixedScript] = []
         self._heard: dict[str, list[bytes]] = {}  # token of a hostile job -> its messages
+        self._attacking = False
         self._crashes_left = scenario.crashes
         self._looked_at = 0.0
         self._trouble = Trouble(
@@ -272,7 +273,7 @@ class _Run:
 
             def observe(body: bytes, token: str) -> None:
                 before(body, token)
-                if token == worker.token:
+                if token == worker.token and not self._attacking:
                     self._heard[token].append(body)
 
             self.network.observe = observe
@@ -285,6 +286,8 @@ class _Run:
         if heard:
             what, body = mutated(world.dice.choice(heard[-20:]), world.dice)
             world.fault("hostile", f"{worker.name}: {what}")
+            self._attacking = True  # only honest messages are changed
             self.network.request(body, worker.token, 0.0, lambda status, answer: None)
+            self._attacking = False
         seconds = world.dice.expovariate(1.0 / HOSTILE_SECONDS)
         world.after(seconds, lambda: self._attack(worker))
