@@ -18,6 +18,7 @@ numbers = st.integers(0, 2**53)
 positives = st.integers(1, 2**53)
 batches = st.integers(1, 2**31)
 sizes = st.integers(1, 2**20)
+epoch_numbers = st.integers(0, 10**9)
 epochs = st.integers(1, 10**9)
 words = st.text(max_size=20)
 workers = st.builds("{}/{}".format, st.text("abn0-.", min_size=1, max_size=9), st.integers(0, 99))
@@ -34,10 +35,10 @@ reports: st.SearchStrategy[m.Report] = st.one_of(
         max_local_batch=st.none() | batches,
     ),
     st.builds(m.Ready),
-    st.builds(m.Steps, epoch=epochs, steps=numbers, samples=numbers),
+    st.builds(m.Steps, epoch=epoch_numbers, steps=numbers, samples=numbers),
     st.builds(
         m.Epoch,
-        epoch=epochs,
+        epoch=epoch_numbers,
         steps=numbers,
         samples=numbers,
         loss=measures,
@@ -203,7 +204,7 @@ def body_of(kind: str, **changes: object) -> bytes:
         ("Joined", "max_local_batch", 0, "0 is not at least 1"),
         ("Joined", "parameter_bytes", -1, "-1 is not at least 0"),
         ("Joined", "optimizer", "x" * 301, f"'{'x' * 56}... is longer than 300 characters"),
-        ("Steps", "epoch", 0, "0 is not at least 1"),
+        ("Steps", "epoch", -1, "-1 is not at least 0"),
         ("Steps", "samples", 10**400 - 1, f"{'9' * 57}... is more than {2**53}"),
         ("Epoch", "planned_epochs", 0, "0 is not at least 1"),
         ("Epoch", "epoch", 10**9 + 1, "1000000001 is more than 1000000000"),
