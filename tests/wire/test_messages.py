@@ -281,6 +281,47 @@ def test_an_unknown_field_with_a_strange_name_is_shown_in_one_short_line() -> No
     assert len(str(caught.value)) < 200
 
 
+plain_values: st.SearchStrategy[typing.Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+fields = st.sampled_from([*Reports.__struct_fields__, *Orders.__struct_fields__, "type", "x\n"])
+
+
+def refusal(body: bytes) -> CodecError | None:
+    try:
+        unpack(body)
+    except CodecError as problem:
+        return problem
+    return None
+
+
+@given(st.dictionaries(fields, plain_values))
+def test_any_fields_give_a_message_or_one_line_of_complaint(plain: dict[str, object]) -> None:
+    problem = refusal(json.dumps({**GOOD, **plain}).encode())
+    if problem is not None:
+        assert "\n" not in str(problem)
+        assert len(str(problem)) < 400
+
+
+@given(st.sampled_from(sorted(HONEST)), st.data())
+def test_any_value_of_a_report_is_taken_or_refused_by_the_name_of_its_field(
+    kind: str, data: st.DataObject
+) -> None:
+    field = data.draw(st.sampled_from(getattr(m, kind).__struct_fields__))
+    problem = refusal(body_of(kind, **{field: data.draw(plain_values)}))
+    if problem is not None:
+        assert problem.field.startswith(f"reports[0].{field}")
+
+
+def test_a_wrong_value_that_is_hidden_by_a_second_field_of_its_name_is_refused() -> None:
+    bad = [{"type": "Ready"}, {"type": "Leaving", "done": 7}]
+    body = json.dumps({**GOOD, "reports": bad})[:-1] + ',"reports":[]}'
+    with pytest.raises(CodecError, match=r"^reports\[1\]\.done: None is not true or false$"):
+        unpack(body.encode())
+
+
 def test_each_of_two_fields_with_one_name_is_checked() -> None:
     """JSON allows it; the last one counts, and neither may be out of its bounds."""
     twice = json.dumps(GOOD)[:-1] + ',"first":%s}'
