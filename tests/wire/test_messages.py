@@ -18,6 +18,7 @@ numbers = st.integers(0, 2**53)
 positives = st.integers(1, 2**53)
 batches = st.integers(1, 2**31)
 sizes = st.integers(1, 2**20)
+epoch_numbers = st.integers(0, 10**9)
 epochs = st.integers(1, 10**9)
 words = st.text(max_size=20)
 workers = st.builds("{}/{}".format, st.text("abn0-.", min_size=1, max_size=9), st.integers(0, 99))
@@ -34,10 +35,10 @@ reports: st.SearchStrategy[m.Report] = st.one_of(
         max_local_batch=st.none() | batches,
     ),
     st.builds(m.Ready),
-    st.builds(m.Steps, epoch=epochs, steps=numbers, samples=numbers),
+    st.builds(m.Steps, epoch=epoch_numbers, steps=numbers, samples=numbers),
     st.builds(
         m.Epoch,
-        epoch=epochs,
+        epoch=epoch_numbers,
         steps=numbers,
         samples=numbers,
         loss=measures,
@@ -203,7 +204,7 @@ def body_of(kind: str, **changes: object) -> bytes:
         ("Joined", "max_local_batch", 0, "0 is not at least 1"),
         ("Joined", "parameter_bytes", -1, "-1 is not at least 0"),
         ("Joined", "optimizer", "x" * 301, f"'{'x' * 56}... is longer than 300 characters"),
-        ("Steps", "epoch", 0, "0 is not at least 1"),
+        ("Steps", "epoch", -1, "-1 is not at least 0"),
         ("Steps", "samples", 10**400 - 1, f"{'9' * 57}... is more than {2**53}"),
         ("Epoch", "planned_epochs", 0, "0 is not at least 1"),
         ("Epoch", "epoch", 10**9 + 1, "1000000001 is more than 1000000000"),
@@ -278,6 +279,47 @@ def test_an_unknown_field_with_a_strange_name_is_shown_in_one_short_line() -> No
         unpack(json.dumps({**GOOD, "a\nb" + "c" * 1000: 1}).encode())
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
+
+
+plain_values: st.SearchStrategy[typing.Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+fields = st.sampled_from([*Reports.__struct_fields__, *Orders.__struct_fields__, "type", "x\n"])
+
+
+def refusal(body: bytes) -> CodecError | None:
+    try:
+        unpack(body)
+    except CodecError as problem:
+        return problem
+    return None
+
+
+@given(st.dictionaries(fields, plain_values))
+def test_any_fields_give_a_message_or_one_line_of_complaint(plain: dict[str, object]) -> None:
+    problem = refusal(json.dumps({**GOOD, **plain}).encode())
+    if problem is not None:
+        assert "\n" not in str(problem)
+        assert len(str(problem)) < 400
+
+
+@given(st.sampled_from(sorted(HONEST)), st.data())
+def test_any_value_of_a_report_is_taken_or_refused_by_the_name_of_its_field(
+    kind: str, data: st.DataObject
+) -> None:
+    field = data.draw(st.sampled_from(getattr(m, kind).__struct_fields__))
+    problem = refusal(body_of(kind, **{field: data.draw(plain_values)}))
+    if problem is not None:
+        assert problem.field.startswith(f"reports[0].{field}")
+
+
+def test_a_wrong_value_that_is_hidden_by_a_second_field_of_its_name_is_refused() -> None:
+    bad = [{"type": "Ready"}, {"type": "Leaving", "done": 7}]
+    body = json.dumps({**GOOD, "reports": bad})[:-1] + ',"reports":[]}'
+    with pytest.raises(CodecError, match=r"^reports\[1\]\.done: None is not true or false$"):
+        unpack(body.encode())
 
 
 def test_each_of_two_fields_with_one_name_is_checked() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from msgspec import structs
+
 from ones.stopping import Track
 
 
@@ -43,7 +45,7 @@ class Progress:
         self.epoch, self.offset = self.epoch + 1, 0
 
     def state(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "track": structs.asdict(self.track)}
 
     def load(self, state: dict[str, Any]) -> None:
         for name, value in state.items():

@@ -25,6 +25,7 @@ from ones.wire.bounds import (
     MOST_REPORTS,
     MOST_WORKERS,
     Batch,
+    EpochNumber,
     Epochs,
     Gpus,
     Measure,
@@ -65,7 +66,7 @@ class Ready(Tagged, frozen=True):
 
 
 class Steps(Tagged, frozen=True, kw_only=True):
-    epoch: Epochs  # the one under way, from 1
+    epoch: EpochNumber  # the one under way, from 1
     steps: Number
     samples: Number
 
@@ -73,7 +74,7 @@ class Steps(Tagged, frozen=True, kw_only=True):
 class Epoch(Tagged, frozen=True, kw_only=True):
     """What one pass over the data brought. A loss that diverged is reported as a word."""
 
-    epoch: Epochs
+    epoch: EpochNumber  # from 1
     steps: Number
     samples: Number
     loss: Measure | NotFinite | None = None

@@ -92,7 +92,9 @@ def _not_one_of(value: object, names: list[str]) -> str:
 def _item(value: object, name: str, index: str) -> Any:  # noqa: ANN401  # any JSON value
     if isinstance(value, dict):
         return value.get(name)
-    return value[int(index)] if isinstance(value, list) and index else None
+    if isinstance(value, list) and index and int(index) < len(value):
+        return value[int(index)]
+    return None  # of two fields with one name, the refused one is not the one that was parsed
 
 
 def _options(types: list[Any]) -> list[Any]:
