@@ -103,6 +103,34 @@ def test_what_ended_while_the_controller_was_dead_is_told_afterwards(
     check_log(world)
 
 
+def test_things_in_a_run_directory_that_are_no_launches_keep_no_controller_from_starting(
+    make_world: Callable[..., World],
+) -> None:
+    """The job's own processes can write there."""
+    world = make_world()
+    job = world.run(["sleep", "1000"], gpus=1)
+    wait_for(lambda: world.job(job)["state"] == "running")
+    world.kill()
+    (run_dir,) = world.dir.runs.glob("live/*/*")
+    spec = {"id": "", "argv": ["x"], "cwd": "/", "env": {}, "slots": ["local/0"]}
+    odd: dict[str, dict[str, Any]] = {
+        "evil": {},
+        f"{job}~x~local.0": {},
+        f"{job}~99999999999999999999999~local.0": {},
+        f"{job}~1~other": {"slots": ["nowhere", "/", "local/x", "local/" + "9" * 5000]},
+        f"{job}~1~more": {"slots": [7, None]},
+    }
+    for name, other in odd.items():
+        (run_dir / name).mkdir()
+        text = json.dumps({**spec, "id": name, **other}) if other or "~" in name else "[" * 100_000
+        (run_dir / name / "spec.json").write_text(text)
+    world.up()
+    assert world.job(job)["state"] == "running"
+    world.post(f"/api/jobs/{job}/cancel")
+    assert world.wait_end(job)["state"] == "cancelled"
+    assert world.wait_end(world.run(["true"], gpus=1))["state"] == "finished"
+
+
 def test_killed_between_the_order_to_end_a_job_and_its_end(
     make_world: Callable[..., World],
 ) -> None:

@@ -4,6 +4,7 @@ where their output stays."""
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,8 @@ from ones.exec import Chunk, known_launches, read_exit, read_output, read_spec, 
 from ones.exec.files import read_regular
 from ones.launchers.api import Process
 from ones.wire.environment import KEPT_REPORTS, MOST_KEPT_BYTES
+
+_SLOT = re.compile(r"[^/]+/[0-9]{1,6}")
 
 log = logging.getLogger(__name__)
 
@@ -116,11 +119,12 @@ def launches_in(run_dir: Path) -> list[Kept]:
         spec, status = read_spec(path), read_status(path)
         # a spec that cannot be read, or names another launch, leaves one that has no slots
         is_its_own = spec is not None and spec.id == path.name
+        slots = spec.slots if spec is not None and is_its_own else ()
         began = status.started_at if status else _changed(path)
         process = Process(
             id=path.name,
             job=job_of(run_dir),
-            slots=spec.slots if spec is not None and is_its_own else (),
+            slots=slots if all(map(_SLOT.fullmatch, slots)) else (),
             pid=status.pid if status else None,
             exit=read_exit(path),
         )

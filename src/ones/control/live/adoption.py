@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
+from ones.control import logs
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import LAST, LiveJob, LiveWorker, gpu_of, plan_of
 from ones.control.live.kept_reports import on_launcher
@@ -26,6 +27,9 @@ from ones.core.record import JobRecord, OrderKind
 from ones.core.state import State
 from ones.launchers import Exited, Process, Started
 from ones.launchers.api import Launcher
+
+log = logs.logger(__name__)
+
 
 
 def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) -> None:
@@ -63,7 +67,7 @@ def _take_in(
     process: Process,
     reports: Mapping[str, sa.Row[tuple[str, str, int, bool]]],
 ) -> None:
-    job_id, plan = JobId(process.job), plan_of(process.id)
+    job_id, plan = JobId(process.job), _plan(process)
     gpus = tuple(map(gpu_of, process.slots))
     mine = [
         gpu
@@ -71,7 +75,7 @@ def _take_in(
         if (occupant := state.occupants.get(gpu)) is not None
         and (occupant.job, occupant.plan) == (job_id, plan)
     ]
-    if not mine:
+    if not mine or plan is None:
         if process.alive:
             launcher.stop(process.id, 0.0)  # nobody knows of it
         elif job_id not in state.records:
@@ -89,6 +93,15 @@ def _take_in(
         worker.heard = worker.safe = row.number
         worker.joined = row.joined
     job.workers[process.id] = worker
+
+
+def _plan(process: Process) -> int | None:
+    """None: it is no launch of ours. A job can make directories beside those of its launches."""
+    try:
+        return plan_of(process.id)
+    except (IndexError, ValueError):
+        log.warning("unknown launch", job=process.job, launch=process.id)
+        return None
 
 
 def _order_of(record: JobRecord) -> Action | None:
