@@ -12,6 +12,7 @@ from ones.control.live.departures import done, exited
 from ones.control.live.engine import LiveEngine, Surroundings
 from ones.control.live.jobs import Kind, LiveJob, LiveWorker, Pending
 from ones.control.live.orders import begin
+from ones.control.live.watch import look_round
 from ones.control.recorder import recover
 from ones.control.store import Store
 from ones.control.submission import Submission
@@ -139,3 +140,28 @@ def test_exits_are_forgotten_when_the_end_of_the_job_is_safe(engine: LiveEngine)
     engine._inbox.get()()
     engine.store.flush()
     assert forgotten == [A]
+
+
+def test_a_gpu_that_a_plan_has_filled_again_is_not_told_as_free(engine: LiveEngine) -> None:
+    """Two workers are lost at once; the plan made after the first puts one where the second was."""
+    job = engine.jobs[A] = job_with(OLD, OLD, OLD)
+    _, second, third = job.workers.values()
+    for worker in (second, third):
+        exited(engine, worker.launch, Exit(code=0, at=0.0, cause="exited"))
+    look_round(engine, engine.clock.now() + 1000.0)
+    assert [type(out.event) for out in engine.out] == [ev.WorkerLost, ev.WorkerLost]
+    event = engine.next_event(until=0.0)
+    assert isinstance(event, ev.WorkerLost)
+    assert event.gpu == GPUS[1]
+    begin(engine, Rescale(A, Allocation.even(GPUS, 6)), NEW)
+    assert {worker.plan for worker in job.workers.values()} == {OLD, NEW}
+    event = engine.next_event(until=0.0)
+    assert isinstance(event, ev.Woke), f"{GPUS[2]} has a new worker: {event}"
+
+
+def test_a_rescale_whose_member_is_lost_before_it_was_told_is_given_up(engine: LiveEngine) -> None:
+    job = engine.jobs[A] = job_with(OLD, OLD, NEW)
+    job.pending = Pending(Kind.RESCALE, NEW, Allocation.even(GPUS, 6))
+    exited(engine, next(iter(job.workers)), Exit(code=1, at=0.0, cause="exited"))
+    assert [type(out.event) for out in engine.out] == [ev.WorkerLost, ev.RescaleFailed]
+    assert job.pending is None

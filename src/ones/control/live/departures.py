@@ -107,7 +107,7 @@ def _give_up_what_needs_it(floor: Floor, job: LiveJob, worker: LiveWorker, reaso
     order = job.pending
     if order is None or order.kind is not Kind.RESCALE or order.published:
         return
-    if worker.plan == order.plan:  # a newcomer, and nobody has been told of it yet
+    if order.needs(worker.gpus):  # nobody has been told of it yet
         give_up_rescale(floor, job, f"worker {worker.name} died: {reason}")
 
 

@@ -145,10 +145,20 @@ class LiveEngine(Floor):
             stimulus()
         self.heartbeat.working()
         outgoing = self.out.popleft()
+        if self._is_void(outgoing.event):
+            return self.next_event(until)
         self.recorder.with_next(outgoing.operations, outgoing.done)
         self._began = self.clock.monotonic()
         # never before the last event, whatever the clock says: the state would refuse it
         return _stamped(outgoing.event, max(self.clock.now(), self.state.now))
+
+    def _is_void(self, event: ev.Event) -> bool:
+        """Of several workers that are gone, all were to be told; a plan that was made after the
+        first has put another worker where a later one was. That GPU is not free."""
+        if not isinstance(event, ev.WorkerLeft | ev.WorkerLost):
+            return False
+        job = self.jobs.get(event.job)
+        return job is not None and job.on(event.gpu) is not None
 
     def carry_out(self, plan: Plan) -> None:
         # the plan must be known to whoever comes after us before anything of it is done

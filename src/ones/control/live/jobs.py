@@ -35,6 +35,10 @@ class Pending:
     ready: set[Gpu] = field(default_factory=set)
     deadline: float = inf
 
+    def needs(self, gpus: Iterable[Gpu]) -> bool:
+        """Whether it cannot come together without a worker there."""
+        return self.allocation is not None and not set(self.allocation.gpus).isdisjoint(gpus)
+
 
 @dataclass(slots=True)
 class LiveWorker:

@@ -72,5 +72,5 @@ def _without(floor: Floor, job: LiveJob, node: NodeId) -> None:
     order = job.pending
     if order is None or order.kind is not Kind.RESCALE or order.published:
         return
-    if any(worker.plan == order.plan for worker in hit):
+    if any(order.needs(worker.gpus) for worker in hit):
         give_up_rescale(floor, job, f"node {node} is gone")

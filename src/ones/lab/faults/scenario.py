@@ -41,16 +41,19 @@ class Scenario:
 def scenario(dice: Random, kinds: Collection[str], policy: str | None) -> Scenario:
     nodes = {f"n{i}": dice.randint(2, 4) for i in range(dice.randint(1, 3))}
     chosen = frozenset(k for k in kinds if dice.random() < (0.8 if k == "crash" else 0.4))
-    largest = max(nodes.values())
+    # a script that does not join is one process, and no policy keeps such a job on one node
+    largest, fixed = max(nodes.values()), max(nodes.values()) if len(nodes) == 1 else 1
     jobs = []
     hostile = 0
     for number in range(dice.randint(3, 7)):
         is_hostile = "hostile" in chosen and dice.random() < 0.4
         hostile += is_hostile
-        jobs.append((dice.uniform(0.0, 120.0), _spec(dice, number, chosen, largest, is_hostile)))
+        jobs.append(
+            (dice.uniform(0.0, 120.0), _spec(dice, number, chosen, (largest, fixed), is_hostile))
+        )
     if "hostile" in chosen and not hostile:
         at, spec = jobs[0]
-        jobs[0] = (at, _spec(dice, spec.number, chosen, largest, is_hostile=True))
+        jobs[0] = (at, _spec(dice, spec.number, chosen, (largest, fixed), is_hostile=True))
     return Scenario(
         nodes=nodes,
         jobs=tuple(jobs),
@@ -64,8 +67,9 @@ def scenario(dice: Random, kinds: Collection[str], policy: str | None) -> Scenar
 
 
 def _spec(
-    dice: Random, number: int, kinds: Collection[str], largest: int, is_hostile: bool
+    dice: Random, number: int, kinds: Collection[str], sizes: tuple[int, int], is_hostile: bool
 ) -> JobSpec:
+    """`sizes`: the most GPUs of a job whose script joins, and of one whose script does not."""
     fails = "script-failure" in kinds and dice.random() < 0.4
     slow = "slow-join" in kinds and dice.random() < 0.3
     kind = dice.random()
@@ -82,7 +86,7 @@ def _spec(
         joins=joins,
         elastic=True if is_hostile else elastic,
         min_gpus=dice.randint(1, 2) if joins and dice.random() < 0.3 else 1,
-        requested_gpus=dice.randint(1, largest) if joins or elastic is False else 1,
+        requested_gpus=1 if elastic is None and not joins else dice.randint(1, sizes[not joins]),
         retries=dice.randint(0, 3),
         fixed_seconds=dice.uniform(5.0, 60.0),
         join_seconds=(30.0, 90.0) if slow else (0.5, 4.0),
