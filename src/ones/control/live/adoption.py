@@ -31,7 +31,6 @@ from ones.launchers.api import Launcher
 log = logs.logger(__name__)
 
 
-
 def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) -> None:
     """To be called in the thread that will turn the loop, before it does."""
     known = submissions_of(store, state.records)
