@@ -170,6 +170,7 @@ class Service:
             self.engine.stop()
             self._thread.join()
         self.launcher.close(kill=kill)
+        self.audit.settle()
         self.store.close()
         self.dir.unlock()
 
