@@ -20,11 +20,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from ones.control.audit import Audit
 from ones.control.database import connect, open_engine
 from ones.control.moving import move
 from ones.control.recorder import begin, recover
 from ones.control.schema import (
     HEAD,
+    audit,
     heard,
     log,
     mentions,
@@ -460,3 +462,17 @@ def test_the_service_runs_on_postgresql_and_moves_there(tmp_path: Path, postgres
     run(*up, "--database", url)
     assert "true-1" in run("ps", "--all")
     run("down")
+
+
+def test_the_database_refuses_to_change_the_audit(store: Store) -> None:
+    kept = Audit(store, lambda: 1.0)
+    kept.record("ann", "login")
+    for statement in (sa.update(audit).values(who="bob"), sa.delete(audit)):
+        with pytest.raises(sa.exc.DBAPIError, match="rows are only added"):
+            store.write_now(partial(_execute, statement))
+    kept.record("ann", "shutdown")
+    assert [(row.number, row.who) for row in kept.rows(10)] == [(2, "ann"), (1, "ann")]
+
+
+def _execute(statement: sa.Executable, connection: sa.Connection) -> None:
+    connection.execute(statement)

@@ -117,3 +117,5 @@ def _show_token(client: Client, made: dict[str, str], *, json: bool) -> None:
         f"this token is not shown again. {made['name']} sets ONES_URL={client.url} and"
         " ONES_API_TOKEN to it"
     )
+    if client.url.startswith("https:"):
+        say("unless the certificate is known there: SSL_CERT_FILE, too; ones up printed the file")

@@ -71,6 +71,11 @@ class Audit:
             else:
                 known.more += 1
 
+    def settle(self) -> None:
+        """Write all counts now: the service stops."""
+        with self._lock:
+            self._count(self._now(), at_once=True)
+
     def rows(
         self,
         limit: int,
@@ -80,8 +85,7 @@ class Audit:
         before: int | None = None,
     ) -> list[AuditRow]:
         """The newest first. `user`: rows by this user or about this user."""
-        with self._lock:
-            self._count(self._now(), at_once=True)
+        self.settle()
         self._store.flush()
         query = sa.select(audit).order_by(audit.c.number.desc()).limit(limit)
         if user is not None:

@@ -383,6 +383,7 @@ class Service(Controller):
             self.engine.stop()
             self._thread.join()
         self.launcher.close(kill=kill)
+        self.audit.settle()
         self.store.close()
         self.dir.unlock()
 
