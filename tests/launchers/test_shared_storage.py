@@ -65,7 +65,7 @@ def test_a_probe_on_s3_tells_a_missing_bucket(bucket: str) -> None:
 
 @pytest.mark.slow
 def test_a_node_that_cannot_see_the_path_is_refused_when_it_comes(
-    slurm_allocation: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    slurm_allocation: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "runs"
     root.mkdir()
@@ -78,9 +78,10 @@ def test_a_node_that_cannot_see_the_path_is_refused_when_it_comes(
         wait_for(lambda: launcher.unfit)
         assert launcher.unfit == {"n1": "/no/such/place: no such file or directory"}
         assert launcher.slots() == []
-        said = "node n1 cannot be used: /no/such/place: no such file or directory"
-        assert said in capfd.readouterr().err
-        wait_for(lambda: said in (root / "allocation.log").read_text())
+        said = [(vars(record)["node"], vars(record)["reason"]) for record in caplog.records]
+        assert ("n1", "/no/such/place: no such file or directory") in said
+        line = 'node cannot be used node=n1 reason="/no/such/place: no such file or directory"'
+        wait_for(lambda: line in (root / "allocation.log").read_text())
     finally:
         launcher.close(kill=True)
         end_managers(root)
