@@ -51,3 +51,11 @@ def test_a_constant_or_rising_loss_bears_a_fit() -> None:
         curve = fit_loss(losses)
         assert curve is not None
         assert np.isfinite(curve.at(np.arange(1.0, 50.0))).all()
+
+
+def test_losses_of_any_size_bear_a_fit() -> None:
+    """A part of the largest one that is rounded to 0 left nothing to divide by."""
+    for losses in ([2.0, 5e-324, 1.0, 0.9], [1e30, 1e-300, 5e-324], [5e-324] * 3, [1e30] * 4):
+        curve = fit_loss(losses)
+        assert curve is not None
+        assert np.isfinite(curve.at(np.arange(1.0, 50.0))).all()

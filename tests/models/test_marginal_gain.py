@@ -99,3 +99,8 @@ def test_one_measured_size_is_filled_up_with_a_prior() -> None:
     assert seconds(1) == pytest.approx(0.4, rel=0.05)
     assert seconds(1) > seconds(2) > seconds(4)  # computing is divided
     assert seconds(8) > 0.2 + 500e6 * 2 * 7 / 8 / 9e9 * 0.8  # half is fixed, and the network
+
+
+def test_a_fit_that_explains_everything_by_synchronising_gives_one_gpu_some_time() -> None:
+    step_seconds = fit_step_seconds(Kind(steps={(2, False, 1): 3.0, (2, False, 256): 0.1}), 64, 4)
+    assert step_seconds(1) >= 1e-4

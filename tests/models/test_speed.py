@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ones.core.job import Configuration, StepTime
-from ones.models.goodput import efficiency
+from ones.models.goodput import ASSUMED_NOISE_RATIO, efficiency, noise_scale
 from ones.models.speed import SpeedModel, fit_speed
 
 
@@ -100,3 +100,11 @@ def test_a_sample_is_worth_less_the_larger_the_batch() -> None:
     worth = [efficiency(batch, 64, 500.0) for batch in (32, 64, 128, 1024)]
     assert worth[0] == worth[1] == 1.0
     assert worth == sorted(worth, reverse=True)
+
+
+def test_a_negative_noise_scale_counts_as_none() -> None:
+    """Minus the batch, it would make the efficiency of that batch infinite."""
+    assert noise_scale(500.0, 64) == 500.0
+    assert noise_scale(None, 64) == ASSUMED_NOISE_RATIO * 64
+    for reported in (-1e30, -256.0, -64.0, -0.0):
+        assert efficiency(256, 64, noise_scale(reported, 64)) == 0.25

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ones.core.cluster import Gpu
 from ones.core.schedule import Allocation, Worker
 from ones.core.view import JobView
-from ones.models.goodput import ASSUMED_NOISE_RATIO
+from ones.models.goodput import noise_scale
 from ones.models.step_fit import StepModel, fit_steps
 
 Floats = NDArray[np.float64]
@@ -71,8 +71,7 @@ class JobModel:
         self._base = view.description.base_batch
         self._most = _most_batch(view, rules)
         self._limit = view.local_limit or self._base
-        noise = view.progress.gradient_noise
-        self._noise = ASSUMED_NOISE_RATIO * self._base if noise is None else noise
+        self._noise = noise_scale(view.progress.gradient_noise, self._base)
 
     def at(self, gpus: int, nodes: int, batch: int, parts: int) -> float:
         """Goodput of one configuration: effective samples per second."""

@@ -15,6 +15,11 @@ ASSUMED_NOISE_RATIO = 4.0
 _CANDIDATES = 24
 
 
+def noise_scale(reported: float | None, base_batch: int) -> float:
+    """In samples, never negative: a scale of minus a batch would make its efficiency infinite."""
+    return ASSUMED_NOISE_RATIO * base_batch if reported is None else max(reported, 0.0)
+
+
 def efficiency(batch: int, base_batch: int, noise: float) -> float:
     """Statistical efficiency (φ + B0)/(φ + B); a batch below the base one is worth no more."""
     return min(1.0, (noise + base_batch) / (noise + batch))
@@ -34,8 +39,7 @@ class Goodput:
         self._base = view.description.base_batch
         self._limit = view.local_limit or self._base
         self._largest = view.description.dataset_size
-        noise = view.progress.gradient_noise
-        self._noise = ASSUMED_NOISE_RATIO * self._base if noise is None else noise
+        self._noise = noise_scale(view.progress.gradient_noise, self._base)
         self._speed = fit_speed(view.profile) or SpeedModel(0.5, 0.5 / self._base)
 
     def at(self, gpus: int, nodes: int, batch: int) -> float:

@@ -20,6 +20,8 @@ LEAST_POINTS = 3
 _GRID = 20
 #: recent points count more: weights of the oldest, the middle and the newest third
 _WEIGHTS = (1.0, 4.0, 16.0)
+#: losses below this part of the largest one are as good as none: smaller parts are rounded to 0
+_LEAST_PART = 1e-12
 #: neighbours on each side that an outlier is told from
 _WINDOW = 2
 
@@ -61,7 +63,7 @@ def fit_loss(losses: Sequence[float]) -> LossCurve | None:
         return None
     smooth = np.array(without_outliers(losses))
     scale = float(smooth.max())
-    seen = smooth / scale
+    seen = np.maximum(smooth / scale, _LEAST_PART)
     epochs = np.arange(1.0, len(seen) + 1)
     thirds = np.minimum(np.arange(len(seen)) * 3 // len(seen), 2)
     weights = np.array(_WEIGHTS)[thirds]

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.optimize import nnls
 
+from ones.models.speed import LEAST_PART
+
 #: what is assumed of a kind that nobody has run: it scales with the GPUs
 UNKNOWN_SAMPLES, UNKNOWN_SAMPLE_SECONDS = 20_000, 1e-3
 #: links that nobody has measured yet: bytes a second, and seconds
@@ -47,7 +49,8 @@ class Kind:
 def fit_step_seconds(kind: Kind, batch: int, width: int) -> StepSeconds:
     """1/f(c) = t0 M/c + t1 + t2 (c-1)/c + t3 [several nodes] + t4 c, nothing negative.
 
-    While fewer than three sizes were measured, a physical prior fills in.
+    While fewer than three sizes were measured, a physical prior fills in. No step is shorter than
+    a small part of the shortest one measured.
     """
 
     def terms(gpus: int, spread: bool, batch: int) -> list[float]:
@@ -68,9 +71,11 @@ def fit_step_seconds(kind: Kind, batch: int, width: int) -> StepSeconds:
     pull = np.array([p[4] / p[3] for p in points])
     theta = nnls(rows * pull[:, None], pull * np.array([p[3] for p in points]))[0].tolist()
 
+    least = LEAST_PART * min(kind.steps.values())
+
     def step_seconds(gpus: int) -> float:
         shares = terms(gpus, gpus > width, batch)
-        return float(sum(t * x for t, x in zip(theta, shares, strict=True)))
+        return max(least, float(sum(t * x for t, x in zip(theta, shares, strict=True))))
 
     return step_seconds
 

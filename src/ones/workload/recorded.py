@@ -21,7 +21,7 @@ from ones.core.plan import Plan
 from ones.core.record import JobRecord
 from ones.core.state import State
 from ones.errors import UserError
-from ones.models.goodput import efficiency
+from ones.models.goodput import efficiency, noise_scale
 from ones.runlog.files import RunLog
 from ones.stopping import StopRule
 from ones.workload.delays import Delays, habits_of, mean
@@ -115,7 +115,7 @@ def _take_epoch(job: _Gathered, record: JobRecord, event: EpochFinished) -> None
         job.speeds[now] = event.step_seconds
     if record.held is not None and event.gradient_noise is not None:
         base = record.description.base_batch
-        worth = efficiency(record.held.batch, base, event.gradient_noise)
+        worth = efficiency(record.held.batch, base, noise_scale(event.gradient_noise, base))
     before = job.milestones[-1].progress if job.milestones else 0.0
     progress = before + event.samples / record.description.dataset_size * worth
     job.milestones.append(Milestone(progress, event.accuracy, event.loss, event.gradient_noise))

@@ -58,6 +58,8 @@ def test_noise_is_its_own_or_its_kinds_or_a_usual_multiple_of_the_base_batch() -
     effort.learn(own)
     assert effort.noise(own) == effort.noise(other) == 77.0
     assert effort.noise(seen(kind="another")[1]) == ASSUMED_NOISE_RATIO * 64
+    effort.learn(told(own, noise=-256.0))
+    assert effort.noise(other) == 0.0
 
 
 def test_a_job_that_has_not_joined_is_thought_to_be_as_the_last_of_its_kind() -> None:

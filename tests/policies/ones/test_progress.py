@@ -16,6 +16,7 @@ from ones.core.events import EpochFinished, JobDescribed, JobEnded, JobSubmitted
 from ones.core.plan import PlanAdopted
 from ones.core.view import JobView, View
 from ones.policies.fifo import Fifo
+from ones.policies.ones.history import MOST_EPOCHS
 from ones.policies.ones.kind_lengths import KindLengths
 from ones.policies.ones.progress import (
     Features,
@@ -159,6 +160,19 @@ def test_jobs_are_predicted_one_by_one(jobs: list[Features]) -> None:
     for i, job in enumerate(jobs):
         alone = trained().predict([job])
         np.testing.assert_allclose([together[0][i], together[1][i]], np.ravel(alone), rtol=1e-9)
+
+
+def test_a_job_that_claims_an_absurd_number_of_epochs_is_predicted() -> None:
+    """Of Be(α, β) with parameters of 1e15 there are no quantiles: all jobs would wait for NaN."""
+    model = ProgressModel()
+    absurd = replace(NEW, dataset_size=1, samples=2.0**53, usual_epochs=1e20)
+    alpha, beta = model.predict([absurd, NEW])
+    rho = model.quantiles(alpha, beta, 16)
+    assert np.isfinite(rho).all()
+    assert np.isfinite(model.remaining([absurd, NEW], rho)).all()
+    assert np.isfinite(model.forecast(absurd, float(alpha[0]), float(beta[0]))).all()
+    model.saw_epoch(JobId("absurd"), absurd)
+    assert model.finished(JobId("absurd"), completed=True) == MOST_EPOCHS
 
 
 def test_a_job_that_has_never_run_is_not_free() -> None:

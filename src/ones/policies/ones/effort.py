@@ -13,7 +13,7 @@ from typing import Any
 
 from ones.core.job import Description, JobId
 from ones.core.view import JobView
-from ones.models.goodput import ASSUMED_NOISE_RATIO, efficiency
+from ones.models.goodput import efficiency, noise_scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Effort:
         own = view.progress.gradient_noise
         if own is None:
             own = self._noise.get(view.job.kind)
-        return ASSUMED_NOISE_RATIO * (view.base_batch or 1) if own is None else own
+        return noise_scale(own, view.base_batch or 1)
 
     def shape(self, view: JobView) -> Shape | None:
         """Its own, or what its kind lets expect."""

@@ -22,6 +22,7 @@ from ones.core.view import JobView
 Floats = NDArray[np.float64]
 
 EARLIER = (0.5, 0.25, 0.125)  # of what a running job has done: looked back at
+MOST_EPOCHS = 1e9  # done or left of any job: quantiles of Be(α, β) are not numbers far beyond
 MOST_RHO = 0.999  # of a point that is learned: ln(1 - ρ) must stay finite
 
 
@@ -41,7 +42,7 @@ class Features:
 
     @property
     def epochs(self) -> float:
-        return self.samples / self.dataset_size
+        return min(self.samples / self.dataset_size, MOST_EPOCHS)
 
     @property
     def known_improvement(self) -> float | None:
@@ -211,7 +212,8 @@ class History:
         if epochs is None:
             return None
         last = epochs.last
-        return last.kind, (last.samples if samples is None else samples) / last.dataset_size
+        total = last.samples if samples is None else samples
+        return last.kind, min(total / last.dataset_size, MOST_EPOCHS)
 
     def ended(self, job: JobId, completed: bool, samples: float | None = None) -> Lesson | None:
         """What it teaches, not yet learned. `samples` if it did more than its last epoch told."""

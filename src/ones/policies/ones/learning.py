@@ -21,7 +21,7 @@ from ones.core.view import JobView, View
 from ones.policies.ones.batch_changes import BatchChanges
 from ones.policies.ones.choices import Knowledge, Standing
 from ones.policies.ones.cold_start import ColdStart
-from ones.policies.ones.history import sure_epochs
+from ones.policies.ones.history import MOST_EPOCHS, sure_epochs
 from ones.policies.ones.limits import ArrivalRate
 from ones.policies.ones.mistakes import mistakes
 from ones.policies.ones.paces import Paces
@@ -32,6 +32,8 @@ from ones.policies.ones.stays import Stays
 
 #: samples of an epoch of a job that has not joined, when no other job can tell
 UNKNOWN_DATASET = 10_000
+#: to go, in a forecast: 30 years
+MOST_SECONDS = 1e9
 _DRAWS = 1  # what a random number is for
 
 
@@ -220,7 +222,7 @@ class Learned:
         alpha, beta = self._progress.predict(features)
         if self._settings.overruns:
             beta = beta * self._progress.outlived([job.id for job in jobs], features)
-        return alpha, beta
+        return alpha, np.minimum(beta, MOST_EPOCHS)
 
     def _features(self, jobs: list[JobView]) -> list[Features]:
         known = [job.description.dataset_size for job in jobs if job.description]
@@ -266,7 +268,8 @@ class Learned:
         if self._is_sure(features):  # what is to come is known, but not at which speed
             least, most = self._paces.range()
             low, high = least * middle, most * middle
-        return middle / second, low / second, high / second
+        most = MOST_SECONDS * second
+        return min(middle, most) / second, min(low, most) / second, min(high, most) / second
 
     def _is_sure(self, features: Features) -> bool:
         return self._settings.trust_declared and features.sure_epochs is not None

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ones.core.job import JobId
 from ones.policies.ones.calibration import HIGH, LOW, Calibration
 from ones.policies.ones.history import (
+    MOST_EPOCHS,
     Features,
     Floats,
     History,
@@ -178,11 +179,11 @@ class ProgressModel:
 
     def _beta(self, rows: Floats, alpha: Floats, kinds: Sequence[str], prior: Floats) -> Floats:
         """Epochs left: the cold start's, and more and more the regression's and the kind's."""
-        prior = np.maximum(prior, 1.0)
+        prior = np.clip(prior, 1.0, MOST_EPOCHS)
         n = self.n_completed
         if not n:
             return prior
-        learned = self._regression.beta(rows, alpha, kinds)
+        learned = np.minimum(self._regression.beta(rows, alpha, kinds), MOST_EPOCHS)
         ripe = n / (n + self._settings.blend)
         if not self._settings.kinds:
             return ripe * learned + (1 - ripe) * prior

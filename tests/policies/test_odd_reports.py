@@ -1,0 +1,164 @@
+"""No report that passes the border stops a policy: every field, odd values, every policy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from random import Random
+from typing import get_args
+
+import pytest
+
+from ones.core import Event, Policy
+from ones.core import events as ev
+from ones.core.events import JobReport
+from ones.models.oracle import Ahead
+from ones.policies import create, names
+from tests.invariants import check_invariants
+from tests.odd_values import VALUES, Oddity, all_odd, oddities, reported_fields
+from tests.policies.honest_lives import ODD, Alter, Lives, live
+
+#: in a short run, one in so many of the odd values of each field is tried, by policy
+ONE_IN = {"fifo": 1, "drl": 6, "equi": 6, "optimus": 6, "ones": 99, "ones-paper": 99}
+#: a life takes these a third of a second: in a short run all fields are odd at once
+SLOW = ("pollux", "sia")
+STORMS = 4
+#: other ways of the same policies, with models of their own
+OTHER_WAYS: list[tuple[str, dict[str, object]]] = [
+    ("tiresias", {"variant": "gittins", "placement": "step-time"}),
+    ("optimus", {"lookahead": True, "placement": "stay"}),
+    ("optimus", {"knowledge": "oracle"}),
+    ("ones", {"link": "max", "throughput": "per-gpu"}),
+    ("ones-paper", {"effective": True}),
+    ("pollux", {"power": -1.0}),
+]
+
+
+def fresh(name: str, **settings: object) -> Policy:
+    """Oracles are told something."""
+    return create(name, seed=1, oracle=lambda job, gpus, batch: Ahead(9.0, 2.0), **settings)
+
+
+def lived(policy: Policy, alter: Alter, *, planned: int | None = None, times: int = 1) -> Lives:
+    """Nothing raises, the jobs that came with it have trained, the policy can be saved."""
+    lives = live(policy, alter, planned=planned, times=times)
+    check_invariants(lives.brain.state)
+    others = [job for name, job in lives.brain.state.ended.items() if not name.startswith(ODD)]
+    assert len(others) == 4 * times
+    assert all(job.reason.completed for job in others)
+    assert all(job.epochs for job in others if job.id.startswith(("twin", "other"))), others
+    saved = json.dumps(policy.save(), allow_nan=False)
+    policy.load(json.loads(saved))
+    lives.wait(1.0)
+    assert json.dumps(policy.save(), allow_nan=False)
+    return lives
+
+
+def once(oddity: Oddity) -> Alter:
+    """The first report of that type is odd."""
+    left = [oddity]
+    return lambda event: [left.pop().of(event)] if left and _is_of(oddity, event) else [event]
+
+
+def always(oddity: Oddity) -> Alter:
+    return lambda event: [oddity.of(event) if _is_of(oddity, event) else event]
+
+
+def beside(oddity: Oddity) -> Alter:
+    """Each report of that type comes as it is, then odd, then odd once more."""
+
+    def alter(event: Event) -> Iterable[Event]:
+        return [event, oddity.of(event), oddity.of(event)] if _is_of(oddity, event) else [event]
+
+    return alter
+
+
+def _is_of(oddity: Oddity, event: Event) -> bool:
+    return type(event) is oddity.event
+
+
+def all_fields(dice: Random, share: float) -> Alter:
+    """In this part of all reports, about half of the fields are odd."""
+
+    def alter(event: Event) -> Iterable[Event]:
+        is_odd = type(event) in VALUES and dice.random() < share
+        return [all_odd(event, dice) if is_odd else event]
+
+    return alter
+
+
+Way = Callable[[Oddity], Alter]
+
+
+def sampled(one_in: int, first: int) -> Iterable[Oddity]:
+    """Of the values of each field at least one, and one in so many."""
+    for _, group in groupby(oddities(), key=lambda oddity: oddity[:2]):
+        values = list(group)
+        yield from values[first % min(one_in, len(values)) :: one_in]
+
+
+def kills(name: str, cases: Iterable[tuple[int, Oddity, Way]]) -> list[str]:
+    """What of this stops the policy."""
+    found = []
+    for number, oddity, way in cases:
+        try:
+            lived(fresh(name), way(oddity), planned=12 if number % 2 else None)
+        except Exception as problem:
+            found.append(f"{oddity} ({way.__name__}): {problem!r:.200}")
+    return found
+
+
+def test_there_are_odd_values_for_every_field_of_every_report() -> None:
+    for report in get_args(JobReport):
+        fields = {field.partition(".")[0] for field in VALUES[report]}
+        assert fields == reported_fields(report), report.__name__
+
+
+def test_every_report_is_in_an_honest_life() -> None:
+    """Of any policy: else its odd values would be tried on nothing."""
+    told: set[type[Event]] = set()
+
+    def alter(event: Event) -> Iterable[Event]:
+        told.add(type(event))
+        return [event]
+
+    lived(fresh("fifo"), alter)
+    assert told >= {*get_args(JobReport), ev.JobSubmitted}
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in SLOW])
+def test_one_odd_field_stops_no_policy(name: str) -> None:
+    some = sampled(ONE_IN.get(name, 2), names().index(name))
+    ways = (once, always, beside)
+    assert kills(name, ((i, oddity, ways[i % 3]) for i, oddity in enumerate(some))) == []
+
+
+@pytest.mark.parametrize("name", names())
+def test_reports_full_of_odd_values_stop_no_policy(name: str) -> None:
+    for seed in range(STORMS):
+        dice = Random(f"{name}/{seed}")
+        lived(fresh(name), all_fields(dice, dice.choice((0.3, 1.0))), planned=seed or None)
+
+
+@pytest.mark.parametrize(("name", "settings"), OTHER_WAYS, ids=str)
+def test_nor_do_they_stop_its_other_ways(name: str, settings: dict[str, object]) -> None:
+    for seed in range(2):
+        dice = Random(f"{name}/{settings}/{seed}")
+        lived(fresh(name, **settings), all_fields(dice, 1.0), planned=seed or None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [once, always, beside])
+@pytest.mark.parametrize("name", names())
+def test_no_odd_field_at_all_stops_a_policy(name: str, way: Way) -> None:
+    assert kills(name, ((i, odd, way) for i, odd in enumerate(oddities()))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_a_policy_bears_generations_of_odd_jobs(name: str) -> None:
+    """What it has learned from them is in force when the next ones come."""
+    for seed in range(2 if name in SLOW else 20):
+        dice = Random(f"generations/{name}/{seed}")
+        lived(fresh(name), all_fields(dice, dice.choice((0.1, 0.3, 1.0))), times=8)
