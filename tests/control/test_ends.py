@@ -129,7 +129,7 @@ def test_a_worker_that_was_told_to_leave_is_heard_before_the_job_counts_as_done(
 def test_exits_are_forgotten_when_the_end_of_the_job_is_safe(engine: LiveEngine) -> None:
     """A controller that crashes before needs them: else it starts the job again."""
     forgotten: list[str] = []
-    engine.launcher.forget = forgotten.append  # type: ignore[method-assign]
+    engine.launcher.forget = forgotten.append  # type: ignore[assignment]
     job = engine.jobs[A] = job_with(OLD)
     (worker,) = job.workers.values()
     exited(engine, worker.launch, Exit(code=0, at=0.0, cause="exited"))

@@ -152,7 +152,7 @@ def _check_log(world: World, disk: SimulatedDisk, trainings: Mapping[str, Traini
         "EpochFinished": "Epoch",
         "ThroughputMeasured": "Speed",
         "MemoryLimitLearned": "MemoryLimit",
-    }  # noqa: E501
+    }
     rows = disk.query(
         "SELECT m.job, l.kind, count(*) FROM log l JOIN mentions m ON m.number = l.number"
         " GROUP BY m.job, l.kind"
