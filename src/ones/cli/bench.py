@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ones.cli.bench_embed import embed
+from ones.cli.bench_faults import faults
 from ones.cli.options import Json
 from ones.cli.output import print_json, print_table, say
 from ones.errors import InvalidSettingError, UnknownNameError
@@ -353,6 +354,7 @@ def _scale_on_ray(nodes: int, per_node: int, seconds: float, json: bool) -> None
 
 
 bench.command()(embed)
+bench.command()(faults)
 
 
 def _one_of(option: str, name: str, known: Mapping[str, str]) -> str:

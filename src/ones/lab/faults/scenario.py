@@ -10,11 +10,11 @@ from ones.control.live.patience import Patience
 from ones.lab.faults.disk import SimulatedDisk
 from ones.lab.faults.launcher import SimulatedLauncher, SimulatedNode
 from ones.lab.faults.network import SimulatedNetwork
-from ones.lab.faults.training import JobSpec
+from ones.lab.faults.spec import JobSpec
 from ones.lab.faults.users import Users
 from ones.lab.faults.world import World
 
-POLICIES = ("fifo", "fifo", "equi", "equi", "ones")
+POLICIES = ("fifo", "fifo", "fifo", "equi", "equi", "equi", "equi", "ones")
 PATIENCE = Patience(
     join_seconds=60.0,
     switch_seconds=40.0,
@@ -89,7 +89,7 @@ def _spec(
         requested_gpus=1 if elastic is None and not joins else dice.randint(1, sizes[not joins]),
         retries=dice.randint(0, 3),
         fixed_seconds=dice.uniform(5.0, 60.0),
-        join_seconds=(30.0, 90.0) if slow else (0.5, 4.0),
+        is_slow=slow,
         failing_starts=dice.randint(1, 3) if fails and dice.random() < 0.5 else 0,
         failing_epoch=dice.randint(1, epochs) if fails else 0,
         is_hostile=is_hostile,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ones.lab.faults.spec import JobSpec
 from ones.lab.faults.worker import SimulatedWorker
 from ones.lab.faults.world import World
 from ones.wire.messages import (
@@ -24,28 +25,6 @@ from ones.wire.messages import (
     Switched,
     SwitchFailed,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
-    """A job that a user submits, and how its script behaves."""
-
-    number: int
-    epochs: int
-    dataset_size: int
-    base_batch: int
-    samples_per_second: float  # of one GPU
-    max_local_batch: int | None = None
-    joins: bool = True
-    elastic: bool | None = True  # as the submission says
-    min_gpus: int = 1
-    requested_gpus: int = 1
-    retries: int = 0
-    fixed_seconds: float = 30.0
-    join_seconds: tuple[float, float] = (0.5, 4.0)
-    failing_starts: int = 0  # processes that fail before they join
-    failing_epoch: int = 0  # a worker fails when this epoch begins; 0: none does
-    is_hostile: bool = False
 
 
 @dataclass(slots=True)
@@ -80,7 +59,11 @@ class Training:
     # a worker's process
 
     def seconds_to_join(self) -> float | None:
-        return self.world.dice.uniform(*self.spec.join_seconds) if self.spec.joins else None
+        if not self.spec.joins:
+            return None
+        if self.spec.is_slow:
+            self.world.fault("slow-join", self.job)
+        return self.world.dice.uniform(*self.spec.join_seconds)
 
     def fails_before_joining(self) -> bool:
         if self.starts_failed >= self.spec.failing_starts:

@@ -13,7 +13,7 @@ from ones.control.submission import Submission
 from ones.core.job import Job
 from ones.errors import OnesError
 from ones.lab.faults.network import SimulatedNetwork
-from ones.lab.faults.training import JobSpec
+from ones.lab.faults.spec import JobSpec
 from ones.lab.faults.world import World
 
 #: calls the controller; the `Done` is for the answer

@@ -7,10 +7,12 @@ on while the controller is away. After 409 the process exits.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ones.exec import Exit
+from ones.lab.faults.launcher import SimulatedLauncher
 from ones.lab.faults.network import CLIENT_SECONDS, SimulatedNetwork
+from ones.lab.faults.spec import JobSpec
 from ones.lab.faults.world import World
 from ones.launchers import Launch
 from ones.wire import CodecError, Orders, Reports, pack, unpack
@@ -27,14 +29,29 @@ from ones.wire.messages import (
     Switch,
 )
 
-if TYPE_CHECKING:
-    from ones.lab.faults.launcher import SimulatedLauncher
-    from ones.lab.faults.training import Training
-
 WAIT_SECONDS = 20.0  # of a long-poll
 FLUSH_SECONDS = 10.0  # before it exits with reports that nobody has acknowledged
 TERMINATED = 143
 GOOD_ENDS = ("converged", "finished")
+
+
+class Peers(Protocol):
+    """The workers of a job together: what each tells them. See `training`."""
+
+    spec: JobSpec
+    unsaid: int
+    completed: int
+
+    def seconds_to_join(self) -> float | None: ...
+    def fails_before_joining(self) -> bool: ...
+    def joined(self, worker: SimulatedWorker) -> None: ...
+    def said(self, report: Report) -> None: ...
+    def gone(self, worker: SimulatedWorker, unsaid: int) -> None: ...
+    def cut(self, worker: SimulatedWorker) -> None: ...
+    def ordered(self, worker: SimulatedWorker) -> None: ...
+    def save_and_leave(self, worker: SimulatedWorker) -> None: ...
+    def end(self, worker: SimulatedWorker, *, good: bool) -> None: ...
+    def terminated(self, worker: SimulatedWorker) -> None: ...
 
 
 class SimulatedWorker:
@@ -43,7 +60,7 @@ class SimulatedWorker:
         world: World,
         network: SimulatedNetwork,
         launcher: SimulatedLauncher,
-        training: Training,
+        training: Peers,
         launch: Launch,
     ) -> None:
         environment = WorkerEnvironment.from_env(launch.env)
@@ -263,7 +280,7 @@ class FixedScript:
     """A process that never joins: it runs for a while, and exits."""
 
     def __init__(
-        self, world: World, launcher: SimulatedLauncher, training: Training, launch: Launch
+        self, world: World, launcher: SimulatedLauncher, training: Peers, launch: Launch
     ) -> None:
         self._world, self._launcher, self._training = world, launcher, training
         self._id = launch.id

@@ -1,0 +1,148 @@
+"""The live service under simulated faults: many seeds, and that the checks can fail."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from ones.cli.app import app
+from ones.control.service import Controller
+from ones.control.store import Done
+from ones.control.submission import Submission
+from ones.core.engine import drive
+from ones.core.events import EpochFinished, Event
+from ones.core.job import Job, JobId
+from ones.core.plan import Plan
+from ones.lab.bench_faults import bench_faults
+from ones.lab.faults import KINDS, run_seed
+from ones.lab.faults.launcher import SimulatedLauncher
+from ones.launchers import Process
+from ones.wire import Reports
+from tests.invariants import check_invariants
+
+PORTION = 20  # seeds of one test
+#: one job's hostile reports still stop the controller
+HONEST = [kind for kind in KINDS if kind != "hostile"]
+
+
+def _violations(first: int) -> list[tuple[int, str, tuple[str, ...]]]:
+    seeds = range(first, first + PORTION)
+    results = [run_seed(seed, kinds=HONEST, inspect=check_invariants) for seed in seeds]
+    return [(r.seed, r.policy, r.violations) for r in results if r.violations]
+
+
+@pytest.mark.parametrize("first", range(0, 60, PORTION))
+def test_what_must_hold_holds_whatever_happens(first: int) -> None:
+    assert not _violations(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(60, 300, PORTION))
+def test_what_must_hold_holds_in_many_more_worlds(first: int) -> None:
+    assert not _violations(first)
+
+
+@pytest.mark.parametrize("seed", [3, 11])
+def test_a_seed_decides_everything(seed: int) -> None:
+    first = run_seed(seed, kinds=HONEST, keep_trace=True)
+    second = run_seed(seed, kinds=HONEST)
+    assert first.digest == second.digest
+    assert first.faults == second.faults
+    assert first.digest != run_seed(seed + 1, kinds=HONEST).digest
+    assert len(first.trace) > 50
+
+
+def test_kinds_that_are_left_out_do_not_happen() -> None:
+    happened: set[str] = set()
+    for seed in range(10):
+        happened |= run_seed(seed, kinds=["crash", "cancel"]).faults.keys()
+    assert happened == {"crash", "cancel"}
+
+
+def test_all_kinds_happen() -> None:
+    row = bench_faults(range(40), policy="fifo", kinds=HONEST)[-1]
+    assert row["faults"].keys() == set(HONEST)
+    assert row["virtual_hours"] > 0.5
+
+
+# the checks can fail
+
+
+def _found(what: str, **broken: type) -> bool:
+    """Within some seeds, without crashes of the controller unless they are what is needed."""
+    for seed in range(40):
+        found = run_seed(seed, policy="equi", kinds=HONEST, **broken).violations  # type: ignore[arg-type]
+        if any(what in violation for violation in found):
+            return True
+    return False
+
+
+class _Forgetful(SimulatedLauncher):
+    """Knows nothing of what an earlier controller has launched."""
+
+    def running(self) -> dict[str, Process]:
+        return {}
+
+
+class _Hasty(Controller):
+    """Acknowledges submissions before they are safe, and loses one of three."""
+
+    def submit(self, job: Job, submission: Submission, done: Done) -> None:
+        done(None)
+        if not job.id.endswith(("3", "6")):
+            super().submit(job, submission, lambda problem: None)
+
+
+class _Careless(Controller):
+    """Does not write down the epochs that it counts."""
+
+    def run(self) -> None:
+        def record(entry: Event | Plan) -> None:
+            if not isinstance(entry, EpochFinished):
+                self.recorder(entry)
+
+        drive(self.brain, self.engine, record)
+
+
+class _Deaf(Controller):
+    """Forgets which reports it has heard."""
+
+    def hear(self, message: Reports, done: Done) -> None:
+        for worker in self.engine.jobs[JobId(message.job)].workers.values():
+            worker.heard = 0
+        super().hear(message, done)
+
+
+def test_two_processes_on_one_gpu_are_found() -> None:
+    assert _found("has two processes", launcher=_Forgetful)
+
+
+def test_a_lost_submission_is_found() -> None:
+    assert _found("was acknowledged and is lost", controller=_Hasty)
+
+
+def test_a_recovery_that_differs_from_the_run_is_found() -> None:
+    assert _found("recovered state differs", controller=_Careless)
+
+
+def test_a_report_that_counts_twice_is_found() -> None:
+    assert _found("in the state", controller=_Deaf)
+
+
+# the command
+
+
+def test_the_command_prints_rows_and_replays_a_seed() -> None:
+    run = CliRunner().invoke(
+        app,
+        ["bench", "faults", "--seeds", "2", "--policy", "fifo", "--json", "--without", "hostile"],
+    )
+    assert run.exit_code == 0
+    (row,) = json.loads(run.stdout)["rows"]
+    assert (row["case"], row["seeds"], row["violations"]) == ("fifo", 2, [])
+    assert row["seeds_per_second"] > 0
+    run = CliRunner().invoke(app, ["bench", "faults", "--seed", "1", "--without", "hostile"])
+    assert run.exit_code == 0
+    assert "the controller starts" in run.stderr
