@@ -89,7 +89,7 @@ def run(policy: Policy, trace: Trace, *, gpus: int = 16, mechanism: str = "elast
 
 
 def test_it_finishes_every_job_and_decides_the_same_when_asked_twice(name: str) -> None:
-    trace = generate(jobs=30, seed=5, gap=20.0)
+    trace = generate(jobs=20, seed=5, gap=20.0)
     watched = Watched(fresh(name, seed=1, trace=trace))
     run(watched, trace)
     assert watched.decisions > 30
