@@ -86,6 +86,19 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.PriorityChanged, times, job_ids, finite),
     st.builds(ev.OwnerLimitSet, times, names, st.none() | counts),
     st.builds(ev.JobEnded, times, job_ids, st.sampled_from(EndReason), names),
+    st.builds(
+        ev.EntryQuarantined,
+        at=times,
+        entry=st.integers(0, 10**6),
+        kind=names,
+        reason=names,
+        job=st.none() | job_ids,
+        policy_only=st.booleans(),
+    ),
+    st.builds(
+        ev.PolicyFailed, at=times, policy=names, reason=names, failures=counts, retry_at=times
+    ),
+    st.builds(ev.PolicyReplaced, at=times, policy=names, reason=names),
     st.builds(ev.Woke, times),
 )
 

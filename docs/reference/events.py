@@ -142,6 +142,33 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
         ev.JobEnded(205.0, BERT, EndReason.CANCELLED, "cancelled by ada"),
         "The answer to `Finish`; also when a script ends by itself or has failed for good.",
     ),
+    (
+        ev.EntryQuarantined(
+            at=206.0,
+            entry=311,
+            kind="ThroughputMeasured",
+            job=BERT,
+            reason="its observe raised ZeroDivisionError: division by zero (speeds.py:88)",
+        ),
+        "From the service only. Readers of the log skip entry 311; the job fails.",
+    ),
+    (
+        ev.PolicyFailed(
+            at=207.0,
+            policy="ones",
+            reason="its decide raised KeyError: 'a-1'",
+            failures=1,
+            retry_at=208.0,
+        ),
+        "From the service only. The schedule stays as it is until the policy is asked again.",
+    ),
+    (
+        ev.PolicyReplaced(
+            at=240.0, policy="fifo", reason="5 failures in a row: its decide raised KeyError"
+        ),
+        "From the service only, after five failures in a row, and when a restart brings the"
+        " configured policy back.",
+    ),
     (ev.Woke(240.0), "The time is the one that the policy named in `wake_at`, or later."),
 )
 

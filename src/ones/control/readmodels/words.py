@@ -99,6 +99,11 @@ def _ended(event: ev.JobEnded) -> str:
     return f"ended: {event.reason.value}" + (f" ({why})" if why else "")
 
 
+def _quarantined(event: ev.EntryQuarantined) -> str:
+    kept = "the policy does not see it" if event.policy_only else "it is ignored"
+    return f"{event.kind} raised an error and is quarantined ({kept}): {event.reason}"
+
+
 _WORDS: dict[type[ev.Event], tuple[str, Callable[[Any], str]]] = {
     ev.JobSubmitted: ("submitted", _submitted),
     ev.JobDescribed: ("joined", _described),
@@ -118,5 +123,6 @@ _WORDS: dict[type[ev.Event], tuple[str, Callable[[Any], str]]] = {
     ),
     ev.CancelRequested: ("cancel", lambda e: f"cancelled by {e.by or 'somebody'}"),
     ev.PriorityChanged: ("priority", lambda e: f"its priority is {e.priority:g} now"),
+    ev.EntryQuarantined: ("quarantined", _quarantined),
     ev.JobEnded: ("ended", _ended),
 }
