@@ -15,14 +15,13 @@ from ones.control.live.jobs import LiveJob, LiveWorker
 from ones.control.live.reports import as_event
 from ones.control.readmodels.board import Board
 from ones.control.readmodels.words import tell
-from ones.control.recorder import begin, recover
+from ones.control.recorder import EntryError, begin, recover
 from ones.control.schema import ended_cards, log, meta
 from ones.control.store import Store, insert
 from ones.control.submission import Submission
 from ones.core import events as ev
 from ones.core.cluster import Cluster, Gpu, NodeId
 from ones.core.job import EndReason, Generation, Job, JobId, SwitchCost
-from ones.errors import WorldError
 from ones.policies import create
 from ones.runlog import VERSION, Header, decode, encode
 from ones.wire import messages as wire
@@ -139,5 +138,5 @@ def test_an_entry_of_the_log_that_cannot_be_read_is_named(store: Store) -> None:
     _, recorder = recover(store, HEADER, create("fifo"))
     recorder(ev.Woke(0.0))
     change(store, log.update().values(entry='{"type":"Woke","at":[]}'))
-    with pytest.raises(WorldError, match=r"^entry 1 of the log cannot be read: at: \[\] is not a"):
+    with pytest.raises(EntryError, match=r"^entry 1 of the log: CodecError: at: \[\] is not a"):
         recover(store, HEADER, create("fifo"))

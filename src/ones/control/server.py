@@ -173,7 +173,7 @@ def _tls(settings: ServiceSettings, directory: StateDir) -> _Tls | None:
     if settings.tls_certificate:
         return _Tls(settings.tls_certificate, settings.tls_key, _checked(settings))
     if warning := insecurity(settings):
-        print(warning, file=sys.stderr, flush=True)
+        log.warning(warning.removeprefix("warning: "))
     if warning or is_loopback(settings.host):
         return None
     pair = own_pair(directory.tls, names_of(settings.host, settings.advertise))
