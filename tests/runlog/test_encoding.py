@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from docs.reference.events import EVENT_EXAMPLES
+from ones.control.live.adoption import LAST
 from ones.core import Allocation, Generation, Gpu, Job, JobId, Plan
 from ones.core import events as ev
 from ones.core.cluster import Node, NodeId
@@ -131,6 +132,11 @@ def test_numbers_of_numpy_are_numbers() -> None:
         loss=np.float32(0.5),  # type: ignore[arg-type]
     )
     assert decode(encode(measured)) == measured
+
+
+def test_a_worker_that_an_earlier_controller_left_has_the_last_generation() -> None:
+    left = ev.WorkerLeft(1.0, A, LAST, Gpu(N0, 0))
+    assert decode(encode(left)) == left
 
 
 def test_only_entries_go_into_the_log() -> None:

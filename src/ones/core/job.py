@@ -12,7 +12,7 @@ from typing import NamedTuple, NewType
 
 from ones.errors import InvalidJobError
 from ones.stopping import StopRule
-from ones.wire.bounds import Finite, Gpus, Number, Positive, Time, Value
+from ones.wire.bounds import Finite, Gpus, Number, PlanNumber, Positive, Time, Value
 
 JobId = NewType("JobId", str)
 
@@ -40,7 +40,7 @@ class Generation(NamedTuple):
     """Which configuration a report speaks of: the plan that ordered it, and how often
     its workers have re-formed by themselves since."""
 
-    plan: Number
+    plan: PlanNumber
     incarnation: Number = 0
 
 

@@ -34,6 +34,7 @@ MOST_TEXT = 2000
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
+PlanNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # 2**62: after every plan there will be
 Gpus = Annotated[int, Meta(ge=1, le=2**20)]
 Index = Annotated[int, Meta(ge=0, le=10**9)]
 EpochNumber = Annotated[int, Meta(ge=0, le=MOST_EPOCHS)]
