@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
+from pathlib import Path
 
 from ones.control.recorder import HEADER
 from ones.control.service import Controller, Options
@@ -97,6 +99,7 @@ class _Run:
         self.trainings: dict[str, Training] = {}
         self._processes: list[SimulatedWorker | FixedScript] = []
         self._heard: dict[str, list[bytes]] = {}  # token of a hostile job -> its messages
+        self._attacking = False
         self._crashes_left = scenario.crashes
         self._looked_at = 0.0
         self._trouble = Trouble(
@@ -156,17 +159,16 @@ class _Run:
                 world.violation(f"{request} had no answer")
             return False
         except Exception as problem:
-            if not self._is_contained(problem):
-                world.violation(f"the controller stopped: {type(problem).__name__}: {problem}")
+            place = traceback.extract_tb(problem.__traceback__)[-1]
+            what = f"{type(problem).__name__}: {problem}"[:300]
+            where = f"{Path(place.filename).name}:{place.lineno}"
+            world.violation(f"the controller stopped: {what} ({where})")
             return False
         world.arm(None)
         store.flush()
         self._compare(controller, writers)
         check_end(world, self.disk, controller, self.users, self.trainings, self.launcher)
         self._crashed(life)
-        return False
-
-    def _is_contained(self, problem: Exception) -> bool:
         return False
 
     def _arm(self) -> None:
@@ -272,7 +274,7 @@ class _Run:
 
             def observe(body: bytes, token: str) -> None:
                 before(body, token)
-                if token == worker.token:
+                if token == worker.token and not self._attacking:
                     self._heard[token].append(body)
 
             self.network.observe = observe
@@ -285,6 +287,8 @@ class _Run:
         if heard:
             what, body = mutated(world.dice.choice(heard[-20:]), world.dice)
             world.fault("hostile", f"{worker.name}: {what}")
+            self._attacking = True
             self.network.request(body, worker.token, 0.0, lambda status, answer: None)
+            self._attacking = False
         seconds = world.dice.expovariate(1.0 / HOSTILE_SECONDS)
         world.after(seconds, lambda: self._attack(worker))
