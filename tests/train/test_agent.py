@@ -79,6 +79,22 @@ def test_reports_arrive_in_order_and_once() -> None:
     assert controller.reports == [epoch(number) for number in range(50)]
 
 
+def test_a_report_that_is_refused_is_left_out_and_the_others_arrive(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller = Controller()
+    mine = agent(controller.server.url)
+    reports = [epoch(1), epoch(2), Epoch(epoch=3, steps=-1, samples=1), epoch(4), epoch(5)]
+    for report in reports:
+        mine.say(report)
+    controller.server.open()
+    assert mine.flush(60)
+    mine.stop()
+    controller.server.close()
+    assert controller.reports == [epoch(1), epoch(2), epoch(4), epoch(5)]
+    assert "the controller refused a report (Epoch)" in caplog.text
+
+
 def test_reports_keep_their_generation() -> None:
     controller = Controller()
     mine = agent(controller.server.url)  # nobody listens yet

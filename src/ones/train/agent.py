@@ -56,6 +56,7 @@ class Agent:
         self._changed = threading.Condition()
         self._stopped = False
         self._complained = False
+        self._alone = 0  # reports up to this number are sent one by one
 
     def start(self) -> None:
         atexit.register(self._keep)
@@ -138,7 +139,8 @@ class Agent:
                     break
                 batch = [self._queue[0]]
                 for item in list(self._queue)[1:_BATCH]:
-                    if item.generation != batch[0].generation:
+                    alone = batch[0].number <= self._alone
+                    if alone or item.generation != batch[0].generation:
                         break
                     batch.append(item)
             if self._exchange(line, batch, wait=0):
@@ -177,6 +179,9 @@ class Agent:
             if status == 409:
                 self._on_fenced()
                 return False
+            if status == 422 and batch:
+                self._leave_out(batch, body)
+                return True
             orders = unpack(body) if status == 200 else None
             problem: Exception | str = f"HTTP status {status}"
         except (OSError, http.client.HTTPException, CodecError) as raised:
@@ -190,6 +195,19 @@ class Agent:
         self._complained = False
         self._take(orders)
         return True
+
+    def _leave_out(self, batch: list[_Numbered], answer: bytes) -> None:
+        """The controller will never take this batch: find the report that it refuses, one by one,
+        and drop that one, so that the others still arrive."""
+        if len(batch) > 1:
+            self._alone = batch[-1].number
+            return
+        with self._changed:
+            if self._queue and self._queue[0].number == batch[0].number:
+                self._queue.popleft()
+            self._changed.notify_all()
+        kind = type(batch[0].report).__name__
+        _log.warning("the controller refused a report (%s): %s", kind, answer[:300].decode())
 
     def _take(self, orders: Orders) -> None:
         with self._changed:

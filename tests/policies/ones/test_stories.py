@@ -354,3 +354,22 @@ def test_a_job_of_one_size_starts_at_once_on_free_gpus() -> None:
     assert set(brain.state.schedule) == {"j0", "j2"}
     brain.handle(ev.Woke(5.0))
     assert set(brain.state.schedule) == {"j0", "j1", "j2"}
+
+
+@pytest.mark.parametrize("policy", PROFILES)
+def test_a_job_is_not_left_with_fewer_gpus_than_it_takes_when_one_is_set_aside(policy: str) -> None:
+    brain = Brain(Cluster.of(3), create(policy, seed=1))
+    big = Job(id=JobId("a"), submitted_at=0.0, min_gpus=2, requested_gpus=2)
+    plan = brain.handle(ev.JobSubmitted(0.0, big))
+    (start,) = (action for action in plan.actions if isinstance(action, Start))
+    generation = brain.state.records[big.id].generation
+    for gpu in start.allocation.gpus:
+        brain.handle(ev.WorkerReady(1.0, big.id, generation, gpu))
+    brain.handle(
+        ev.JobDescribed(at=2.0, job=big.id, generation=generation, dataset_size=1000, base_batch=32)
+    )
+    brain.handle(ev.GpuSetAside(3.0, start.allocation.gpus[0]))
+    for at in range(10, 100, 10):
+        brain.handle(ev.Woke(float(at)))  # raises if a size is not allowed
+    goal = brain.state.records[big.id].goal
+    assert goal is None or goal.n_gpus >= 2

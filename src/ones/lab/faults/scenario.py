@@ -131,10 +131,12 @@ class Trouble:
         self.world.after(self.scenario.calm_at, self._all_is_well)
 
     def _all_is_well(self) -> None:
-        """The operator puts every GPU back, also those that the controller suspects."""
+        """The operator puts every GPU back, also those that the controller suspects; and again,
+        for scripts that fail make it suspect others."""
         for node in self.launcher.nodes.values():
             for place in (node.name, *(slot.id for slot in node.slots())):
                 self.users.undrain(place)
+        self.world.after(200.0, self._all_is_well)
 
     def _again(self, act: Callable[[], None], every: float) -> None:
         seconds = self.world.dice.expovariate(1.0 / every)

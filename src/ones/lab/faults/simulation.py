@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
+from pathlib import Path
 
 from ones.control.archive import HEADER
 from ones.control.service import Controller, Options
@@ -157,17 +159,16 @@ class _Run:
                 world.violation(f"{request} had no answer")
             return False
         except Exception as problem:
-            if not self._is_contained(problem):
-                world.violation(f"the controller stopped: {type(problem).__name__}: {problem}")
+            place = traceback.extract_tb(problem.__traceback__)[-1]
+            what = f"{type(problem).__name__}: {problem}"[:300]
+            where = f"{Path(place.filename).name}:{place.lineno}"
+            world.violation(f"the controller stopped: {what} ({where})")
             return False
         world.arm(None)
         store.flush()
         self._compare(controller, writers)
         check_end(world, self.disk, controller, self.users, self.trainings, self.launcher)
         self._crashed(life)
-        return False
-
-    def _is_contained(self, problem: Exception) -> bool:
         return False
 
     def _arm(self) -> None:

@@ -113,8 +113,10 @@ def movable(view: View) -> list[JobView]:
 
 
 def _on_nodes_that_are_up(view: View, job: JobView) -> tuple[Gpu, ...]:
+    """Too few of them for the job: none, so that it moves as a whole."""
     held = job.wanted.gpus if job.wanted else ()
-    return tuple(gpu for gpu in held if view.cluster.state_of(gpu) is NodeState.UP)
+    up = tuple(gpu for gpu in held if view.cluster.state_of(gpu) is NodeState.UP)
+    return up if len(up) >= job.job.min_gpus else ()
 
 
 def _remaining_gpu_time(
