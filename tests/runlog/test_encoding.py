@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from docs.reference.events import EVENT_EXAMPLES
-from ones.control.live.adoption import LAST
+from ones.control.live.jobs import LAST
 from ones.core import Allocation, Generation, Gpu, Job, JobId, Plan
 from ones.core import events as ev
 from ones.core.cluster import Node, NodeId
