@@ -137,19 +137,26 @@ class Lives:
 
     def _measured(self, job: JobId, planned: int | None) -> Iterator[Event]:
         """In the configuration that it has, and in two that it has had, as it may claim."""
-        for gpus, nodes, batch in ((0, 0, 0), (1, 1, 64), (4, 1, 256)):
+        for had in (None, Configuration(1, 1, 64), Configuration(4, 1, 256)):
             held = self._held(job)
             if held is None or not held.batch:
                 return
             has = Configuration(held.n_gpus, held.n_nodes, held.batch, held.micro_steps)
-            yield ev.ThroughputMeasured(
-                at=self._now,
-                job=job,
-                generation=self._generation(job),
-                configuration=Configuration(gpus, nodes, batch) if gpus else has,
-                step_seconds=0.1 + 0.001 * has.batch / has.gpus + 0.02 * (has.gpus > 1),
-                steps=20,
-            )
+            seconds = 0.1 + 0.001 * has.batch / has.gpus + 0.02 * (has.gpus > 1)
+            yield self._speed(job, had or has, seconds)
+
+    def _speed(self, job: JobId, configuration: Configuration, seconds: float) -> Event:
+        return ev.ThroughputMeasured(
+            at=self._now,
+            job=job,
+            generation=self._generation(job),
+            configuration=configuration,
+            step_seconds=seconds,
+            steps=20,
+        )
+
+    def measure(self, name: str, configuration: Configuration, seconds: float) -> None:
+        self.tell(self._speed(JobId(name), configuration, seconds))
 
     def _trained(self, job: JobId, planned: int | None) -> Iterator[Event]:
         """An epoch, and a part of the next one."""

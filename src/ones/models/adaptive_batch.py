@@ -17,6 +17,7 @@ from ones.core.cluster import Gpu
 from ones.core.schedule import Allocation, Worker
 from ones.core.view import JobView
 from ones.models.goodput import noise_scale
+from ones.models.latest import latest
 from ones.models.step_fit import StepModel, fit_steps
 
 Floats = NDArray[np.float64]
@@ -139,7 +140,7 @@ class JobModels:
     def of(self, view: JobView) -> JobModel:
         known = self._fits.get(view.id)
         if known is None or known[0] is not view.profile:
-            known = self._fits[view.id] = (view.profile, fit_steps(view.profile))
+            known = self._fits[view.id] = (view.profile, fit_steps(latest(view.profile)))
         return JobModel(view, self.rules, known[1])
 
     def forget(self, job: str) -> None:

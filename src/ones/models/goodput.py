@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ones.core.view import JobView
+from ones.models.latest import latest
 from ones.models.speed import SpeedModel, fit_speed
 
 #: before a job has reported its noise scale: so many times its base batch
@@ -40,7 +41,7 @@ class Goodput:
         self._limit = view.local_limit or self._base
         self._largest = view.description.dataset_size
         self._noise = noise_scale(view.progress.gradient_noise, self._base)
-        self._speed = fit_speed(view.profile) or SpeedModel(0.5, 0.5 / self._base)
+        self._speed = fit_speed(latest(view.profile)) or SpeedModel(0.5, 0.5 / self._base)
 
     def at(self, gpus: int, nodes: int, batch: int) -> float:
         parts = ceil(ceil(batch / gpus) / self._limit)

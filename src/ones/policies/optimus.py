@@ -31,6 +31,7 @@ from ones.core.policy import Decision
 from ones.core.schedule import ScheduleEdit
 from ones.core.view import JobView, View
 from ones.models.even_nodes import EvenNodes
+from ones.models.latest import MOST_KINDS, write
 from ones.models.loss_curve import fit_loss
 from ones.models.marginal_gain import Claim, marginal_gains
 from ones.models.oracle import NEEDED, Oracle
@@ -147,10 +148,8 @@ class Optimus:
             case ThroughputMeasured():
                 c = event.configuration
                 steps = self._kind(view.job(event.job)).steps
-                steps.pop((c.gpus, c.nodes > 1, c.batch), None)
-                steps[c.gpus, c.nodes > 1, c.batch] = event.step_seconds
-                if len(steps) > CONFIGURATIONS:
-                    del steps[next(iter(steps))]
+                key = (c.gpus, c.nodes > 1, c.batch)
+                write(steps, key, event.step_seconds, CONFIGURATIONS)
             case JobEnded():
                 self._forget(event)
             case _:
@@ -189,7 +188,10 @@ class Optimus:
 
     def _kind(self, job: JobView) -> Kind:
         name = self._kind_of.setdefault(job.id, job.job.kind or job.id)
-        return self._kinds.setdefault(name, Kind())
+        kind = self._kinds.get(name) or Kind()
+        # a job without a kind is one of its own until it ends
+        write(self._kinds, name, kind, MOST_KINDS + len(self._kind_of))
+        return kind
 
     # what it decides
 

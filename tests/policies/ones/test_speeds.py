@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ones.core.job import Configuration, StepTime
-from ones.policies.ones.speeds import Speeds
+from ones.models.latest import MOST_CONFIGURATIONS, MOST_KINDS
+from ones.models.speed import SpeedModel, fit_speed
+from ones.policies.ones.speeds import MOST_OF_A_KIND, Speeds
 from tests.policies.ones.jobs import a_job
 
 PROFILES = st.dictionaries(
@@ -63,3 +66,40 @@ def test_sizes_tried_are_its_own_and_its_kinds() -> None:
     speeds = Speeds("model")
     speeds.learn(one)
     assert speeds.tried(other, np.array([1, 2, 4, 8])).tolist() == [False, True, False, True]
+
+
+def test_a_job_that_reports_ever_more_configurations_costs_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fit is made when it is asked for, to a bounded number of configurations."""
+    fitted: list[int] = []
+
+    def counted(profile: Mapping[Configuration, StepTime]) -> SpeedModel | None:
+        fitted.append(len(profile))
+        return fit_speed(profile)
+
+    monkeypatch.setattr("ones.policies.ones.speeds.fit_speed", counted)
+    speeds, job = Speeds("model"), a_job()
+    profile: dict[Configuration, StepTime] = {}
+    for batch in range(1, 501):
+        profile = {**profile, Configuration(1, 1, batch): StepTime(0.1 + batch / 1000, 20)}
+        job = replace(job, profile=profile)
+        speeds.learn(job)
+    assert not fitted
+    for _ in range(3):
+        assert speeds.rate(job, 2, 64, 4) > 0
+    assert len(fitted) == 1
+    assert fitted[0] <= MOST_OF_A_KIND + MOST_CONFIGURATIONS
+    assert len(speeds.save()["kinds"]["kind"]) <= MOST_OF_A_KIND
+
+
+def test_kinds_that_nobody_has_run_for_long_are_forgotten() -> None:
+    speeds, one = Speeds("model"), a_job()
+    profile = {Configuration(2, 1, 256, 1): StepTime(0.5, 20)}
+    for i in range(MOST_KINDS + 10):
+        job = replace(one, job=replace(one.job, kind=f"kind-{i}"), profile=profile)
+        speeds.learn(job)
+    assert len(speeds.save()["kinds"]) == MOST_KINDS
+    assert speeds.largest_tried(replace(job, profile={})) == 2
+    oldest = replace(one, job=replace(one.job, kind="kind-0"))
+    assert speeds.largest_tried(oldest) == 0

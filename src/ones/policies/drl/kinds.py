@@ -13,6 +13,7 @@ from typing import Any
 
 from ones.core.job import Configuration, Job, StepTime
 from ones.core.view import JobView
+from ones.models.latest import MOST_KINDS, write
 from ones.models.speed import fit_speed
 from ones.policies.drl.network import SIZES
 
@@ -20,8 +21,8 @@ from ones.policies.drl.network import SIZES
 REMEMBERED = 100
 #: steps that an earlier measurement counts for at most, so that newer ones are heard
 MOST_STEPS = 1000
-#: kinds in the book; the one that was written to least lately is forgotten first
-MOST_KINDS = 500
+#: configurations that are remembered of a kind
+CONFIGURATIONS = 200
 #: one-GPU seconds of a job of which nothing is known
 UNKNOWN_SECONDS = 300.0
 #: with so many finished jobs of the very same batch, those of others do not count
@@ -83,7 +84,7 @@ class KindBook:
         old = page.profile.get(configuration, StepTime(0.0, 0))
         before = min(old.steps, MOST_STEPS)
         mean = (old.seconds * before + seconds * n) / (before + n)
-        page.profile[configuration] = StepTime(mean, before + n)
+        write(page.profile, configuration, StepTime(mean, before + n), CONFIGURATIONS)
         page.speeds = {}
 
     def learn_length(self, kind: str, batch: int, samples: int) -> None:
@@ -95,10 +96,8 @@ class KindBook:
         self._pages.pop(kind, None)
 
     def _write(self, kind: str) -> _Page:
-        page = self._pages.pop(kind, None) or _Page()
-        self._pages[kind] = page  # the last one written to is the last one in line
-        if len(self._pages) > MOST_KINDS:
-            del self._pages[next(iter(self._pages))]
+        page = self._pages.get(kind) or _Page()
+        write(self._pages, kind, page, MOST_KINDS)
         return page
 
     # reading

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ones.core.job import JobId
+from ones.models.latest import MOST_KINDS, write
 
 #: lengths remembered of a kind, the last ones
 MOST_LENGTHS = 50
@@ -44,7 +45,8 @@ class KindLengths:
 
     def learn(self, kind: str, epochs: float) -> None:
         if kind:
-            self._whole[kind] = [*self._whole.get(kind, ())[1 - MOST_LENGTHS :], epochs]
+            whole = [*self._whole.get(kind, ())[1 - MOST_LENGTHS :], epochs]
+            write(self._whole, kind, whole, MOST_KINDS)
 
     def knows(self, kind: str) -> bool:
         """Has one of them completed?"""

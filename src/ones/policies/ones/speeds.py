@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ones.core.job import Configuration, JobId, StepTime
 from ones.core.view import JobView
 from ones.models.goodput import efficiency, worth
+from ones.models.latest import MOST_KINDS, latest, write
 from ones.models.speed import SpeedModel, fit_speed
 
 #: a step of a job of which nothing is known, by its base batch: half fixed, half by sample
@@ -35,18 +36,21 @@ class Speeds:
     def __init__(self, rule: str) -> None:
         self._rule = rule
         self._kinds: dict[str, dict[Configuration, StepTime]] = {}
-        self._versions: dict[str, int] = {}  # of what is known of a kind
+        self._learned = 0  # how often anything was learned
+        self._versions: dict[str, int] = {}  # when something was last learned of a kind
         # both only spare work: they follow from what is known
         self._best: dict[JobId, tuple[object, tuple[object, ...], Choice]] = {}
         self._fits: dict[JobId, tuple[object, tuple[object, ...], SpeedModel]] = {}
 
     def learn(self, view: JobView) -> None:
         """What a job has measured is of use to others of its kind."""
-        pool = self._kinds.setdefault(view.job.kind, {})
-        pool.update(view.profile)
-        self._versions[view.job.kind] = self._versions.get(view.job.kind, 0) + 1
+        kind, self._learned = view.job.kind, self._learned + 1
+        pool = self._kinds.get(kind, {})
+        pool.update(latest(view.profile))
         while len(pool) > MOST_OF_A_KIND:
             del pool[next(iter(pool))]
+        write(self._kinds, kind, pool, MOST_KINDS)
+        write(self._versions, kind, self._learned, MOST_KINDS)
 
     def samples_per_second(
         self, view: JobView, sizes: NDArray[np.int64], batches: NDArray[np.int64], per_node: int
@@ -65,11 +69,13 @@ class Speeds:
         rates: NDArray[np.float64] = batches / self._model(view).all_step_seconds(
             sizes, nodes, batches, parts
         )
-        for c, time in view.profile.items():  # what was measured is not to be guessed
-            same = (sizes == c.gpus) & (nodes == c.nodes)
-            if same.any():
-                same = same & (batches == c.batch) & (parts == c.micro_steps)
-                rates[same] = c.batch / time.seconds
+        if view.profile:  # what was measured is not to be guessed
+            asked = (
+                np.broadcast_to(x, rates.shape).ravel() for x in (sizes, nodes, batches, parts)
+            )
+            for i, c in enumerate(map(Configuration, *(column.tolist() for column in asked))):
+                if c in view.profile:
+                    rates.flat[i] = c.batch / view.profile[c].seconds
         return rates
 
     def rate(self, view: JobView, gpus: int, batch: int, per_node: int) -> float:
@@ -163,7 +169,7 @@ class Speeds:
 
     def _rate_per_gpu(self, view: JobView) -> float:
         """The paper: the mean of what was measured on each GPU."""
-        profile = view.profile or self._kinds.get(view.job.kind, {})
+        profile = latest(view.profile) or self._kinds.get(view.job.kind, {})
         if not profile:
             return (view.base_batch or 1) / UNKNOWN_STEP_SECONDS
         rates = [c.batch / time.seconds / c.gpus for c, time in profile.items()]
@@ -174,7 +180,7 @@ class Speeds:
         version = self._version(view)
         fitted = self._fits.get(view.id)
         if fitted is None or fitted[0] is not view.profile or fitted[1] != version:
-            profile = {**self._kinds.get(view.job.kind, {}), **view.profile}
+            profile = {**self._kinds.get(view.job.kind, {}), **latest(view.profile)}
             base = view.base_batch or 1
             fallback = SpeedModel(UNKNOWN_STEP_SECONDS / 2, UNKNOWN_STEP_SECONDS / 2 / base)
             fitted = (view.profile, version, fit_speed(profile) or fallback)

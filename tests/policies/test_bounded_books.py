@@ -1,0 +1,62 @@
+"""What a policy remembers does not grow with the number of reports, nor with the names of kinds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ones.core import Policy
+from ones.core.job import Configuration
+from ones.models.latest import MOST_KINDS
+from ones.models.oracle import Ahead
+from ones.policies import create, names
+from ones.policies.drl.kinds import CONFIGURATIONS, KindBook
+from ones.policies.ones.effort import Effort
+from ones.policies.ones.kind_lengths import KindLengths
+from tests.policies.honest_lives import Lives
+from tests.policies.ones.jobs import a_job, told
+
+
+def measured(name: str, configurations: int) -> Policy:
+    """A policy that a job has told of so many batches."""
+    policy = create(name, seed=1, oracle=lambda job, gpus, batch: Ahead(9.0, 2.0))
+    lives = Lives(policy, lambda event: [event])
+    lives.submit("a", kind="resnet", owner="ann")
+    lives.submit("b", kind="resnet", owner="bob")
+    lives.wait(60.0)
+    lives.report("a")
+    for batch in range(1, configurations + 1):
+        lives.measure("a", Configuration(1, 1, batch), 0.1 + 0.001 * batch)
+    lives.report("a")
+    return policy
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_policy_remembers_a_bounded_number_of_configurations(name: str) -> None:
+    some, more = (len(json.dumps(measured(name, n).save())) for n in (250, 500))
+    assert more < some + 1000  # numbers may have more digits
+
+
+def test_the_book_of_kinds_remembers_the_configurations_measured_last() -> None:
+    book = KindBook()
+    for batch in (*range(1, 3 * CONFIGURATIONS), 1):
+        book.learn_speed("resnet", Configuration(1, 1, batch), 0.1, 20)
+    known = book.save()["resnet"]["profile"]
+    assert len(known) == CONFIGURATIONS
+    assert known[-1][:4] == [1, 1, 1, 1]
+
+
+def test_kinds_of_which_nothing_was_heard_for_long_are_forgotten() -> None:
+    effort, lengths, one = Effort(raw=False), KindLengths(), told(a_job(), noise=77.0)
+    for i in range(MOST_KINDS + 10):
+        job = replace(one, job=replace(one.job, kind=f"kind-{i}"))
+        effort.joined(job)
+        effort.learn(job)
+        lengths.learn(job.job.kind, 30.0)
+    saved = effort.save()
+    assert len(saved["noise"]) == len(saved["shapes"]) == MOST_KINDS
+    assert len(lengths.save()["whole"]) == MOST_KINDS
+    assert lengths.knows(job.job.kind)
+    assert not lengths.knows("kind-0")
