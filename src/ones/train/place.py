@@ -33,6 +33,7 @@ from ones.wire.messages import (
 )
 
 TERMINATED = 128 + 15
+LEFT_OUT = 75  # of a worker without a place in its job: 0 would say that the script is done
 _GOOD_ENDS = ("converged", "finished")
 _DROP_AFTER = 20  # steps: letting go of an old group's connections takes milliseconds
 _FLUSH_SECONDS = 10.0
@@ -229,7 +230,7 @@ class Place:
 
     def exit_quietly(self, why: str) -> NoReturn:
         print(f"ones: {self.me} leaves: {why}", file=sys.stderr, flush=True)
-        os._exit(0)
+        os._exit(LEFT_OUT)
 
     def terminate(self, *_: object) -> None:
         """SIGTERM."""
