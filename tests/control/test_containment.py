@@ -241,6 +241,7 @@ def test_state_and_policy_are_those_that_never_saw_the_event(world: World, tmp_p
 def test_an_event_that_moves_workers_is_kept_from_the_policy_only(world: World) -> None:
     world.start()
     world.poison = lambda event: isinstance(event, ev.WorkerLost)
+    world.engine.jobs[A].workers.clear()  # its process is gone
     world.say(ev.WorkerLost(NOW, A, world.brain.state.records[A].generation, gpu(A), "died"))
     assert gpu(A) not in world.brain.state.occupants
     assert world.brain.state.ended[A].reason is EndReason.FAILED

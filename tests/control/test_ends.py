@@ -11,7 +11,7 @@ from ones.control.clock import Clock
 from ones.control.live.departures import done, exited
 from ones.control.live.engine import LiveEngine, Surroundings
 from ones.control.live.jobs import Kind, LiveJob, LiveWorker, Pending
-from ones.control.live.orders import begin
+from ones.control.live.orders import begin, give_up_rescale
 from ones.control.live.watch import look_round
 from ones.control.recorder import recover
 from ones.control.store import Store
@@ -19,8 +19,8 @@ from ones.control.submission import Submission
 from ones.control.tokens import JobTokens
 from ones.core import events as ev
 from ones.core.cluster import Gpu, NodeId
-from ones.core.job import JobId
-from ones.core.plan import Rescale
+from ones.core.job import EndReason, JobId
+from ones.core.plan import Finish, Rescale
 from ones.core.schedule import Allocation
 from ones.exec import Exit
 from ones.launchers.devices import cpu_slots
@@ -165,3 +165,20 @@ def test_a_rescale_whose_member_is_lost_before_it_was_told_is_given_up(engine: L
     exited(engine, next(iter(job.workers)), Exit(code=1, at=0.0, cause="exited"))
     assert [type(out.event) for out in engine.out] == [ev.WorkerLost, ev.RescaleFailed]
     assert job.pending is None
+
+
+def test_a_cancelled_job_frees_the_gpus_of_workers_that_ended_quietly(engine: LiveEngine) -> None:
+    job = engine.jobs[A] = job_with(OLD, OLD)
+    exited(engine, list(job.workers)[1], Exit(code=0, at=0.0, cause="exited"))
+    begin(engine, Finish(A, EndReason.CANCELLED), NEW)
+    events = [out.event for out in engine.out]
+    assert [type(event) for event in events] == [ev.JobEnded, ev.WorkerLeft]
+    assert isinstance(events[1], ev.WorkerLeft)
+    assert events[1].gpu == GPUS[1]
+
+
+def test_newcomers_that_were_sent_away_are_not_waited_for(engine: LiveEngine) -> None:
+    job = engine.jobs[A] = job_with(OLD, NEW)
+    job.pending = Pending(Kind.RESCALE, NEW, Allocation.even(GPUS[:2], 6))
+    give_up_rescale(engine, job, "a test")
+    assert done(engine, job, next(iter(job.workers.values())))

@@ -35,13 +35,14 @@ def ps(
     if json:
         print_json(jobs)
         return
-    for warning in client.get("/api/cluster").get("warnings", ()):
+    cluster = client.get("/api/cluster")
+    for warning in cluster.get("warnings", ()):
         say(f"warning: {warning}")
     if not jobs:
         rest = "" if all else "; those that have ended: ones ps --all"
         say(f"no jobs{rest}; queue one: ones submit -- python train.py")
         return
-    missing = not_used(client.get("/api/cluster"))
+    missing = not_used(cluster)
     if missing:
         say(missing)
     if sys.stdout.isatty():

@@ -31,7 +31,7 @@ def picture(scene: Scene, title: str, width: int, *, ended: int = 20) -> Rendera
     hidden = set(over[: max(0, len(over) - ended)])
     jobs = [job for job in scene.jobs if job["id"] not in hidden]
     color = {job["id"]: COLORS[i % len(COLORS)] for i, job in enumerate(scene.jobs)}
-    missing = not_used(scene.cluster)
+    missing = visible(not_used(scene.cluster))
     return Group(
         Text(visible(title), style="bold"),
         _slots(scene, color),

@@ -35,6 +35,7 @@ from ones.wire.messages import (
 )
 
 TERMINATED = 128 + 15
+LEFT_OUT = 75  # of a worker without a place in its job: 0 would say that the script is done
 _GOOD_ENDS = ("converged", "finished")
 _DROP_AFTER = 20  # steps: letting go of an old group's connections takes milliseconds
 _FLUSH_SECONDS = 10.0
@@ -232,7 +233,7 @@ class Place:
 
     def exit_quietly(self, why: str) -> NoReturn:
         _log.warning("%s leaves: %s", self.me, why)
-        os._exit(0)
+        os._exit(LEFT_OUT)
 
     def terminate(self, *_: object) -> None:
         """SIGTERM."""

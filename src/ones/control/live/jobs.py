@@ -49,7 +49,7 @@ class LiveWorker:
     plan: int  # that launched it
     joined: bool = False
     leaving: bool = False  # told to go, or has said that it goes
-    parted: bool = False  # has said that it goes, and so has said all
+    parted: bool = False  # nothing is to be heard any more: it said that it goes, or never trained
     heard: int = 0  # number of its last report that was taken
     safe: int = 0  # and of the last one that is on disk: so far they are acknowledged
     done: bool = False  # has said that the whole job is

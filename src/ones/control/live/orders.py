@@ -160,6 +160,7 @@ def give_up_rescale(floor: Floor, job: LiveJob, reason: str) -> None:
     for worker in job.workers.values():
         worker.leaving = worker.plan == plan
         if worker.leaving:
+            worker.parted = True  # it never trained
             floor.launcher.stop(worker.launch, floor.patience.grace_seconds)
     floor.say(ev.RescaleFailed(NOW, job.id, Generation(plan), reason))
 
@@ -174,6 +175,11 @@ def _stop(floor: Floor, job: LiveJob, plan: int) -> None:
 def _finish(floor: Floor, job: LiveJob, plan: int, reason: EndReason, message: str) -> None:
     end(floor, job, plan)
     floor.say(ev.JobEnded(NOW, job.id, reason, message))
+    quiet, job.quiet = job.quiet, []
+    for worker in quiet:  # whether the job was done does not matter any more
+        for gpu in worker.gpus:
+            generation = max(job.generation, Generation(worker.plan))
+            floor.say(ev.WorkerLeft(NOW, job.id, generation, gpu))
     for worker in job.workers.values():
         _send_away(floor, worker, wire.End(reason.value, plan))
 

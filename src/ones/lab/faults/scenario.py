@@ -133,15 +133,19 @@ class Trouble:
     def _all_is_well(self) -> None:
         """The operator puts every GPU back, also those that the controller suspects; and again,
         for scripts that fail make it suspect others."""
+        self.world.after(200.0, self._all_is_well)
         for node in self.launcher.nodes.values():
             for place in (node.name, *(slot.id for slot in node.slots())):
                 self.users.undrain(place)
-        self.world.after(200.0, self._all_is_well)
 
     def _again(self, act: Callable[[], None], every: float) -> None:
         seconds = self.world.dice.expovariate(1.0 / every)
         if self.world.now + seconds < self.scenario.calm_at:
-            self.world.after(seconds, lambda: (act(), self._again(act, every))[1])  # type: ignore[func-returns-value]
+            self.world.after(seconds, lambda: self._happen(act, every))
+
+    def _happen(self, act: Callable[[], None], every: float) -> None:
+        self._again(act, every)  # first: the controller may crash in it
+        act()
 
     def _for_a_while(self, low: float, high: float, undo: Callable[[], None]) -> None:
         self.world.after(self.world.dice.uniform(low, high), undo)

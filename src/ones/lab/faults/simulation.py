@@ -231,6 +231,7 @@ class _Run:
 
     def _look_for_end(self) -> None:
         world, server = self.world, self.network.server
+        world.after(5.0, self._look_for_end)
         if server is not None and world.now > self.scenario.calm_at:
             controller = server.controller
             records, jobs = controller.brain.state.records, controller.engine.jobs
@@ -238,10 +239,8 @@ class _Run:
             rest = records or jobs or missing or self.users.pending or self.launcher.living()
             if not rest:
                 controller.engine.stop()
-                return
-            if world.now > self.scenario.calm_at + HORIZON_SECONDS:
+            elif world.now > self.scenario.calm_at + HORIZON_SECONDS:
                 raise _OverdueError
-        world.after(5.0, self._look_for_end)
 
     # processes
 

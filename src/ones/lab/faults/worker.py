@@ -31,7 +31,7 @@ from ones.wire.messages import (
 
 WAIT_SECONDS = 20.0  # of a long-poll
 FLUSH_SECONDS = 10.0  # before it exits with reports that nobody has acknowledged
-TERMINATED = 143
+TERMINATED, LEFT_OUT = 143, 75  # exit codes; see `ones.train.place`
 GOOD_ENDS = ("converged", "finished")
 
 
@@ -165,7 +165,7 @@ class SimulatedWorker:
     def cut(self, is_cut: bool) -> None:
         self.is_cut = is_cut
         if not is_cut and self.is_expelled:
-            self.exit(0)
+            self.exit(LEFT_OUT)
         else:
             self.training.cut(self)
 
@@ -235,7 +235,7 @@ class SimulatedWorker:
             return
         if status == 409:
             self._world.note(f"{self._id} has no place any more")
-            self.exit(0)
+            self.exit(LEFT_OUT)
             return
         try:
             orders = unpack(body) if status == 200 and not self.is_cut else None
