@@ -24,7 +24,7 @@ class Tagged(Value, frozen=True, tag=True, tag_field="type"):
     """A value that may stand beside values of other classes."""
 
 
-MOST_REPORTS = 500  # in one message
+MOST_REPORTS = 10_000  # in one message; the service has a lower limit of its own
 MOST_WORKERS = 2**16  # of one job
 MOST_EPOCHS = 10**9
 MOST_MEASURE = 1e30
