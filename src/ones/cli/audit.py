@@ -48,7 +48,7 @@ def audit(
         print_json(rows)
         return
     if not rows:
-        say("nothing is written down" + (" of that" if user or since else ""))
+        say("no entries" + (" match" if user or since else "; the audit is empty"))
         return
     columns = ["when", "user", "action", "of", "detail", "from"]
     names = ("who", "action", "subject", "detail", "address")
