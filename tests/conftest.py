@@ -23,7 +23,7 @@ settings.register_profile(
     "random",
     settings.get_profile("fixed"),
     derandomize=False,
-    max_examples=1000,
+    max_examples=500,
     print_blob=True,
 )
 
