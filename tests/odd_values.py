@@ -159,6 +159,16 @@ class Oddity(NamedTuple):
         return f"{self.event.__name__}.{self.field}={self.value!r:.60}"
 
 
+#: each has stopped a policy before
+STOPPED_ONCE = (
+    Oddity(ev.EpochFinished, "gradient_noise", -64.0),
+    Oddity(ev.EpochFinished, "gradient_noise", -65.0),
+    Oddity(ev.EpochFinished, "gradient_noise", -256.0),
+    Oddity(ev.EpochFinished, "loss", 5e-324),
+    Oddity(ev.EpochFinished, "samples", LARGEST),
+)
+
+
 def with_fields(report: Any, **values: object) -> Any:  # noqa: ANN401 as above
     """A report like this one, with other values."""
     told = {name: getattr(report, name) for name in get_type_hints(type(report))}

@@ -242,7 +242,7 @@ def _live_once(lives: Lives, planned: int | None, number: str) -> None:
     lives.submit(odd, kind="resnet", owner="bob")
     lives.submit(other, kind="", owner="cem")
     here = [twin, odd, other]
-    for turn in range(4):
+    for turn in range(3):
         lives.wait(ROUND)
         if turn == 0:
             lives.found_fixed(odd)

@@ -16,16 +16,15 @@ from ones.core.events import JobReport
 from ones.models.oracle import Ahead
 from ones.policies import create, names
 from tests.invariants import check_invariants
-from tests.odd_values import VALUES, Oddity, all_odd, oddities, reported_fields
+from tests.odd_values import STOPPED_ONCE, VALUES, Oddity, all_odd, oddities, reported_fields
 from tests.policies.honest_lives import ODD, Alter, Lives, live
 
-#: in a short run, one in so many of the odd values of each field is tried, by policy
+#: the short run tries one in so many of the odd values of each field, by policy; at least one
 ONE_IN = {"fifo": 1, "drl": 6, "equi": 6, "optimus": 6, "ones": 99, "ones-paper": 99}
-#: a life takes these a third of a second: in a short run all fields are odd at once
+#: a life takes these policies 0.4 s: in the short run only several odd fields at once
 SLOW = ("pollux", "sia")
-STORMS = 4
-#: other ways of the same policies, with models of their own
-OTHER_WAYS: list[tuple[str, dict[str, object]]] = [
+#: policies with other settings, which use other models
+OTHER_SETTINGS: list[tuple[str, dict[str, object]]] = [
     ("tiresias", {"variant": "gittins", "placement": "step-time"}),
     ("optimus", {"lookahead": True, "placement": "stay"}),
     ("optimus", {"knowledge": "oracle"}),
@@ -36,18 +35,18 @@ OTHER_WAYS: list[tuple[str, dict[str, object]]] = [
 
 
 def fresh(name: str, **settings: object) -> Policy:
-    """Oracles are told something."""
+    """A policy; oracles get a constant as the truth."""
     return create(name, seed=1, oracle=lambda job, gpus, batch: Ahead(9.0, 2.0), **settings)
 
 
 def lived(policy: Policy, alter: Alter, *, planned: int | None = None, times: int = 1) -> Lives:
-    """Nothing raises, the jobs that came with it have trained, the policy can be saved."""
+    """Nothing raises, most of the other jobs have trained, and the policy can be saved."""
     lives = live(policy, alter, planned=planned, times=times)
     check_invariants(lives.brain.state)
     others = [job for name, job in lives.brain.state.ended.items() if not name.startswith(ODD)]
     assert len(others) == 4 * times
     assert all(job.reason.completed for job in others)
-    assert all(job.epochs for job in others if job.id.startswith(("twin", "other"))), others
+    assert sum(job.epochs > 0 for job in others) >= 2 * times
     saved = json.dumps(policy.save(), allow_nan=False)
     policy.load(json.loads(saved))
     lives.wait(1.0)
@@ -89,6 +88,7 @@ def all_fields(dice: Random, share: float) -> Alter:
 
 
 Way = Callable[[Oddity], Alter]
+WAYS: tuple[Way, ...] = (once, always, beside)
 
 
 def sampled(one_in: int, first: int) -> Iterable[Oddity]:
@@ -98,10 +98,11 @@ def sampled(one_in: int, first: int) -> Iterable[Oddity]:
         yield from values[first % min(one_in, len(values)) :: one_in]
 
 
-def kills(name: str, cases: Iterable[tuple[int, Oddity, Way]]) -> list[str]:
-    """What of this stops the policy."""
+def kills(name: str, values: Iterable[Oddity], first_way: int = 0) -> list[str]:
+    """The odd values that stop the policy; each is told in one of the ways."""
     found = []
-    for number, oddity, way in cases:
+    for number, oddity in enumerate(values):
+        way = WAYS[(number + first_way) % len(WAYS)]
         try:
             lived(fresh(name), way(oddity), planned=12 if number % 2 else None)
         except Exception as problem:
@@ -130,35 +131,35 @@ def test_every_report_is_in_an_honest_life() -> None:
 @pytest.mark.parametrize("name", [name for name in names() if name not in SLOW])
 def test_one_odd_field_stops_no_policy(name: str) -> None:
     some = sampled(ONE_IN.get(name, 2), names().index(name))
-    ways = (once, always, beside)
-    assert kills(name, ((i, oddity, ways[i % 3]) for i, oddity in enumerate(some))) == []
+    assert kills(name, [*STOPPED_ONCE, *some]) == []
 
 
 @pytest.mark.parametrize("name", names())
 def test_reports_full_of_odd_values_stop_no_policy(name: str) -> None:
-    for seed in range(STORMS):
+    for seed in range(4):
         dice = Random(f"{name}/{seed}")
         lived(fresh(name), all_fields(dice, dice.choice((0.3, 1.0))), planned=seed or None)
 
 
-@pytest.mark.parametrize(("name", "settings"), OTHER_WAYS, ids=str)
-def test_nor_do_they_stop_its_other_ways(name: str, settings: dict[str, object]) -> None:
+@pytest.mark.parametrize(("name", "settings"), OTHER_SETTINGS, ids=str)
+def test_nor_do_they_stop_one_with_other_settings(name: str, settings: dict[str, object]) -> None:
     for seed in range(2):
         dice = Random(f"{name}/{settings}/{seed}")
         lived(fresh(name, **settings), all_fields(dice, 1.0), planned=seed or None)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", [once, always, beside])
+@pytest.mark.parametrize("first_way", range(len(WAYS)))
 @pytest.mark.parametrize("name", names())
-def test_no_odd_field_at_all_stops_a_policy(name: str, way: Way) -> None:
-    assert kills(name, ((i, odd, way) for i, odd in enumerate(oddities()))) == []
+def test_no_odd_value_of_any_field_stops_a_policy(name: str, first_way: int) -> None:
+    values = sampled(12, 4 * first_way) if name in SLOW else oddities()
+    assert kills(name, values, first_way) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_a_policy_bears_generations_of_odd_jobs(name: str) -> None:
     """What it has learned from them is in force when the next ones come."""
-    for seed in range(2 if name in SLOW else 20):
+    for seed in range(2 if name in SLOW else 10):
         dice = Random(f"generations/{name}/{seed}")
         lived(fresh(name), all_fields(dice, dice.choice((0.1, 0.3, 1.0))), times=8)
