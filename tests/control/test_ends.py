@@ -182,3 +182,15 @@ def test_newcomers_that_were_sent_away_are_not_waited_for(engine: LiveEngine) ->
     job.pending = Pending(Kind.RESCALE, NEW, Allocation.even(GPUS[:2], 6))
     give_up_rescale(engine, job, "a test")
     assert done(engine, job, next(iter(job.workers.values())))
+
+
+def test_a_switch_that_was_told_fails_when_the_last_worker_has_left(engine: LiveEngine) -> None:
+    """Both were stopped from outside: nobody else would answer the order."""
+    job = engine.jobs[A] = job_with(OLD, OLD)
+    job.pending = Pending(Kind.RESCALE, NEW, Allocation.even(GPUS[:1], 6), published=True)
+    for launch in list(job.workers):
+        assert job.pending is not None
+        exited(engine, launch, Exit(code=143, at=0.0, cause="stopped"))
+    assert job.pending is None
+    kinds = [type(out.event) for out in engine.out]
+    assert kinds == [ev.WorkerLeft, ev.WorkerLeft, ev.RescaleFailed]

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
 
 from ones.cli.app import app
-from ones.control.service import Controller
-from ones.control.store import Done
+from ones.control.service import Controller, Options
+from ones.control.store import Done, Store
 from ones.control.submission import Submission
+from ones.control.tokens import JobTokens
+from ones.core.cluster import NodeId, NodeState
 from ones.core.engine import drive
 from ones.core.events import EpochFinished, Event
 from ones.core.job import Job, JobId
 from ones.core.plan import Plan
 from ones.lab.bench_faults import bench_faults
 from ones.lab.faults import KINDS, run_seed
+from ones.lab.faults.disk import SimulatedDisk, SimulatedWriter
+from ones.lab.faults.inbox import SimulatedClock, SimulatedInbox
 from ones.lab.faults.launcher import SimulatedLauncher
+from ones.lab.faults.world import Life, World
 from ones.launchers import Process
 from ones.wire import Reports
 from tests.invariants import check_invariants
@@ -146,3 +153,37 @@ def test_the_command_prints_rows_and_replays_a_seed() -> None:
     run = CliRunner().invoke(app, ["bench", "faults", "--seed", "1", "--without", "hostile"])
     assert run.exit_code == 0
     assert "the controller starts" in run.stderr
+
+
+# what the seeds have found, kept as it was found: the seeds of later versions are other worlds
+
+
+def test_a_node_that_was_lost_while_the_controller_was_away_gets_no_job() -> None:
+    """An order that is begun again launches on that node: this does not make it a busy one."""
+    world = World(1)
+    disk = SimulatedDisk(world)
+
+    def life(nodes: dict[str, int], then: Callable[[Controller], None]) -> Controller:
+        writer = partial(SimulatedWriter, world, disk, world.life)
+        options = Options(
+            policy="fifo",
+            clock=partial(SimulatedClock, world),
+            inbox=lambda: SimulatedInbox(world, lambda: None),
+        )
+        launcher = SimulatedLauncher(world, nodes, lambda launch: pytest.fail("it was started"))
+        controller = Controller(Store(disk.engine, writer), JobTokens(b"key"), launcher, options)
+        controller.load("http://controller", "/checkpoints")
+        world.after(0.0, lambda: then(controller))
+        world.after(0.04, controller.engine.stop)
+        controller.run()
+        world.life.alive = False
+        world.life = Life()
+        return controller
+
+    job = Job(id=JobId("a-1"), submitted_at=0.0, retries=0)
+    submission = Submission(name="a", argv=("-",), cwd="/", elastic=True)
+    first = life({"n0": 1}, lambda controller: controller.submit(job, submission, lambda _: None))
+    assert first.brain.state.records[job.id].in_flight is not None
+    state = life({}, lambda controller: None).brain.state
+    assert state.cluster.nodes[NodeId("n0")].state is NodeState.DOWN
+    assert state.records[job.id].failures == 0

@@ -147,12 +147,14 @@ class Controller:
         )
         self.containment.attach(self.engine)
         asides.load(self.engine, self.store)
+        # before orders are begun again: what they launch says nothing of the nodes
+        alive = {slot for p in self.launcher.running().values() if p.alive for slot in p.slots}
         adopt(self.engine, self.brain.state, self.store, self.launcher)
         early, self._early = self._early or [], None
         for event in early:
             if not isinstance(event, SlotUp):  # `_bring_up_nodes` looks at all there are
                 on_launcher(self.engine, event)
-        self._bring_up_nodes(self.brain.state)
+        self._bring_up_nodes(self.brain.state, alive)
         self.engine.post(lambda: asides.agree(self.engine, self.launcher.slots()))
         self.board.fill(self.brain.state)
         self._know_tokens()
@@ -182,11 +184,11 @@ class Controller:
         else:
             on_launcher(self.engine, event)
 
-    def _bring_up_nodes(self, state: State) -> None:
+    def _bring_up_nodes(self, state: State, alive: set[str]) -> None:
+        """`alive`: slots where processes of an earlier controller live."""
         wanted: dict[str, list[Slot]] = {}
         for slot in self.launcher.slots():
             wanted.setdefault(slot.node, []).append(slot)
-        alive = {slot for p in self.launcher.running().values() if p.alive for slot in p.slots}
         for before in state.cluster.nodes.values():
             # gone while nobody heard of it; of those where work may run the launcher will tell
             busy = any(gpu_of(slot).node == before.id for slot in alive)

@@ -105,9 +105,11 @@ def lost(
 
 def _give_up_what_needs_it(floor: Floor, job: LiveJob, worker: LiveWorker, reason: str) -> None:
     order = job.pending
-    if order is None or order.kind is not Kind.RESCALE or order.published:
+    if order is None or order.kind is not Kind.RESCALE:
         return
-    if order.needs(worker.gpus):  # nobody has been told of it yet
+    # those who were told go on without it, or say that it failed: but for the last of them
+    is_last = not (job.workers or job.quiet)
+    if is_last or (not order.published and order.needs(worker.gpus)):
         give_up_rescale(floor, job, f"worker {worker.name} died: {reason}")
 
 
