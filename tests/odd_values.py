@@ -39,7 +39,7 @@ WIRE: dict[type[Event], str] = {
     ev.RescaleFailed: "SwitchFailed",
 }
 #: filled in by the controller, not by the worker
-NOT_REPORTED = {"at", "job", "gpu", "harmless"}
+NOT_REPORTED = {"at", "job", "gpu", "harmless", "not_finite"}
 
 
 def _whole(least: int, most: int, *, usual: tuple[int, ...] = ()) -> tuple[int, ...]:

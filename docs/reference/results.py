@@ -231,6 +231,7 @@ REPLAY_KEYS = {
     "log": ("", "the path"),
     "policy": ("", "of the log"),
     "seed": ("", "of the log"),
+    "first_entry": ("", "number of its first entry; above 1 if older ones were archived"),
     "events": ("", "that were played"),
     "plans": ("", "that were the same"),
     "cut_off": ("", "true if the last line was cut off by a crash; it was left out"),

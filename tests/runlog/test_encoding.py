@@ -41,7 +41,7 @@ WRITTEN: list[Entry | Header] = [
         mechanism="restart",
         changed_at=3.0,
     ),
-    *(event for event, _ in EVENT_EXAMPLES),
+    *(event for event, _ in EVENT_EXAMPLES if type(event) not in ev.OWN_EVENTS),
     ev.EpochFinished(
         at=1.0,
         job=A,
