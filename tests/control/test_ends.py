@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ones.control.clock import Clock
+from ones.control.live.adoption import adopt
 from ones.control.live.departures import done, exited
 from ones.control.live.engine import LiveEngine, Surroundings
 from ones.control.live.jobs import Kind, LiveJob, LiveWorker, Pending
@@ -22,7 +24,9 @@ from ones.core.cluster import Gpu, NodeId
 from ones.core.job import EndReason, JobId
 from ones.core.plan import Finish, Rescale
 from ones.core.schedule import Allocation
+from ones.core.tables import Occupant
 from ones.exec import Exit
+from ones.launchers import Process
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
 from ones.policies import create
@@ -194,3 +198,24 @@ def test_a_switch_that_was_told_fails_when_the_last_worker_has_left(engine: Live
     assert job.pending is None
     kinds = [type(out.event) for out in engine.out]
     assert kinds == [ev.WorkerLeft, ev.WorkerLeft, ev.RescaleFailed]
+
+
+def test_all_workers_of_a_job_that_has_ended_are_stopped_after_a_restart(
+    engine: LiveEngine,
+) -> None:
+    """Nothing else would end them: their job has no order on its way any more."""
+    stopped: list[str] = []
+    there = {
+        f"{A}~{OLD}~n0.{gpu.index}": Process(
+            id=f"{A}~{OLD}~n0.{gpu.index}", job=A, slots=(str(gpu),), pid=gpu.index + 1
+        )
+        for gpu in GPUS
+    }
+    engine.launcher = SimpleNamespace(
+        running=lambda: there,
+        stop=lambda id, grace: stopped.append(id),
+        forget=lambda job: pytest.fail("its exits are still needed"),
+    )
+    engine.state.occupants = {gpu: Occupant(A, OLD) for gpu in GPUS}
+    adopt(engine, engine.state, engine.store, engine.launcher)
+    assert stopped == list(there)

@@ -42,6 +42,10 @@ def adopt(engine: LiveEngine, state: State, store: Store, launcher: Launcher) ->
     reports = {row.launch: row for row in store.rows(sa.select(heard))}
     for process in found.values():
         _take_in(engine, state, launcher, process, reports)
+    alive = {process.job for process in found.values() if process.alive}
+    for name in dict.fromkeys(process.job for process in found.values()):
+        if JobId(name) not in engine.jobs and name not in alive:  # it ended, and all is told
+            launcher.forget(name)
     for job_id, record in state.records.items():
         order = _order_of(record)
         if order is not None:
@@ -77,15 +81,13 @@ def _take_in(
     if not mine or plan is None:
         if process.alive:
             launcher.stop(process.id, 0.0)  # nobody knows of it
-        elif job_id not in state.records:
-            launcher.forget(job_id)
         return
     job = engine.jobs.get(job_id)
     if job is None:  # it has ended, and its workers were still there
         job = LiveJob(job_id, Submission(name=job_id, argv=("-",), cwd="/"), LAST, ended=True)
         engine.jobs[job_id] = job
-        if process.alive:
-            launcher.stop(process.id, 0.0)
+    if job.ended and process.alive:
+        launcher.stop(process.id, 0.0)
     row = reports.get(process.id)
     worker = LiveWorker(process.id, tuple(mine), plan)
     if row is not None:

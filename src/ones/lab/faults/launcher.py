@@ -271,9 +271,8 @@ class SimulatedLauncher:
     def _forget(self, job: str) -> None:
         for id in [id for id, process in self._known.items() if process.job == job]:
             if id in self._alive:
-                self._alive.pop(id).kill()
-                for slot in [s for s, there in self._on.items() if there == id]:
-                    del self._on[slot]
+                self._alive[id].kill()
+                self.exited(id, Exit(code=None, signal=9, at=self._world.now, cause="stopped"))
             del self._known[id]
 
     def _ended(self, id: str, exit: Exit) -> None:
