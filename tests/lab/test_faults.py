@@ -30,13 +30,11 @@ from ones.wire import Reports
 from tests.invariants import check_invariants
 
 PORTION = 20  # seeds of one test
-#: one job's hostile reports still stop the controller
-HONEST = [kind for kind in KINDS if kind != "hostile"]
 
 
 def _violations(first: int) -> list[tuple[int, str, tuple[str, ...]]]:
     seeds = range(first, first + PORTION)
-    results = [run_seed(seed, kinds=HONEST, inspect=check_invariants) for seed in seeds]
+    results = [run_seed(seed, inspect=check_invariants) for seed in seeds]
     return [(r.seed, r.policy, r.violations) for r in results if r.violations]
 
 
@@ -53,11 +51,11 @@ def test_what_must_hold_holds_in_many_more_worlds(first: int) -> None:
 
 @pytest.mark.parametrize("seed", [3, 11])
 def test_a_seed_decides_everything(seed: int) -> None:
-    first = run_seed(seed, kinds=HONEST, keep_trace=True)
-    second = run_seed(seed, kinds=HONEST)
+    first = run_seed(seed, keep_trace=True)
+    second = run_seed(seed)
     assert first.digest == second.digest
     assert first.faults == second.faults
-    assert first.digest != run_seed(seed + 1, kinds=HONEST).digest
+    assert first.digest != run_seed(seed + 1).digest
     assert len(first.trace) > 50
 
 
@@ -69,8 +67,8 @@ def test_kinds_that_are_left_out_do_not_happen() -> None:
 
 
 def test_all_kinds_happen() -> None:
-    row = bench_faults(range(40), policy="fifo", kinds=HONEST)[-1]
-    assert row["faults"].keys() == set(HONEST)
+    row = bench_faults(range(40), policy="fifo")[-1]
+    assert row["faults"].keys() == set(KINDS)
     assert row["virtual_hours"] > 0.5
 
 
@@ -80,7 +78,7 @@ def test_all_kinds_happen() -> None:
 def _found(what: str, **broken: type) -> bool:
     """Within some seeds, without crashes of the controller unless they are what is needed."""
     for seed in range(40):
-        found = run_seed(seed, policy="equi", kinds=HONEST, **broken).violations  # type: ignore[arg-type]
+        found = run_seed(seed, policy="equi", **broken).violations  # type: ignore[arg-type]
         if any(what in violation for violation in found):
             return True
     return False

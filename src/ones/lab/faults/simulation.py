@@ -241,6 +241,15 @@ class _Run:
                 controller.engine.stop()
             elif world.now > self.scenario.calm_at + HORIZON_SECONDS:
                 raise _OverdueError
+            elif world.now > self.scenario.calm_at + HORIZON_SECONDS / 2:
+                self._cancel_hostile(records)
+
+    def _cancel_hostile(self, unfinished: Collection[str]) -> None:
+        """A job that has lied about the numbers of its own reports is not heard any more: it runs
+        until its user cancels it, as any script without an end does."""
+        for job, training in self.trainings.items():
+            if training.spec.is_hostile and job in unfinished and job not in self.users.cancelled:
+                self.users.cancel(job)
 
     # processes
 

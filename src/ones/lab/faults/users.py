@@ -51,6 +51,9 @@ class Users:
         if job is None:
             return
         self.world.fault("cancel", job)
+        self.cancel(job)
+
+    def cancel(self, job: str) -> None:
         self.cancelled.add(job)
         self._ask(f"cancellation of {job}", lambda c, done: c.cancel(job, "ann", done))
 
