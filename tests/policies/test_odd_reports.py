@@ -17,7 +17,7 @@ from ones.models.oracle import Ahead
 from ones.policies import create, names
 from tests.invariants import check_invariants
 from tests.odd_values import STOPPED_ONCE, VALUES, Oddity, all_odd, oddities, reported_fields
-from tests.policies.honest_lives import ODD, Alter, Lives, live
+from tests.policies.honest_lives import ODD, PLAIN, USUAL, Alter, Asked, Lives, live
 
 #: the short run tries one in so many of the odd values of each field, by policy; at least one
 ONE_IN = {"fifo": 1, "drl": 6, "equi": 6, "optimus": 6, "ones": 99, "ones-paper": 99}
@@ -30,7 +30,7 @@ OTHER_SETTINGS: list[tuple[str, dict[str, object]]] = [
     ("optimus", {"knowledge": "oracle"}),
     ("ones", {"link": "max", "throughput": "per-gpu"}),
     ("ones-paper", {"effective": True}),
-    ("pollux", {"power": -1.0}),
+    ("pollux", {"power": -1.0, "least_local_batch": 2}),
 ]
 
 
@@ -39,9 +39,9 @@ def fresh(name: str, **settings: object) -> Policy:
     return create(name, seed=1, oracle=lambda job, gpus, batch: Ahead(9.0, 2.0), **settings)
 
 
-def lived(policy: Policy, alter: Alter, *, planned: int | None = None, times: int = 1) -> Lives:
+def lived(policy: Policy, alter: Alter, *, asked: Asked = PLAIN, times: int = 1) -> Lives:
     """Nothing raises, most of the other jobs have trained, and the policy can be saved."""
-    lives = live(policy, alter, planned=planned, times=times)
+    lives = live(policy, alter, asked=asked, times=times)
     check_invariants(lives.brain.state)
     others = [job for name, job in lives.brain.state.ended.items() if not name.startswith(ODD)]
     assert len(others) == 4 * times
@@ -104,7 +104,7 @@ def kills(name: str, values: Iterable[Oddity], first_way: int = 0) -> list[str]:
     for number, oddity in enumerate(values):
         way = WAYS[(number + first_way) % len(WAYS)]
         try:
-            lived(fresh(name), way(oddity), planned=12 if number % 2 else None)
+            lived(fresh(name), way(oddity), asked=USUAL[number // 3 % len(USUAL)])
         except Exception as problem:
             found.append(f"{oddity} ({way.__name__}): {problem!r:.200}")
     return found
@@ -138,14 +138,14 @@ def test_one_odd_field_stops_no_policy(name: str) -> None:
 def test_reports_full_of_odd_values_stop_no_policy(name: str) -> None:
     for seed in range(4):
         dice = Random(f"{name}/{seed}")
-        lived(fresh(name), all_fields(dice, dice.choice((0.3, 1.0))), planned=seed or None)
+        lived(fresh(name), all_fields(dice, dice.choice((0.3, 1.0))), asked=USUAL[seed])
 
 
 @pytest.mark.parametrize(("name", "settings"), OTHER_SETTINGS, ids=str)
 def test_nor_do_they_stop_one_with_other_settings(name: str, settings: dict[str, object]) -> None:
     for seed in range(2):
         dice = Random(f"{name}/{settings}/{seed}")
-        lived(fresh(name, **settings), all_fields(dice, 1.0), planned=seed or None)
+        lived(fresh(name, **settings), all_fields(dice, 1.0), asked=USUAL[seed + 1])
 
 
 @pytest.mark.slow
@@ -162,4 +162,5 @@ def test_a_policy_bears_generations_of_odd_jobs(name: str) -> None:
     """What it has learned from them is in force when the next ones come."""
     for seed in range(2 if name in SLOW else 10):
         dice = Random(f"generations/{name}/{seed}")
-        lived(fresh(name), all_fields(dice, dice.choice((0.1, 0.3, 1.0))), times=8)
+        share = dice.choice((0.1, 0.3, 1.0))
+        lived(fresh(name), all_fields(dice, share), asked=USUAL[seed % len(USUAL)], times=8)
