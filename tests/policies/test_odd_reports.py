@@ -23,6 +23,8 @@ from tests.policies.honest_lives import ODD, PLAIN, USUAL, Alter, Asked, Lives, 
 ONE_IN = {"fifo": 1, "drl": 6, "equi": 6, "optimus": 6, "ones": 99, "ones-paper": 99}
 #: a life takes these policies 0.4 s: in the short run only several odd fields at once
 SLOW = ("pollux", "sia")
+#: the long run tries all values in each of the ways, but for these policies one in so many
+ONE_IN_LONG = {"ones": 3, "ones-paper": 3, "pollux": 12, "sia": 12}
 #: policies with other settings, which use other models
 OTHER_SETTINGS: list[tuple[str, dict[str, object]]] = [
     ("tiresias", {"variant": "gittins", "placement": "step-time"}),
@@ -130,7 +132,10 @@ def test_every_report_is_in_an_honest_life() -> None:
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in SLOW])
 def test_one_odd_field_stops_no_policy(name: str) -> None:
-    some = sampled(ONE_IN.get(name, 2), names().index(name))
+    one_in = ONE_IN.get(name, 2)
+    some = sampled(one_in, names().index(name))
+    if one_in > 1:  # reports of another generation are dropped before a policy sees them
+        some = (odd for odd in some if not odd.field.startswith("generation"))
     assert kills(name, [*STOPPED_ONCE, *some]) == []
 
 
@@ -152,8 +157,8 @@ def test_nor_do_they_stop_one_with_other_settings(name: str, settings: dict[str,
 @pytest.mark.parametrize("first_way", range(len(WAYS)))
 @pytest.mark.parametrize("name", names())
 def test_no_odd_value_of_any_field_stops_a_policy(name: str, first_way: int) -> None:
-    values = sampled(12, 4 * first_way) if name in SLOW else oddities()
-    assert kills(name, values, first_way) == []
+    one_in = ONE_IN_LONG.get(name, 1)
+    assert kills(name, sampled(one_in, one_in // len(WAYS) * first_way), first_way) == []
 
 
 @pytest.mark.slow
