@@ -124,7 +124,7 @@ SUBMITTED: dict[str, tuple[object, ...]] = {
     "job.requested_batch": (None, *_whole(1, 10**9)),
     "job.epochs": (None, *_SUBMITTED),
     "job.min_gpus": _SUBMITTED,
-    "job.max_gpus": (None, *_SUBMITTED),
+    "job.max_gpus": (None, *(n for n in _SUBMITTED if n >= 3)),  # not below min_gpus
     "job.requested_gpus": _SUBMITTED,
     "job.priority": (-1e6, -1.0, -5e-324, 5e-324, 1.0, 1e6),
     "job.kind": ("", "x" * 200),

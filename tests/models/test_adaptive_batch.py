@@ -114,3 +114,18 @@ def test_a_fit_is_made_once_for_what_was_measured(monkeypatch: pytest.MonkeyPatc
     assert len(fits) == 1
     models.of(replace(view, profile=dict(view.profile)))
     assert len(fits) == 2
+
+
+@pytest.mark.parametrize(
+    ("base", "limit", "least_local"),
+    [(2**31, 2**31 - 1, 1), (10**9 + 1, 10**9, 1), (64, 1, 2), (1, 2**31, 4)],
+)
+def test_every_size_has_a_batch_of_some_use(base: int, limit: int, least_local: int) -> None:
+    """Others are compared with it: a goodput of 0 would be divided by."""
+    job = replace(
+        job_view(), description=Description(dataset_size=10, base_batch=base), local_limit=limit
+    )
+    model = JobModel(job, BatchRules(least_local=least_local), STEPS)
+    table = model.table(16)
+    assert (table.goodput > 0).all()
+    assert (-(-table.batch // (np.maximum(np.arange(17), 1) * table.parts)) <= limit).all()

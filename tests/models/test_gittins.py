@@ -56,3 +56,12 @@ def test_cells_are_where_the_index_is_looked_up() -> None:
         gittins.learn(length)
     assert gittins.cell(49.9) == 1
     assert gittins.of_cell(1) == gittins.index(25.0)
+
+
+def test_a_job_that_ends_at_once_has_a_finite_index() -> None:
+    """What it would still cost is lost in the sum of all lengths."""
+    for earlier in ([], [0.1, 0.3, 454.17, 2893.29] * 9):
+        gittins = Gittins(1000.0)
+        for length in (*earlier, float(np.nextafter(1000.0, 2000.0))):
+            gittins.learn(length)
+        assert 0.0 < gittins.index(1000.0) < 1e12

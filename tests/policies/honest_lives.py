@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
+from typing import NamedTuple
 
 from ones.core import Brain, Cluster, EndReason, Event, Generation, Job, JobId, Plan, Policy
 from ones.core import events as ev
-from ones.core.job import Configuration
+from ones.core.job import Configuration, SwitchCost
 from ones.core.plan import Finish, Rescale, Start, Stop
 from ones.core.schedule import Allocation
 
@@ -28,11 +29,32 @@ MOST_EVENTS = 2000
 Alter = Callable[[Event], Iterable[Event]]
 
 
+class Asked(NamedTuple):
+    """What the odd job's user asks for, what its script plans, and what a change costs."""
+
+    batch: int | None = 64
+    min_gpus: int = 1
+    planned_epochs: int | None = None
+    switch_cost: SwitchCost = SwitchCost()
+
+
+PLAIN = Asked()
+#: different enough that policies take different ways
+USUAL = (
+    PLAIN,
+    Asked(planned_epochs=12, switch_cost=SwitchCost(25.0, 25.0)),
+    Asked(batch=None, min_gpus=2),
+    Asked(batch=7, min_gpus=3, planned_epochs=1),
+)
+
+
 class Lives:
     """The scheduler with its policy, and workers that carry out every order at once."""
 
-    def __init__(self, policy: Policy, alter: Alter) -> None:
-        self.brain = Brain(Cluster.of(8, 4), policy)
+    def __init__(
+        self, policy: Policy, alter: Alter, switch_cost: SwitchCost = SwitchCost()
+    ) -> None:
+        self.brain = Brain(Cluster.of(8, 4), policy, switch_cost=switch_cost)
         self._alter = alter
         self._now = 0.0
         self._todo: deque[Event] = deque()
@@ -82,14 +104,23 @@ class Lives:
 
     # what users do
 
-    def submit(self, name: str, *, kind: str, owner: str, epochs: int | None = None) -> None:
+    def submit(
+        self,
+        name: str,
+        *,
+        kind: str,
+        owner: str,
+        epochs: int | None = None,
+        asked: Asked = PLAIN,
+    ) -> None:
         job = Job(
             id=JobId(name),
             submitted_at=self._now,
             kind=kind,
             owner=owner,
+            min_gpus=asked.min_gpus,
             requested_gpus=2,
-            requested_batch=64,
+            requested_batch=asked.batch,
             epochs=epochs,
             retries=2,
         )
@@ -209,6 +240,14 @@ class Lives:
         if JobId(name) in self.brain.state.records:
             self.tell(ev.JobFoundFixed(self._now, JobId(name), self._generation(JobId(name))))
 
+    def lose(self, name: str) -> None:
+        """All its workers die: it goes back into the queue."""
+        record = self.brain.state.records.get(JobId(name))
+        if record is not None:
+            plan = Generation(record.generation.plan)
+            lost = sorted(record.occupied)
+            self.tell(*(ev.WorkerLost(self._now, record.id, plan, gpu, "died") for gpu in lost))
+
     def reform(self, name: str) -> None:
         """Its workers have found one another again after a loss."""
         held = self._held(JobId(name))
@@ -221,25 +260,25 @@ class Lives:
             )
 
 
-def live(policy: Policy, alter: Alter, *, planned: int | None = None, times: int = 1) -> Lives:
+def live(policy: Policy, alter: Alter, *, asked: Asked = PLAIN, times: int = 1) -> Lives:
     """The odd job beside two others, until all have ended; two more come later; so many times.
 
-    One of the others is of the odd job's kind, so that it learns from it; `planned` epochs are
-    what the odd job says that it will do.
+    One of the others is of the odd job's kind, so that policies use for it what they learn from
+    the odd one.
     """
-    lives = Lives(policy, alter)
+    lives = Lives(policy, alter, asked.switch_cost)
     for time in range(times):
         lives.told = 0
-        _live_once(lives, planned, f"-{time}")
+        _live_once(lives, asked, f"-{time}")
     return lives
 
 
-def _live_once(lives: Lives, planned: int | None, number: str) -> None:
+def _live_once(lives: Lives, asked: Asked, number: str) -> None:
     twin, odd, other, late, last = (
         f"{name}{number}" for name in ("twin", ODD, "other", "late", "last")
     )
     lives.submit(twin, kind="resnet", owner="ann", epochs=12)
-    lives.submit(odd, kind="resnet", owner="bob")
+    lives.submit(odd, kind="resnet", owner="bob", asked=asked)
     lives.submit(other, kind="", owner="cem")
     here = [twin, odd, other]
     for turn in range(3):
@@ -247,11 +286,12 @@ def _live_once(lives: Lives, planned: int | None, number: str) -> None:
         if turn == 0:
             lives.found_fixed(odd)
         for name in here:
-            lives.report(name, planned=planned if name == odd else None)
+            lives.report(name, planned=asked.planned_epochs if name == odd else None)
         if turn == 1:
             lives.reform(odd)
             lives.learn_memory_limit(odd)
             lives.fail_to_rescale(odd)
+            lives.lose(odd)
             lives.submit(late, kind="resnet", owner="ann")
             here.append(late)
     lives.end(odd)

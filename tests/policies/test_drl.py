@@ -354,3 +354,21 @@ def test_reports_teach_the_book() -> None:
     page = policy.save()["book"]["k"]
     assert page["limit"] == 99
     assert page["profile"] == [[1, 1, 64, 1, 0.5, 20]]
+
+
+def test_a_job_with_a_smaller_batch_than_workers_resumes_with_a_sample_for_each() -> None:
+    """Its script says a batch of 1 and its user at least 2 GPUs; then it lost all workers."""
+    brain = Brain(Cluster.of(4), create("drl", seed=1))
+    job = Job(id=JobId("a"), submitted_at=0.0, min_gpus=2, retries=2)
+    (start,) = brain.handle(ev.JobSubmitted(0.0, job)).actions
+    assert isinstance(start, Start)
+    for gpu in start.allocation.gpus:
+        brain.handle(ev.WorkerReady(1.0, job.id, Generation(1), gpu))
+    brain.handle(
+        ev.JobDescribed(at=2.0, job=job.id, generation=Generation(1), dataset_size=9, base_batch=1)
+    )
+    for gpu in start.allocation.gpus:
+        brain.handle(ev.WorkerLost(3.0, job.id, Generation(1), gpu))
+    brain.handle(ev.Woke(30.0))
+    resumed = brain.state.schedule[job.id]
+    assert [worker.batch for worker in resumed.workers] == [1] * resumed.n_gpus

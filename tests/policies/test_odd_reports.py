@@ -17,12 +17,14 @@ from ones.models.oracle import Ahead
 from ones.policies import create, names
 from tests.invariants import check_invariants
 from tests.odd_values import STOPPED_ONCE, VALUES, Oddity, all_odd, oddities, reported_fields
-from tests.policies.honest_lives import ODD, Alter, Lives, live
+from tests.policies.honest_lives import ODD, PLAIN, USUAL, Alter, Asked, Lives, live
 
 #: the short run tries one in so many of the odd values of each field, by policy; at least one
 ONE_IN = {"fifo": 1, "drl": 6, "equi": 6, "optimus": 6, "ones": 99, "ones-paper": 99}
 #: a life takes these policies 0.4 s: in the short run only several odd fields at once
 SLOW = ("pollux", "sia")
+#: the long run tries all values in each of the ways, but for these policies one in so many
+ONE_IN_LONG = {"ones": 3, "ones-paper": 3, "pollux": 12, "sia": 12}
 #: policies with other settings, which use other models
 OTHER_SETTINGS: list[tuple[str, dict[str, object]]] = [
     ("tiresias", {"variant": "gittins", "placement": "step-time"}),
@@ -30,7 +32,7 @@ OTHER_SETTINGS: list[tuple[str, dict[str, object]]] = [
     ("optimus", {"knowledge": "oracle"}),
     ("ones", {"link": "max", "throughput": "per-gpu"}),
     ("ones-paper", {"effective": True}),
-    ("pollux", {"power": -1.0}),
+    ("pollux", {"power": -1.0, "least_local_batch": 2}),
 ]
 
 
@@ -39,9 +41,9 @@ def fresh(name: str, **settings: object) -> Policy:
     return create(name, seed=1, oracle=lambda job, gpus, batch: Ahead(9.0, 2.0), **settings)
 
 
-def lived(policy: Policy, alter: Alter, *, planned: int | None = None, times: int = 1) -> Lives:
+def lived(policy: Policy, alter: Alter, *, asked: Asked = PLAIN, times: int = 1) -> Lives:
     """Nothing raises, most of the other jobs have trained, and the policy can be saved."""
-    lives = live(policy, alter, planned=planned, times=times)
+    lives = live(policy, alter, asked=asked, times=times)
     check_invariants(lives.brain.state)
     others = [job for name, job in lives.brain.state.ended.items() if not name.startswith(ODD)]
     assert len(others) == 4 * times
@@ -104,7 +106,7 @@ def kills(name: str, values: Iterable[Oddity], first_way: int = 0) -> list[str]:
     for number, oddity in enumerate(values):
         way = WAYS[(number + first_way) % len(WAYS)]
         try:
-            lived(fresh(name), way(oddity), planned=12 if number % 2 else None)
+            lived(fresh(name), way(oddity), asked=USUAL[number // 3 % len(USUAL)])
         except Exception as problem:
             found.append(f"{oddity} ({way.__name__}): {problem!r:.200}")
     return found
@@ -130,7 +132,10 @@ def test_every_report_is_in_an_honest_life() -> None:
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in SLOW])
 def test_one_odd_field_stops_no_policy(name: str) -> None:
-    some = sampled(ONE_IN.get(name, 2), names().index(name))
+    one_in = ONE_IN.get(name, 2)
+    some = sampled(one_in, names().index(name))
+    if one_in > 1:  # reports of another generation are dropped before a policy sees them
+        some = (odd for odd in some if not odd.field.startswith("generation"))
     assert kills(name, [*STOPPED_ONCE, *some]) == []
 
 
@@ -138,22 +143,22 @@ def test_one_odd_field_stops_no_policy(name: str) -> None:
 def test_reports_full_of_odd_values_stop_no_policy(name: str) -> None:
     for seed in range(4):
         dice = Random(f"{name}/{seed}")
-        lived(fresh(name), all_fields(dice, dice.choice((0.3, 1.0))), planned=seed or None)
+        lived(fresh(name), all_fields(dice, dice.choice((0.3, 1.0))), asked=USUAL[seed])
 
 
 @pytest.mark.parametrize(("name", "settings"), OTHER_SETTINGS, ids=str)
 def test_nor_do_they_stop_one_with_other_settings(name: str, settings: dict[str, object]) -> None:
     for seed in range(2):
         dice = Random(f"{name}/{settings}/{seed}")
-        lived(fresh(name, **settings), all_fields(dice, 1.0), planned=seed or None)
+        lived(fresh(name, **settings), all_fields(dice, 1.0), asked=USUAL[seed + 1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first_way", range(len(WAYS)))
 @pytest.mark.parametrize("name", names())
 def test_no_odd_value_of_any_field_stops_a_policy(name: str, first_way: int) -> None:
-    values = sampled(12, 4 * first_way) if name in SLOW else oddities()
-    assert kills(name, values, first_way) == []
+    one_in = ONE_IN_LONG.get(name, 1)
+    assert kills(name, sampled(one_in, one_in // len(WAYS) * first_way), first_way) == []
 
 
 @pytest.mark.slow
@@ -162,4 +167,5 @@ def test_a_policy_bears_generations_of_odd_jobs(name: str) -> None:
     """What it has learned from them is in force when the next ones come."""
     for seed in range(2 if name in SLOW else 10):
         dice = Random(f"generations/{name}/{seed}")
-        lived(fresh(name), all_fields(dice, dice.choice((0.1, 0.3, 1.0))), times=8)
+        share = dice.choice((0.1, 0.3, 1.0))
+        lived(fresh(name), all_fields(dice, share), asked=USUAL[seed % len(USUAL)], times=8)

@@ -106,10 +106,11 @@ class JobModel:
         if rules.two_parts_alone:
             beyond = (gpus == 1) & (local > self._base + _SLACK)
             parts = np.where(beyond, np.maximum(parts, 2), parts)
-        part = np.ceil(local / parts - _SLACK).astype(np.int64)
+        # within the slack a large part may be above the limit
+        part = np.minimum(np.ceil(local / parts - _SLACK).astype(np.int64), self._limit)
         batch = part * parts * gpus
         goodput = self._goodput(*np.broadcast_arrays(gpus, nodes, batch, parts))
-        goodput = np.where((part >= rules.least_local) & (part <= self._limit), goodput, 0.0)
+        goodput = np.where(part >= min(rules.least_local, self._limit), goodput, 0.0)
         best = np.argmax(goodput, axis=0)
         columns = np.arange(len(gpus))
         return BestBatches(goodput[best, columns], batch[best, columns], parts[best, columns])

@@ -8,6 +8,7 @@ from collections import deque
 import numpy as np
 
 SAMPLE = 1000  # lengths that are remembered
+LEAST_PART = 1e-9  # of a quantum: what it costs to wait for the ends of jobs is no less
 
 
 class Gittins:
@@ -51,4 +52,4 @@ class Gittins:
             return 0.0
         ending = soon - shorter
         spent = sums[soon] - sums[shorter] - attained * ending + quantum * (len(lengths) - soon)
-        return float(ending / spent)
+        return float(ending / max(spent, LEAST_PART * quantum))

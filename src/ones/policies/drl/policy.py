@@ -142,9 +142,10 @@ class Drl:
         return int(np.argmax(chances))
 
     def _allocation(self, seat: Seat, gpus: tuple[Gpu, ...]) -> Allocation:
-        if seat.batch < len(gpus) or (seat.job.description is None and not seat.batch):
+        if seat.job.description is None and seat.batch < len(gpus):
             return Allocation.as_scripted(gpus)
-        return Allocation.even(gpus, seat.batch, self._book.limit(seat.job))
+        batch = max(seat.batch, len(gpus))  # a sample for each worker
+        return Allocation.even(gpus, batch, self._book.limit(seat.job))
 
     # memory
 
