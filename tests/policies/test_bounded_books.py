@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ones.core import Policy
 from ones.core.job import Configuration
@@ -51,7 +52,7 @@ def test_the_book_of_kinds_remembers_the_configurations_measured_last() -> None:
 def test_kinds_of_which_nothing_was_heard_for_long_are_forgotten() -> None:
     effort, lengths, one = Effort(raw=False), KindLengths(), told(a_job(), noise=77.0)
     for i in range(MOST_KINDS + 10):
-        job = replace(one, job=replace(one.job, kind=f"kind-{i}"))
+        job = replace(one, job=structs.replace(one.job, kind=f"kind-{i}"))
         effort.joined(job)
         effort.learn(job)
         lengths.learn(job.job.kind, 30.0)

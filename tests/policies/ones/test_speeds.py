@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ones.core.job import Configuration, StepTime
 from ones.models.latest import MOST_CONFIGURATIONS, MOST_KINDS
@@ -97,9 +98,9 @@ def test_kinds_that_nobody_has_run_for_long_are_forgotten() -> None:
     speeds, one = Speeds("model"), a_job()
     profile = {Configuration(2, 1, 256, 1): StepTime(0.5, 20)}
     for i in range(MOST_KINDS + 10):
-        job = replace(one, job=replace(one.job, kind=f"kind-{i}"), profile=profile)
+        job = replace(one, job=structs.replace(one.job, kind=f"kind-{i}"), profile=profile)
         speeds.learn(job)
     assert len(speeds.save()["kinds"]) == MOST_KINDS
     assert speeds.largest_tried(replace(job, profile={})) == 2
-    oldest = replace(one, job=replace(one.job, kind="kind-0"))
+    oldest = replace(one, job=structs.replace(one.job, kind="kind-0"))
     assert speeds.largest_tried(oldest) == 0
