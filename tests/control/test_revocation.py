@@ -12,6 +12,7 @@ from ones.control.accounts import User
 from ones.control.api.cluster import _news as events
 from ones.control.page.feed import Feed
 from ones.control.page.stream import _news as page_news
+from tests.asynchronous import run_apart
 from tests.control.inside import Inside, bearer, inside
 
 
@@ -71,7 +72,7 @@ def test_open_streams_end(
         async for _ in news:
             pass
 
-    asyncio.run(asyncio.wait_for(follow(), 60))
+    run_apart(asyncio.wait_for(follow(), 60))
 
 
 def test_a_name_whose_jobs_are_kept_is_not_given_to_another_user(service: Inside) -> None:
