@@ -20,6 +20,7 @@ from ones.config import ServiceSettings
 from ones.control.api.connections import GuardedServer, guarded
 from ones.control.certificates import Pair, own_pair
 from ones.control.limits import Limits
+from tests.asynchronous import run_apart
 
 SHORT = 0.5  # of the deadline under test; the others are an hour
 HOUR = 3600.0
@@ -103,7 +104,7 @@ def serve(
             await serving
             listener.close()
 
-    asyncio.run(run())
+    run_apart(run())
 
 
 async def answer(line: Line) -> tuple[int, str]:

@@ -16,6 +16,7 @@ from ones.config import ServiceSettings
 from ones.control.api import Gate
 from ones.control.limits import LimitError, Limits, ReportRates
 from ones.errors import InvalidSettingError
+from tests.asynchronous import run_apart
 from tests.control.inside import URL, Inside, bearer, inside
 from tests.processes import wait_for
 
@@ -111,7 +112,7 @@ def test_a_user_has_so_many_requests_at_the_same_time(service: Inside) -> None:
             others = [await task for task in waiting]
             return [refused, *others, await client.get("/api/jobs", headers=cat)]
 
-    refused, *others = asyncio.run(ask())
+    refused, *others = run_apart(ask())
     assert refused.status_code == 429
     assert refused.headers["retry-after"] == "1"
     told = f"cat has {most} requests at the same time"
