@@ -293,6 +293,7 @@ def test_after_repeated_failures_fifo_takes_over_until_a_restart(world: World) -
     assert world.brain.state.schedule.get(B) is not None, "fifo has started it"
     (replaced,) = world.logged(ev.PolicyReplaced)
     assert replaced.policy == FALLBACK
+    assert {failed.policy for failed in world.logged(ev.PolicyFailed)} == {"touchy"}
     world.assert_the_log_gives_the_same()
     world.store.close()
     world.undecided = lambda view: False

@@ -106,4 +106,5 @@ def test_an_acknowledgement_that_raises_does_not_end_the_writer(tmp_path: Path) 
     store.write([Entry(1, 0.0, "Woke", "{}")], done=broken)
     store.write(done=told)
     told.wait(60)
+    assert store.last_number() == 1
     store.close()

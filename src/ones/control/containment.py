@@ -137,12 +137,13 @@ class Containment:
         retry_at: float = self.brain.state.now + delay
         reason = str(problem) if isinstance(problem, BrokenPolicyError) else described(problem)
         log.error("policy failed", policy=self.policy, failures=self._failures, error=reason)
-        if self._failures >= MOST_FAILURES and self.policy != FALLBACK:
+        policy = self.policy
+        if self._failures >= MOST_FAILURES and policy != FALLBACK:
             self._use(FALLBACK, f"{self._failures} failures in a row: {reason}")
             self._say_replaced(self._why)
         failed = ev.PolicyFailed(
             at=NOW,
-            policy=self.policy,
+            policy=policy,
             reason=reason,
             failures=self._failures,
             retry_at=retry_at,
