@@ -20,7 +20,7 @@ Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
 def _sendable(text: str) -> str:
-    """
+    r"""
     >>> _sendable("died: \ud800")
     'died: ?'
     """
