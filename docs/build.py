@@ -23,6 +23,7 @@ from docs.reference.config import config_page
 from docs.reference.errors import errors_page
 from docs.reference.events import events_page
 from docs.reference.http import http_page
+from docs.reference.lifecycle import lifecycle_page
 from docs.reference.results import results_page
 from docs.reference.trace_format import trace_page
 
@@ -35,6 +36,7 @@ REFERENCE: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "events.md": events_page,
     "http.md": http_page,
+    "lifecycle.md": lifecycle_page,
     "results.md": results_page,
     "trace-format.md": trace_page,
 }

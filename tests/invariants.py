@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ones.core import NodeState, State
 from ones.core.cluster import Gpu
-from ones.core.record import OrderKind
+from ones.core.lifecycle import OrderKind
+from ones.core.record import phase_of
 
 
 def check_invariants(state: State) -> None:
@@ -13,6 +14,7 @@ def check_invariants(state: State) -> None:
     _check_queue(state)
     for record in state.records.values():
         assert record.id not in state.ended
+        assert record.phase is phase_of(record, record.goal)
         if record.in_flight is not None and record.in_flight.kind is not OrderKind.STOP:
             assert record.in_flight.allocation is not None
             assert record.occupied, "an order to train without a GPU"

@@ -24,7 +24,7 @@ from ones.core.cluster import Gpu, NodeId
 from ones.core.job import EndReason, JobId
 from ones.core.plan import Finish, Rescale
 from ones.core.schedule import Allocation
-from ones.core.tables import Occupant
+from ones.core.state import Occupant
 from ones.exec import Exit
 from ones.launchers import Process
 from ones.launchers.devices import cpu_slots

@@ -21,7 +21,9 @@ from ones.control.clock import Clock
 from ones.control.launching import stop_jobs
 from ones.core import Brain, Plan
 from ones.core import events as ev
+from ones.core.actions import adopt
 from ones.core.cluster import Cluster
+from ones.core.transitions import apply
 from ones.runlog import Header, decode
 from tests.control.world import World
 from tests.invariants import check_invariants
@@ -48,9 +50,9 @@ def check_log(world: World) -> None:
         if isinstance(entry, ev.JobEnded) and entry.job in brain.state.records:
             ends[entry.job] += 1
         if isinstance(entry, Plan):
-            brain.state.adopt(entry)
+            adopt(brain.state, entry)
         else:
-            brain.state.apply(entry)
+            apply(brain.state, entry)
         check_invariants(brain.state)
     assert set(ends.values()) <= {1}
 

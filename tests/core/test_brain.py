@@ -30,6 +30,7 @@ from ones.core import (
 )
 from ones.core import events as ev
 from ones.core.plan import Finish, Prepare, Rescale, Start, Stop
+from ones.core.transitions import apply
 from ones.errors import BrokenEngineError, BrokenPolicyError, StaleViewError
 from ones.policies import create
 from ones.stopping import StopRule
@@ -160,7 +161,7 @@ def test_a_failed_rescale_restores_what_was_held_and_frees_what_was_promised() -
     held = brain.state.records[A].held
     wish.target = Schedule({A: on(0), B: Allocation.as_scripted([gpu(1)])})
     plan = brain.handle(ev.JobSubmitted(2.0, job(B)))
-    brain.state.apply(ev.RescaleFailed(3.0, A, Generation(plan.number), "no answer"))
+    apply(brain.state, ev.RescaleFailed(3.0, A, Generation(plan.number), "no answer"))
     assert brain.state.schedule.get(A) == held
     assert brain.state.schedule.get(B) is None  # it cannot have what the other keeps
     assert B in brain.state.waiting
@@ -204,12 +205,12 @@ def test_reports_of_an_old_generation_are_dropped_and_counted() -> None:
     wish.target = Schedule({A: on(0, 1)})
     plan = brain.handle(ev.Woke(2.0))
     # until the switch the old generation is the one that trains
-    assert brain.state.apply(epoch(2.5, A, 1, generation=Generation(1)))
+    assert apply(brain.state, epoch(2.5, A, 1, generation=Generation(1)))
     brain.handle(ev.Rescaled(3.0, A, Generation(plan.number), 0.4))
-    assert not brain.state.apply(epoch(3.5, A, 2, generation=Generation(1)))
-    assert not brain.state.apply(epoch(3.5, A, 2, generation=Generation(99)))
+    assert not apply(brain.state, epoch(3.5, A, 2, generation=Generation(1)))
+    assert not apply(brain.state, epoch(3.5, A, 2, generation=Generation(99)))
     assert brain.state.dropped == {"stale": 2}
-    assert brain.state.apply(epoch(3.5, A, 2, generation=Generation(plan.number, 1)))
+    assert apply(brain.state, epoch(3.5, A, 2, generation=Generation(plan.number, 1)))
 
 
 def test_a_late_farewell_does_not_free_a_gpu_that_was_given_again() -> None:
@@ -264,7 +265,7 @@ def test_cancelling_works_in_every_phase() -> None:
         wish.target = Schedule()
         plan = brain.handle(ev.CancelRequested(2.0, A, "her"))
         assert plan.actions == (Finish(A, EndReason.CANCELLED, "cancelled by her"),)
-        assert brain.state.records[A].phase is Phase.STOPPING
+        assert brain.state.records[A].phase is Phase.ENDING
         brain.handle(ev.JobEnded(3.0, A, EndReason.FINISHED))
         assert brain.state.ended[A].reason is EndReason.CANCELLED
 
@@ -375,7 +376,7 @@ def test_a_diverged_epoch_counts_as_one_without_improvement() -> None:
                 not_finite=("loss",),
             )
         )
-    assert brain.state.records[A].phase is Phase.STOPPING
+    assert brain.state.records[A].phase is Phase.ENDING
     assert brain.state.records[A].loss is None
 
 
@@ -668,7 +669,7 @@ def test_every_event_has_its_handler() -> None:
     """A new event is found here, and not when it happens for the first time."""
     from typing import get_args
 
-    from ones.core.fold import _HANDLERS
+    from ones.core.transitions import _HANDLERS
 
     assert set(_HANDLERS) == set(get_args(Event))
 

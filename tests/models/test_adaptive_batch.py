@@ -10,6 +10,7 @@ import pytest
 from ones.core import Cluster, Gpu, Job, JobId, JobView, NodeId, State
 from ones.core import events as ev
 from ones.core.job import Configuration, Description, Progress, StepTime
+from ones.core.transitions import apply
 from ones.models.adaptive_batch import BatchRules, JobModel, JobModels, allocation, most_gpus
 from ones.models.batch_changes import BatchChanges
 from ones.models.step_fit import StepModel
@@ -20,7 +21,7 @@ BASE, LIMIT, NOISE = 64, 128, 900.0
 
 def job_view(gpus_seen: int = 1, *, dataset: int = 50_000, max_gpus: int | None = None) -> JobView:
     state = State(Cluster.of(16))
-    state.apply(ev.JobSubmitted(0.0, Job(id=JobId("a"), submitted_at=0.0, max_gpus=max_gpus)))
+    apply(state, ev.JobSubmitted(0.0, Job(id=JobId("a"), submitted_at=0.0, max_gpus=max_gpus)))
     profile = {Configuration(c, 1, 64 * c): StepTime(0.1, 20) for c in range(1, gpus_seen + 1)}
     return replace(
         state.view().job(JobId("a")),

@@ -10,6 +10,7 @@ from ones.core.cluster import Cluster
 from ones.core.events import CancelRequested, JobEnded, JobSubmitted
 from ones.core.job import EndReason, Job, JobId
 from ones.core.state import State
+from ones.core.transitions import apply
 from ones.policies import create
 from ones.report import metrics_of
 from ones.sim.run import Simulator
@@ -21,9 +22,9 @@ def _ended_after(*seconds: float) -> State:
     state = State(Cluster.of(4))
     jobs = [Job(id=JobId(f"j{i}"), submitted_at=10.0) for i in range(len(seconds))]
     for job in jobs:
-        state.apply(JobSubmitted(10.0, job))
+        apply(state, JobSubmitted(10.0, job))
     for job, length in zip(jobs, seconds, strict=True):
-        state.apply(JobEnded(10.0 + length, job.id, EndReason.FINISHED))
+        apply(state, JobEnded(10.0 + length, job.id, EndReason.FINISHED))
     return state
 
 
@@ -40,11 +41,11 @@ def test_quantiles_lie_between_the_two_nearest_jobs() -> None:
 def test_without_a_completed_job_there_are_no_times() -> None:
     state = State(Cluster.of(4))
     empty = metrics_of(state)
-    state.apply(JobSubmitted(1.0, Job(id=JobId("a"), submitted_at=1.0)))
-    state.apply(JobSubmitted(1.0, Job(id=JobId("b"), submitted_at=1.0)))
-    state.apply(JobSubmitted(1.0, Job(id=JobId("c"), submitted_at=1.0)))
-    state.apply(JobEnded(2.0, JobId("a"), EndReason.FAILED))
-    state.apply(JobEnded(3.0, JobId("b"), EndReason.CANCELLED))
+    apply(state, JobSubmitted(1.0, Job(id=JobId("a"), submitted_at=1.0)))
+    apply(state, JobSubmitted(1.0, Job(id=JobId("b"), submitted_at=1.0)))
+    apply(state, JobSubmitted(1.0, Job(id=JobId("c"), submitted_at=1.0)))
+    apply(state, JobEnded(2.0, JobId("a"), EndReason.FAILED))
+    apply(state, JobEnded(3.0, JobId("b"), EndReason.CANCELLED))
     metrics = metrics_of(state)
     for none in (empty, metrics):
         times = (none.mean_jct, none.median_jct, none.p95_jct, none.p99_jct)

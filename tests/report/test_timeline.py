@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from ones.core.actions import adopt
 from ones.core.cluster import Cluster, Gpu, NodeId
 from ones.core.events import (
     JobDescribed,
@@ -25,6 +26,7 @@ from ones.core.job import EndReason, Generation, Job, JobId
 from ones.core.plan import Plan, Rescale, Start
 from ones.core.schedule import Allocation
 from ones.core.state import State
+from ones.core.transitions import apply
 from ones.policies import create
 from ones.report import Timeline, timeline_of
 from ones.runlog import Entry
@@ -107,9 +109,9 @@ def test_local_batches_add_up_to_what_the_state_holds(run: _Run) -> None:
     checked = 0
     for entry, next_ in pairwise(run.entries):
         if isinstance(entry, Plan):
-            state.adopt(entry)
+            adopt(state, entry)
         else:
-            state.apply(entry)
+            apply(state, entry)
         if next_.at <= entry.at:
             continue
         while begun < len(segments) and segments[begun].start <= entry.at:

@@ -117,6 +117,8 @@ def test_a_snapshot_of_version_0_1_0_gives_the_state_that_was_there() -> None:
     assert math.isnan(record.loss)
     again = json.loads(json.dumps(encode_saved(state.snapshot())))
     assert again.pop("ended")[0].items() >= saved["state"].pop("ended")[0].items()
+    for plain in again["records"]:
+        plain.pop("phase", None)  # not in snapshots of 0.1.0: the other fields imply it
     assert again == saved["state"]
     assert [decode_outcome(plain) for plain in saved["outcomes"]] == [state.ended[B]]
 

@@ -169,8 +169,8 @@ class World:
         """At once; what it costs is a pause. Every worker that leaves or comes is reported."""
         job, kind, old = t.job.id, t.kind, t.generation
         before, after = t.runs.gpus if t.runs else (), to.gpus if to else ()
-        if to is not None and not to.batch:  # the script's own, which it has not told yet
-            to = Allocation.even(after, max(kind.base_batch, len(after)), kind.fits)
+        if to is not None:
+            to = to.resolved(kind.base_batch, kind.fits)  # the script's own, if none was chosen
         t.runs, t.generation, t.paused_until = to, generation, self.now + self.cost
         self.leave(job, old, set(before) - set(after))
         for gpu in set(after) - set(before):

@@ -3,6 +3,7 @@
 No clock, file, socket, thread or randomness of its own. Start reading at `brain`.
 """
 
+from ones.core.actions import adopt
 from ones.core.brain import Brain
 from ones.core.cluster import Cluster, Gpu, Node, NodeId, NodeState
 from ones.core.engine import Engine, ScriptedEngine, drive
@@ -15,16 +16,17 @@ from ones.core.job import (
     Generation,
     Job,
     JobId,
-    Phase,
     Progress,
     StepTime,
     SwitchCost,
 )
+from ones.core.lifecycle import Phase
 from ones.core.plan import Action, Plan, PlanAdopted, diff
 from ones.core.policy import Decision, Policy, check
 from ones.core.record import Outcome
 from ones.core.schedule import Allocation, Schedule, Worker
 from ones.core.state import State
+from ones.core.transitions import apply
 from ones.core.view import JobView, View
 
 __all__ = [
@@ -60,6 +62,8 @@ __all__ = [
     "SwitchCost",
     "View",
     "Worker",
+    "adopt",
+    "apply",
     "check",
     "diff",
     "drive",

@@ -1,4 +1,4 @@
-"""State and policy as one: tell it what happened, it says what to do."""
+"""The scheduler: state and policy together. An event goes in, a plan comes out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import TypeVar
 
+from ones.core.actions import adopt, due_actions, first_actions
 from ones.core.cluster import Cluster
 from ones.core.events import OWN_EVENTS, Event, JobSubmitted, PolicyReplaced, Woke
 from ones.core.job import JobId, SwitchCost
 from ones.core.plan import Action, Change, Plan, PlanAdopted, diff
 from ones.core.policy import Decision, Policy, check
 from ones.core.state import State
+from ones.core.transitions import apply
 from ones.errors import BrokenPolicyError, OnesError, described
 
 
@@ -55,13 +57,13 @@ class Brain:
         who tells many things at once and then asks, with `Woke`, once.
         """
         state = self.state
-        if not state.apply(event):
+        if not apply(state, event):
             return NOTHING
         if isinstance(event, PolicyReplaced) and self.make_policy is not None:
             self.policy = self.make_policy(event.policy)
             self.wake_at = event.at  # it is asked at once
         self._observe(event)
-        actions = state.due_orders() if state.due else []
+        actions = due_actions(state) if state.due else []
         plan, decided = None, 0
         if decide and self._is_asked(event):
             try:
@@ -90,7 +92,7 @@ class Brain:
     def _decided(self, due: list[Action]) -> Plan:
         """The plan of the policy's decision, with the actions that are due anyway."""
         decision = self._ask()
-        plan = self._plan([*due, *self.state.orders_for(self._changes(decision))], decision)
+        plan = self._plan([*due, *first_actions(self.state, self._changes(decision))], decision)
         self.wake_at = decision.wake_at
         return plan
 
@@ -101,14 +103,14 @@ class Brain:
         """
         if isinstance(entry, Plan):
             self._adopt(entry, observed=observed)
-        elif self.state.apply(entry) and observed:
+        elif apply(self.state, entry) and observed:
             self._observe(entry)
         self.wake_at = self.state.now  # what was asked for is not in the log: ask again
 
     def resume(self) -> Plan:
         """After recalling a whole log: the orders that its last event called for, if the crash
         came before the plan was written."""
-        plan = self._plan(self.state.due_orders(), None)
+        plan = self._plan(due_actions(self.state), None)
         if plan.says_nothing:
             return NOTHING
         self._adopt(plan)
@@ -165,7 +167,7 @@ class Brain:
         )
 
     def _adopt(self, plan: Plan, *, observed: bool = True) -> None:
-        self.state.adopt(plan)
+        adopt(self.state, plan)
         if plan.actions and observed:
             self._observe(PlanAdopted(plan.at, plan))
 

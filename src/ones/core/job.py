@@ -17,14 +17,6 @@ from ones.wire.bounds import Finite, Gpus, Number, PlanNumber, Positive, Time, V
 JobId = NewType("JobId", str)
 
 
-class Phase(StrEnum):
-    WAITING = "waiting"  # holds no GPU: new, or preempted
-    STARTING = "starting"  # has GPUs, no step yet
-    RUNNING = "running"
-    CHANGING = "changing"  # training, while another configuration is on its way
-    STOPPING = "stopping"  # on its way out: preempted, cancelled or done
-
-
 class EndReason(StrEnum):
     CONVERGED = "converged"  # a stop rule on its quality held
     FINISHED = "finished"  # all its epochs, or the script's own end

@@ -1,6 +1,6 @@
 """From what should be to what must be done.
 
-`diff` names the jobs whose allocation changes. `next_stroke` says, for one job, the
+`diff` names the jobs whose allocation changes. `next_step` says, for one job, the
 order that can be given now. A move takes two strokes: first every job that loses a
 GPU goes on with its survivors; then, when the GPU has been seen to be free, its new
 owner takes it. Leaving never waits for anybody, so no circle of waiting can form.
@@ -115,7 +115,7 @@ def diff(current: Schedule, target: Schedule) -> tuple[Change, ...]:
     return tuple(changes)
 
 
-def next_stroke(
+def next_step(
     job: JobId,
     held: Allocation | None,
     goal: Allocation | None,

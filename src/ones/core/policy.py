@@ -12,7 +12,7 @@ from ones.core.events import Event
 from ones.core.job import Forecast, JobId
 from ones.core.plan import Change, PlanAdopted
 from ones.core.schedule import Allocation, Schedule
-from ones.core.tables import Tables
+from ones.core.state import State
 from ones.core.view import JobView, View
 from ones.errors import BrokenPolicyError
 
@@ -60,7 +60,7 @@ class Policy(Protocol):
         """Take up what `save` gave."""
 
 
-def check(tables: Tables, changes: tuple[Change, ...]) -> None:
+def check(state: State, changes: tuple[Change, ...]) -> None:
     """Refuse a decision that no engine could carry out: a policy's bug stops here.
 
     Costs the changed jobs and their workers.
@@ -70,9 +70,9 @@ def check(tables: Tables, changes: tuple[Change, ...]) -> None:
     growth: dict[str, int] = {}
     for change in changes:
         job = change.job
-        if job not in tables.records:
+        if job not in state.records:
             raise BrokenPolicyError(f"{job} got GPUs but is not an unfinished job")
-        view = tables.job_view(job)
+        view = state.job_view(job)
         if view.pinned:
             raise BrokenPolicyError(f"{job} is in transition and was to be changed")
         growth[view.job.owner] = (
@@ -86,20 +86,20 @@ def check(tables: Tables, changes: tuple[Change, ...]) -> None:
         _check_batch(view, change.after)
         before = frozenset(change.before.gpus) if change.before else frozenset()
         for gpu in change.after.gpus:
-            state = tables.cluster.state_of(gpu)
-            if state is None or state is NodeState.DOWN:
+            condition = state.cluster.state_of(gpu)
+            if condition is None or condition is NodeState.DOWN:
                 raise BrokenPolicyError(f"{job} got GPU {gpu}, which is not there")
-            if state is NodeState.DRAINING and gpu not in before:
+            if condition is NodeState.DRAINING and gpu not in before:
                 raise BrokenPolicyError(f"{job} got GPU {gpu}, which is draining")
             other = taken.setdefault(gpu, job)
-            holder = tables.assigned.get(gpu)
+            holder = state.assigned.get(gpu)
             if other == job and holder is not None and holder != job:
-                theirs = after.get(holder, tables.schedule.get(holder))
+                theirs = after.get(holder, state.schedule.get(holder))
                 other = holder if theirs is not None and gpu in theirs.gpus else job
             if other != job:
                 raise BrokenPolicyError(f"GPU {gpu} went to {job} and to {other}")
     for owner, more in growth.items():
-        room = tables.waiting.room(owner)
+        room = state.waiting.room(owner)
         if room is not None and more > max(0, room):
             raise BrokenPolicyError(f"owner {owner!r} got {more} GPUs more, with room for {room}")
 

@@ -1,15 +1,14 @@
-"""All that `State` knows of one unfinished job: the only mutable thing in core but State.
+"""What `State` knows of one unfinished job, and what remains of an ended one.
 
-Three allocations tell its story: `goal` is what the schedule wants, `in_flight` what
-was ordered last and not yet answered, `held` what trains. A job is settled when the
-three agree; until then it is pinned, and only a cancel or a loss may change its goal.
-Its fields are plain values, so that a snapshot is the record itself.
+A job has up to three allocations: `goal` is what the schedule says, `in_flight` what was ordered
+last and not yet answered, `held` what trains. The job is settled when they agree; until then only a
+cancellation or a loss of workers may change its goal. All fields are plain values: a snapshot holds
+the record itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 
 import msgspec
 from msgspec import field
@@ -23,18 +22,12 @@ from ones.core.job import (
     Generation,
     Job,
     JobId,
-    Phase,
     StepTime,
 )
+from ones.core.lifecycle import OrderKind, Phase
 from ones.core.schedule import Allocation
 from ones.stopping import Track
 from ones.wire.bounds import Tagged, Value
-
-
-class OrderKind(StrEnum):
-    START = "start"
-    RESCALE = "rescale"
-    STOP = "stop"
 
 
 class InFlight(Value, frozen=True):
@@ -60,6 +53,7 @@ class JobRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     priority: float
     description: Description | None = None
 
+    phase: Phase = Phase.WAITING  # changed by `State.advance` only
     goal: Allocation | None = None
     held: Allocation | None = None
     in_flight: InFlight | None = None
@@ -115,26 +109,8 @@ class JobRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
     @property
     def settled(self) -> bool:
-        return (
-            self.in_flight is None
-            and not self.reforming
-            and self.ending is None
-            and (self.held is self.goal or self.held == self.goal)
-        )
-
-    @property
-    def phase(self) -> Phase:
-        if self.ending is not None:
-            return Phase.STOPPING
-        if self.in_flight is not None:
-            return {
-                OrderKind.START: Phase.STARTING,
-                OrderKind.RESCALE: Phase.CHANGING,
-                OrderKind.STOP: Phase.STOPPING,
-            }[self.in_flight.kind]
-        if self.held is None:
-            return Phase.WAITING
-        return Phase.RUNNING if self.settled else Phase.CHANGING
+        """The job has what the schedule says: a policy may change its allocation."""
+        return self.phase is Phase.RUNNING or (self.phase is Phase.WAITING and self.goal is None)
 
     def settle_account(self, now: float) -> None:
         """Book the time since the last booking. Execution = holding at least one GPU."""
@@ -166,6 +142,21 @@ class JobRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         if self.description is None:
             return None
         return max(2 * self.proven_part, self.description.base_batch)
+
+
+def phase_of(record: JobRecord, goal: Allocation | None) -> Phase:
+    """The phase that the other fields imply: for records that come from a snapshot."""
+    if record.ending is not None:
+        return Phase.ENDING
+    if record.in_flight is not None:
+        return {
+            OrderKind.START: Phase.STARTING,
+            OrderKind.RESCALE: Phase.RESCALING,
+            OrderKind.STOP: Phase.STOPPING,
+        }[record.in_flight.kind]
+    if record.held is None:
+        return Phase.WAITING
+    return Phase.RUNNING if record.held == goal and not record.reforming else Phase.RESCALING
 
 
 class Outcome(Tagged, frozen=True, kw_only=True):

@@ -57,13 +57,19 @@ class Allocation(Value, frozen=True):
 
     @classmethod
     def as_scripted(cls, gpus: Iterable[Gpu]) -> Self:
-        """With the script's own batch, which nobody knows before it has joined."""
+        """With the script's own batch, which is not known before the script joins."""
         return cls(tuple(Worker(g, 0) for g in sorted(gpus)))
+
+    def resolved(self, base_batch: int, max_local_batch: int | None) -> Allocation:
+        """With the script's own batch, where none was chosen before the script joined."""
+        if self.batch:
+            return self
+        return Allocation.even(self.gpus, max(base_batch, self.n_gpus), max_local_batch)
 
     def survivors(self, gpus: frozenset[Gpu], limit: int | None = None) -> Allocation:
         """Those on these GPUs take over the whole global batch, in parts no larger than before.
 
-        Between the two strokes of a move the batch stays what it was: only the speed pays.
+        Between the two steps of a move the batch stays what it was: only the speed pays.
         """
         left = [w for w in self.workers if w.gpu in gpus]
         if not self.batch:

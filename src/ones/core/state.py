@@ -1,39 +1,230 @@
-"""State: a fold over the run log. Events and plans go in, views and orders come out."""
+"""The state of the scheduler: jobs, GPUs, queue and schedule, and the indexes over them.
+
+Events change it through `transitions.apply`, plans through `actions.adopt`. The methods here keep
+the indexes consistent; each costs the job that it touches, never the whole cluster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from typing import NamedTuple
 
-from ones.core import fold, orders
-from ones.core.cluster import Cluster, Gpu, Node
-from ones.core.events import Event
-from ones.core.job import JobId, SwitchCost
-from ones.core.plan import Action, Change, Plan
-from ones.core.record import JobRecord, Outcome
-from ones.core.tables import Occupant, Tables
+from ones.core.cluster import Cluster, Gpu, Node, NodeId, NodeState
+from ones.core.free import FreeGpus
+from ones.core.job import JobId, Progress, SwitchCost
+from ones.core.lifecycle import Phase, Trigger, transition
+from ones.core.record import JobRecord, Outcome, phase_of
+from ones.core.schedule import Allocation, Schedule
+from ones.core.view import JobView, View
+from ones.core.waiting import WaitingJobs
+from ones.errors import StaleViewError
 from ones.wire.bounds import Tagged
 
 
-class State(Tables):
-    """The one mutable object of a scheduler. Change it by `apply` and `adopt` only."""
+class Occupant(NamedTuple):
+    """Whose process may be on a GPU, and which plan put it there."""
+
+    job: JobId
+    plan: int
+
+
+class State:
+    """The one mutable object of a scheduler."""
 
     def __init__(self, cluster: Cluster, switch_cost: SwitchCost = SwitchCost()) -> None:
-        super().__init__(cluster, switch_cost)
+        self.now = 0.0
+        self.version = 0  # of the whole; a view of another version is stale
+        self.plan_number = 0
+        self.cluster = cluster
+        self.switch_cost = switch_cost  # prior
+        self.in_place = True  # other GPUs for a job that runs: who stays goes on
+        self.schedule = Schedule()
+        self.records: dict[JobId, JobRecord] = {}  # unfinished, in order of submission
+        self.ended: dict[JobId, Outcome] = {}
+        self.submitted = 0
+        self.assigned: dict[Gpu, JobId] = {}  # who is to have it
+        self.occupants: dict[Gpu, Occupant] = {}  # who may be on it
+        self.waiting = WaitingJobs()
+        self.free = FreeGpus(cluster)
+        for node in cluster.nodes.values():
+            self.free.open_node(node)
+        self.due: dict[JobId, None] = {}  # jobs for which the last event made an order possible
+        self.requeued = False  # did the last event bring a job back into the queue?
+        self.dropped: dict[str, int] = {}  # reports that were not taken, by cause
+        self.busy_gpu_seconds = 0.0
+        self.capacity_gpu_seconds = 0.0
+        self.booked_at = 0.0  # GPU time is booked up to here
+        self._views: dict[JobId, JobView] = {}
+        self._by_number: dict[int, JobId] = {}
 
-    def apply(self, event: Event) -> bool:
-        """Something happened. False if it was of no account: late, double or of nobody known."""
-        return fold.apply(self, event)
+    # jobs
 
-    def adopt(self, plan: Plan) -> None:
-        """A plan is in force, fresh from a decision or read from the log."""
-        orders.adopt(self, plan)
+    def add(self, record: JobRecord) -> None:
+        self.records[record.id] = record
+        self._by_number[record.number] = record.id
+        self.submitted = max(self.submitted, record.number + 1)
 
-    def due_orders(self) -> list[Action]:
-        return orders.due_orders(self)
+    def advance(self, record: JobRecord, trigger: Trigger) -> None:
+        """Change the phase of a job by the table of `lifecycle`."""
+        moved = transition(record.id, record.phase, trigger)
+        record.phase = moved.phase
+        if moved.due:
+            self.due[record.id] = None
+        if moved.phase is Phase.WAITING:
+            self.enqueue(record)
 
-    def orders_for(self, changes: Iterable[Change]) -> list[Action]:
-        return orders.orders_for(self, changes)
+    def touch(self, job: JobId) -> JobRecord:
+        """The record, to be changed: a view made of it before is no longer used."""
+        self._views.pop(job, None)
+        return self.records[job]
+
+    def close(self, record: JobRecord, outcome: Outcome) -> None:
+        self.set_goal(record, None)
+        self.waiting.discard(record.id)
+        del self.records[record.id]
+        del self._by_number[record.number]
+        self._views.pop(record.id, None)
+        self.due.pop(record.id, None)
+        self.ended[record.id] = outcome
+
+    def enqueue(self, record: JobRecord) -> None:
+        """Into the queue, unless GPUs are promised to the job."""
+        waits = record.phase is Phase.WAITING and record.goal is None
+        if waits and record.id not in self.waiting:
+            self.waiting.add(record.id, record.job.owner, record.key)
+            self.requeued = True
+
+    def drop(self, cause: str) -> bool:
+        self.dropped[cause] = self.dropped.get(cause, 0) + 1
+        return False
+
+    # GPUs
+
+    def set_goal(self, record: JobRecord, goal: Allocation | None) -> None:
+        before = record.goal
+        if before == goal:
+            return
+        record.goal = goal
+        had = {w.gpu for w in before.workers} if before else set()
+        gets = {w.gpu for w in goal.workers} if goal else set()
+        for gpu in sorted(gets - had):
+            self.assigned[gpu] = record.id
+            self.free.take(gpu, self.node(gpu.node))
+        for gpu in sorted(had - gets):
+            if self.assigned.get(gpu) == record.id:  # else it has been given on already
+                del self.assigned[gpu]
+                self.free.give(gpu, self.node(gpu.node))
+        owner = record.job.owner
+        self.waiting.use[owner] = self.waiting.use.get(owner, 0) + len(gets) - len(had)
+        if goal is not None:
+            self.waiting.discard(record.id)
+        edit = self.schedule.edit()
+        edit.set(record.id, goal)
+        self.schedule = edit.done().rooted()
+
+    def occupy(self, record: JobRecord, gpu: Gpu, plan: int) -> None:
+        self.book()
+        self.occupants[gpu] = Occupant(record.id, plan)
+        record.occupy(gpu, self.now)
+
+    def vacate(self, gpu: Gpu) -> None:
+        """Nobody is there any more: its next owner may have waited for that."""
+        self.book()
+        occupant = self.occupants.pop(gpu)
+        if occupant.job in self.records:
+            self.touch(occupant.job).vacate(gpu, self.now)
+        claimant = self.assigned.get(gpu)
+        if claimant is not None:
+            self.due[claimant] = None
+
+    def node(self, node: NodeId) -> Node:
+        return self.cluster.nodes[node]
+
+    def set_node(self, node: Node) -> None:
+        """A node comes, changes its state, or goes; GPUs that jobs are to have stay theirs."""
+        self.book()
+        known = self.cluster.nodes.get(node.id)
+        if known is not None:
+            self.free.close_node(known)
+        self.cluster = self.cluster.with_node(node)
+        self.free.resize(self.cluster)
+        placed = self.node(node.id)
+        if placed.state is NodeState.UP:
+            taken = (i for i in range(placed.gpus) if Gpu(node.id, i) in self.assigned)
+            self.free.open_node(placed, except_for=frozenset(taken))
+
+    def book(self) -> None:
+        """Book GPU time up to now: before occupants or the cluster change."""
+        elapsed = self.now - self.booked_at
+        if elapsed:
+            self.busy_gpu_seconds += elapsed * len(self.occupants)
+            self.capacity_gpu_seconds += elapsed * self.cluster.n_gpus
+            self.booked_at = self.now
+
+    # what is shown
+
+    def view(self) -> View:
+        return View(self)
+
+    @property
+    def unfinished(self) -> Mapping[JobId, JobRecord]:
+        return self.records
+
+    def job_view(self, job: JobId) -> JobView:
+        shown = self._views.get(job)
+        if shown is None:
+            shown = self._views[job] = self._show(self.records[job])
+        return shown
+
+    def waiting_views(self, version: int) -> Iterator[JobView]:
+        """Made as they are read, while the tables are of this version."""
+        for _, number in self.waiting.visible():
+            if self.version != version:
+                raise StaleViewError("the queue of a view was read beyond its event")
+            yield self.job_view(self._by_number[number])
+
+    def _show(self, record: JobRecord) -> JobView:
+        prior = self.switch_cost
+        return JobView(
+            job=record.job,
+            number=record.number,
+            priority=record.priority,
+            phase=record.phase,
+            pinned=not record.settled or (record.held is not None and not record.job.elastic),
+            wanted=record.goal,
+            held=record.held,
+            description=record.description,
+            progress=Progress(
+                samples=record.samples + record.epoch_samples,
+                epochs=record.epochs,
+                steps=record.steps + record.epoch_steps,
+                first_loss=record.first_loss,
+                loss=record.loss,
+                accuracy=record.accuracy,
+                step_seconds=record.step_seconds,
+                gradient_noise=record.gradient_noise,
+            ),
+            profile=record.profile,
+            local_limit=record.local_limit(),
+            # the prior counts as one measured pause; another batch alone may cost nothing
+            switch_cost=prior._replace(
+                rescale_seconds=(prior.rescale_seconds + record.moved_seconds) / (1 + record.moves)
+            ),
+            booked_at=record.since,
+            queue_seconds=record.queue_seconds,
+            run_seconds=record.run_seconds,
+            gpu_seconds=record.gpu_seconds,
+            occupied=len(record.occupied),
+            started_at=record.started_at,
+            rescales=record.rescales,
+            preemptions=record.preemptions,
+            failures=record.failures,
+            note=record.note,
+            forecast=record.forecast,
+        )
+
+    # snapshots
 
     def snapshot(self, *, ended_before: int = 0) -> Snapshot:
         """All of it as values. The ended jobs are those after the first `ended_before`:
@@ -70,6 +261,7 @@ class State(Tables):
             state.ended[outcome.id] = outcome
         for record in saved.records:
             goal, record.goal = record.goal, None
+            record.phase = phase_of(record, goal)
             state.add(record)
             state.set_goal(record, goal)
             state.enqueue(record)

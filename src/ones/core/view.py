@@ -14,11 +14,11 @@ from ones.core.job import (
     Forecast,
     Job,
     JobId,
-    Phase,
     Progress,
     StepTime,
     SwitchCost,
 )
+from ones.core.lifecycle import Phase
 from ones.core.schedule import Allocation, Schedule
 from ones.core.waiting import WaitingJobs
 from ones.errors import StaleViewError

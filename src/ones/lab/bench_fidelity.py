@@ -14,8 +14,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ones.core.actions import adopt
 from ones.core.plan import Plan, Start
 from ones.core.state import State
+from ones.core.transitions import apply
 from ones.lab.bench_fidelity_live import Connect, LiveRun, run_live, scratch
 from ones.lab.bench_fidelity_measure import Calibration, Watch
 from ones.lab.bench_fidelity_sim import simulate
@@ -148,9 +150,9 @@ def _folded(log: RunLog) -> tuple[State, int]:
     for entry in log:
         if isinstance(entry, Plan):
             starts += sum(isinstance(action, Start) for action in entry.actions)
-            state.adopt(entry)
+            adopt(state, entry)
         else:
-            state.apply(entry)
+            apply(state, entry)
     return state, starts
 
 

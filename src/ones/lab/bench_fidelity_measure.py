@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from ones.core import events as ev
+from ones.core.actions import adopt
 from ones.core.job import JobId
 from ones.core.plan import Plan, Prepare, Rescale, Start, Stop
 from ones.core.record import JobRecord
 from ones.core.schedule import Allocation
 from ones.core.state import State
+from ones.core.transitions import apply
 from ones.errors import WorldError
 from ones.lab.bench_fidelity_trace import KINDS
 from ones.runlog import RunLog
@@ -84,14 +86,14 @@ class Watch:
         for entry in log:
             if isinstance(entry, Plan):
                 self._ordered(entry, state, jobs)
-                state.adopt(entry)
+                adopt(state, entry)
                 continue
             if isinstance(entry, ev.JobSubmitted):
                 self.kinds[entry.job.id] = entry.job.kind
             name = getattr(entry, "job", None)
             record = state.records.get(JobId(name)) if isinstance(name, str) else None
             held = record.held if record is not None else None
-            if not state.apply(entry) or not isinstance(name, str):
+            if not apply(state, entry) or not isinstance(name, str):
                 continue
             job = jobs.setdefault(JobId(name), _Job())
             if record is not None:

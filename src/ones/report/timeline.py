@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ones.core import events as ev
+from ones.core.actions import adopt
 from ones.core.cluster import Cluster, Gpu, NodeId, NodeState
 from ones.core.job import EndReason, JobId
 from ones.core.plan import Plan, Rescale, Start
 from ones.core.schedule import Allocation, Worker
 from ones.core.state import State
+from ones.core.transitions import apply
 from ones.runlog import Entry
 
 WorkerPhase = Literal["starting", "training"]
@@ -136,7 +138,7 @@ class _Watcher:
     # entries
 
     def _adopt(self, plan: Plan) -> None:
-        self._state.adopt(plan)
+        adopt(self._state, plan)
         for action in plan.actions:
             if isinstance(action, Start | Rescale):
                 held = self._held(action.job)
@@ -148,7 +150,7 @@ class _Watcher:
 
     def _apply(self, event: ev.Event) -> None:
         before = self._held(event.job) if isinstance(event, ev.WorkerReady | ev.Rescaled) else None
-        if not self._state.apply(event):
+        if not apply(self._state, event):
             return
         match event:
             case ev.JobSubmitted():

@@ -45,13 +45,6 @@ class Course:
             )
         )
 
-    def spelled_out(self, job: Trainee, allocation: Allocation) -> Allocation:
-        """What a script does with its own batch, when the plan does not say."""
-        if allocation.batch:
-            return allocation
-        batch = max(job.training.base_batch, allocation.n_gpus)
-        return Allocation.even(allocation.gpus, batch, job.physics.max_local_batch)
-
     def train(self, job: Trainee, allocation: Allocation) -> None:
         allocation = self._within_memory(job, allocation)
         job.begin(self._stage.now, allocation, self._network.enter(job, allocation))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ones.core import events as ev
 from ones.core.cluster import Cluster, Gpu
 from ones.core.job import Generation, JobId
+from ones.core.lifecycle import OrderKind
 from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop, Withdraw
 from ones.core.schedule import Allocation
 from ones.errors import BugError
@@ -161,7 +162,7 @@ class SimEngine:
     def _start(self, job: Trainee, allocation: Allocation, number: int) -> None:
         self._stage.enter(job, allocation.gpus)
         job.generation = Generation(number)
-        job.pending = Pending("start", job.generation)
+        job.pending = Pending(OrderKind.START, job.generation)
         job.order += 1
         times = job.physics.switch
         ready_at = self._stage.now + (times.restart if job.ran_before else times.first_start)
@@ -172,12 +173,12 @@ class SimEngine:
                 self._stage.say(ev.WorkerReady(self._stage.now, job.job.id, job.generation, gpu))
             if not job.described:
                 self._course.describe(job)
-            self._course.train(job, self._course.spelled_out(job, allocation))
+            self._course.train(job, job.resolved(allocation))
 
         self._stage.at(ready_at, job, -job.order, ready)
 
     def _rescale(self, job: Trainee, allocation: Allocation, number: int) -> None:
-        allocation = self._course.spelled_out(job, allocation)
+        allocation = job.resolved(allocation)
         newcomers = [g for g in allocation.gpus if g not in job.present]
         leavers = [g for g in job.present if g not in set(allocation.gpus)]
         times = job.physics.switch
@@ -193,7 +194,7 @@ class SimEngine:
         self._stage.enter(job, newcomers)
         job.order += 1
         generation = Generation(number)
-        job.pending = Pending("rescale", generation)
+        job.pending = Pending(OrderKind.RESCALE, generation)
         if job.finishing:
             return  # newcomers go with all the others, at its end
 
@@ -221,7 +222,7 @@ class SimEngine:
     def _stop(self, job: Trainee, number: int) -> None:
         job.order += 1
         generation = Generation(number)
-        job.pending = Pending("stop", generation)
+        job.pending = Pending(OrderKind.STOP, generation)
         if job.finishing:
             return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ones.core import events as ev
 from ones.core.cluster import Gpu
 from ones.core.job import Generation, JobId
+from ones.core.lifecycle import OrderKind
 from ones.sim.course import Course
 from ones.sim.stage import ALWAYS, Stage
 from ones.sim.trainee import Trainee
@@ -45,12 +46,12 @@ class Losses:
         """Some workers are gone at once. Survivors re-form; without any, the checkpoint remains."""
         job.settle(self._stage.now)
         pending = job.pending
-        kind = pending.kind if pending else ""
-        if kind == "stop" and job.present:
+        kind = pending.kind if pending else None
+        if kind is OrderKind.STOP and job.present:
             return  # the others leave as they were told
         job.order += 1
         job.pending = None
-        if kind == "start":
+        if kind is OrderKind.START:
             return  # the core stops those who are left
         held = job.held
         survivors = held.without(g for g in held.gpus if g not in job.present) if held else None
@@ -59,7 +60,7 @@ class Losses:
             job.held = None
             job.fall_back()
             return
-        if pending is not None and kind == "rescale":
+        if pending is not None and kind is OrderKind.RESCALE:
             self._stage.say(
                 ev.RescaleFailed(self._stage.now, job.job.id, pending.generation, "a worker died")
             )

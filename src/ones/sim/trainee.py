@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ones.core.cluster import Gpu
 from ones.core.job import Configuration, Generation, Job
+from ones.core.lifecycle import OrderKind
 from ones.core.schedule import Allocation
 from ones.sim.physics import Death, JobPhysics, Setback
 from ones.workload.trace import RecordedTraining, Training
@@ -19,9 +20,9 @@ _SLACK = 1e-9  # of a step: sums of floats are not exact
 
 
 class Pending(NamedTuple):
-    """An order under way: `start`, `rescale` or `stop`."""
+    """An order that is being carried out."""
 
-    kind: str
+    kind: OrderKind
     generation: Generation
 
 
@@ -69,6 +70,10 @@ class Trainee:
         self.worth = 1.0
         self.sharing = 1  # jobs on its busiest network card, itself included
         self.spike, self.spiked_at = Setback(), 0  # the last one, and after which epoch
+
+    def resolved(self, allocation: Allocation) -> Allocation:
+        """With the script's own batch, where the plan has none."""
+        return allocation.resolved(self.training.base_batch, self.physics.max_local_batch)
 
     def begin(self, at: float, allocation: Allocation, sharing: int = 1) -> None:
         """Train like this from now on."""

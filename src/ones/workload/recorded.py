@@ -15,11 +15,13 @@ from typing import Any
 
 from msgspec import structs
 
+from ones.core.actions import adopt
 from ones.core.events import EpochFinished, JobEnded, JobSubmitted
 from ones.core.job import Configuration, Job, JobId
 from ones.core.plan import Plan
 from ones.core.record import JobRecord
 from ones.core.state import State
+from ones.core.transitions import apply
 from ones.errors import UserError
 from ones.models.goodput import efficiency, noise_scale
 from ones.runlog.files import RunLog
@@ -46,10 +48,10 @@ def read_recording(log: RunLog) -> tuple[Trace, int]:
     for entry in log:
         if isinstance(entry, Plan):
             _take_orders(gathered, entry, state)
-            state.adopt(entry)
+            adopt(state, entry)
             continue
         record = state.records.get(entry.job) if isinstance(entry, JobEnded) else None
-        if not state.apply(entry):
+        if not apply(state, entry):
             continue
         if isinstance(entry, JobSubmitted):
             at = max(0.0, entry.job.submitted_at - begin)

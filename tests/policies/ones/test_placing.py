@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ones.core.actions import adopt
 from ones.core.cluster import Cluster, Gpu
 from ones.core.events import JobSubmitted
 from ones.core.job import Job, JobId
 from ones.core.plan import Plan, Start
 from ones.core.schedule import Allocation
 from ones.core.state import State
+from ones.core.transitions import apply
 from ones.core.view import View
 from ones.policies.ones.placing import Places, near, nodes_of, repacked
 
@@ -24,9 +26,9 @@ def view_of(held: Mapping[JobId, tuple[Gpu, ...]], nodes: int) -> View:
     """Jobs that have these GPUs."""
     state = State(Cluster.of(nodes * PER_NODE, PER_NODE))
     for job in held:
-        state.apply(JobSubmitted(0.0, Job(id=job, submitted_at=0.0)))
+        apply(state, JobSubmitted(0.0, Job(id=job, submitted_at=0.0)))
     starts = [Start(job, Allocation.as_scripted(gpus)) for job, gpus in held.items() if gpus]
-    state.adopt(Plan(number=1, at=0.0, actions=tuple(starts)))
+    adopt(state, Plan(number=1, at=0.0, actions=tuple(starts)))
     return state.view()
 
 
@@ -109,6 +111,6 @@ def test_packed_anew_a_job_that_shrinks_keeps_the_first_of_its_gpus() -> None:
     state = State(Cluster.of(8, 8))
     a = JobId("a")
     gpus = tuple(Gpu(node, index) for index in range(8))
-    state.apply(JobSubmitted(0.0, Job(id=a, submitted_at=0.0)))
-    state.adopt(Plan(number=1, at=0.0, actions=(Start(a, Allocation.as_scripted(gpus)),)))
+    apply(state, JobSubmitted(0.0, Job(id=a, submitted_at=0.0)))
+    adopt(state, Plan(number=1, at=0.0, actions=(Start(a, Allocation.as_scripted(gpus)),)))
     assert repacked(state.view(), {a: gpus}, {a: 3}) == {a: gpus[:3]}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ones.core import Cluster, Event, Job, JobId, State
 from ones.core.events import EpochFinished, JobDescribed, JobEnded, JobSubmitted
 from ones.core.plan import PlanAdopted
+from ones.core.transitions import apply
 from ones.core.view import JobView, View
 from ones.policies.fifo import Fifo
 from ones.policies.ones.history import MOST_EPOCHS
@@ -320,7 +321,7 @@ class Watched(Fifo):
 def test_features_come_from_a_view_once_the_script_has_joined() -> None:
     state = State(Cluster.of(1))
     job = Job(id=JobId("a"), submitted_at=0.0)
-    state.apply(JobSubmitted(0.0, job))
+    apply(state, JobSubmitted(0.0, job))
     assert features_of(state.view().job(job.id)) is None
 
     policy = Watched()

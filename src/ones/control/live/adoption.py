@@ -22,8 +22,9 @@ from ones.control.schema import heard
 from ones.control.store import Store
 from ones.control.submission import Submission, submissions_of
 from ones.core.job import JobId
+from ones.core.lifecycle import OrderKind
 from ones.core.plan import Action, Finish, Rescale, Start, Stop
-from ones.core.record import JobRecord, OrderKind
+from ones.core.record import JobRecord
 from ones.core.state import State
 from ones.launchers import Exited, Process, Started
 from ones.launchers.api import Launcher

@@ -21,7 +21,7 @@ from ones.control.schema import ended_cards
 from ones.control.store import Store, upsert
 from ones.control.submission import Submission, submissions_of
 from ones.core.cluster import Cluster, Gpu, NodeState
-from ones.core.job import Phase
+from ones.core.lifecycle import Phase
 from ones.core.state import State
 from ones.wire.decoding import CodecError
 from ones.wire.encoding import to_json

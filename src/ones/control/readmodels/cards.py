@@ -125,7 +125,7 @@ def card_of(
         id=job.id,
         name=submission.name if submission else job.id,
         owner=job.owner,
-        state=record.phase.value,
+        state=record.phase.shown,
         elastic=elastic,
         kind=job.kind,
         command=job.command,

@@ -1,0 +1,169 @@
+"""What happens to a job when workers are lost or an order fails.
+
+The remaining workers continue. If they are too few, they leave and the job waits. A start that lost
+a worker is abandoned. A job that was promised GPUs which another job keeps loses the promise. A job
+whose workers died too often fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from ones.core.cluster import Gpu
+from ones.core.job import EndReason, Generation
+from ones.core.lifecycle import OrderKind, Phase, Trigger
+from ones.core.record import Ending, JobRecord
+from ones.core.schedule import Allocation, Worker
+from ones.core.state import State
+
+
+def end_soon(state: State, record: JobRecord, reason: EndReason, message: str) -> None:
+    """The job is to end: a `Finish` follows."""
+    record.ending = Ending(reason, message)
+    state.set_goal(record, None)
+    state.waiting.discard(record.id)
+    state.advance(record, Trigger.END_DECIDED)
+
+
+def stopped(state: State, record: JobRecord) -> None:
+    """All workers have left as ordered: the job waits, or starts on the GPUs it was promised."""
+    assert record.in_flight is not None
+    record.generation = Generation(record.in_flight.plan)  # older reports are stale
+    record.in_flight, record.held, record.reforming = None, None, False
+    record.formed = ()
+    if record.goal is None and record.ending is None:
+        record.preemptions += 1
+    state.advance(record, Trigger.ALL_GONE)
+
+
+def lose(
+    state: State,
+    record: JobRecord,
+    gpus: Iterable[Gpu],
+    *,
+    failed: bool,
+    left: bool = False,
+    why: str = "",
+) -> None:
+    """GPUs that the job was on, or was promised, are gone.
+
+    `left`: the worker was stopped from outside, which does not count as a loss. `failed`: it counts
+    as a failed try of the job.
+    """
+    gone = set(gpus)
+    was_on = record.held.gpus if record.held else ()
+    if not left:
+        record.losses += len(gone.intersection(was_on))
+    order = record.in_flight
+    if order is not None and order.kind is OrderKind.STOP:
+        if record.goal is not None and gone & set(record.goal.gpus):
+            state.set_goal(record, None)
+            record.withdrawn = True
+        if not record.occupied:
+            record.epoch_samples = record.epoch_steps = 0  # no worker was left to save them
+            stopped(state, record)
+        return
+    if order is not None and order.kind is OrderKind.START:
+        abandon_start(state, record, failed=failed, why=why)
+        return
+    if record.held is None:  # GPUs were promised only
+        state.set_goal(record, None)
+        record.withdrawn = True
+        state.advance(record, Trigger.PROMISE_LOST)
+        return
+    record.held = record.held.without(g for g in was_on if g not in record.occupied)
+    if record.held is None or record.held.n_gpus < record.job.min_gpus:
+        # the workers that are left save the work before they leave
+        _too_few_left(state, record, failed=failed and record.held is None, why=why)
+        return
+    if gone.intersection(record.formed or was_on):  # else the others have continued already
+        record.reforming = True
+    if order is not None and order.allocation is not None:
+        target = order.allocation.without(gone)
+        if target is None:
+            _too_few_left(state, record, failed=failed, why=why)
+            return
+        # the engine reports whether the order can still be carried out
+        record.in_flight = replace(order, allocation=target)
+        state.set_goal(record, record.goal.without(gone) if record.goal else None)
+    else:
+        if record.goal is not None and record.goal != record.held:
+            record.withdrawn |= record.goal.without(gone) != record.held
+        state.set_goal(record, record.held)
+    still_changing = record.reforming or record.in_flight is not None
+    state.advance(record, Trigger.WORKERS_LOST if still_changing else Trigger.SETTLED)
+
+
+def _too_few_left(state: State, record: JobRecord, *, failed: bool, why: str) -> None:
+    """Too few workers are left to continue. Other processes of the job must leave first."""
+    if record.held is None:
+        record.epoch_samples = record.epoch_steps = 0
+    if record.occupied:
+        record.held = Allocation(tuple(Worker(gpu, 0) for gpu in record.occupied))
+    if record.held is None:
+        back_to_queue(state, record, failed=failed, why=why)
+        return
+    record.in_flight, record.reforming = None, False
+    record.failures += failed
+    state.set_goal(record, None)
+    state.advance(record, Trigger.TOO_FEW_LEFT)
+    _give_up_if_hopeless(state, record, why)
+
+
+def keep_held(state: State, record: JobRecord) -> None:
+    """The job keeps the GPUs it holds. Jobs that were promised some of them lose the promise."""
+    assert record.held is not None
+    for gpu in record.held.gpus:
+        claimant = state.assigned.get(gpu)
+        if claimant is not None and claimant != record.id:
+            _lose_promise(state, state.touch(claimant))
+    state.set_goal(record, record.held)
+    state.advance(record, Trigger.WORKERS_LOST if record.reforming else Trigger.SETTLED)
+
+
+def _lose_promise(state: State, record: JobRecord) -> None:
+    order = record.in_flight
+    if order is None:
+        state.set_goal(record, record.held)
+    else:
+        state.set_goal(record, order.allocation if order.kind is OrderKind.RESCALE else None)
+    record.withdrawn = True
+    runs = record.held is not None and order is None and not record.reforming
+    state.advance(record, Trigger.SETTLED if runs else Trigger.PROMISE_LOST)
+
+
+def abandon_start(state: State, record: JobRecord, *, failed: bool, why: str = "") -> None:
+    """A start that lost a worker cannot be completed: the other workers must leave."""
+    wanted = record.in_flight.allocation if record.in_flight else None
+    assert wanted is not None
+    record.held = wanted.without(g for g in wanted.gpus if g not in record.occupied)
+    record.in_flight = None
+    record.ready.clear()
+    if record.held is None:
+        back_to_queue(state, record, failed=failed, why=why)
+        return
+    record.failures += failed
+    state.set_goal(record, None)
+    state.advance(record, Trigger.TOO_FEW_LEFT)
+    _give_up_if_hopeless(state, record, why)
+
+
+def back_to_queue(state: State, record: JobRecord, *, failed: bool, why: str = "") -> None:
+    record.held, record.in_flight, record.reforming = None, None, False
+    record.formed = ()
+    record.ready.clear()
+    record.failures += failed
+    # the job resumes from its last checkpoint, taken at the end of an epoch
+    record.epoch_samples = record.epoch_steps = 0
+    state.set_goal(record, None)
+    _give_up_if_hopeless(state, record, why)
+    state.advance(record, Trigger.ALL_GONE)
+
+
+def _give_up_if_hopeless(state: State, record: JobRecord, why: str = "") -> None:
+    if record.failures > record.job.retries and record.phase is not Phase.ENDING:
+        why = why or "all its workers died"
+        tries = f"{record.failures} of {record.job.retries + 1} tries"
+        end_soon(state, record, EndReason.FAILED, f"{why} ({tries})")
