@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ones.control.clock import Clock
-from ones.control.live import asides
-from ones.control.live.engine import LiveEngine, Surroundings
-from ones.control.live.hearing import hear
+from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW, LiveJob
-from ones.control.live.kept_reports import on_launcher
+from ones.control.live.live_state import EngineDeps
 from ones.control.readmodels.board import Board
 from ones.control.recorder import begin, recover
 from ones.control.store import Store
@@ -28,7 +26,7 @@ from ones.policies import create
 from ones.wire import Reports, pack
 from ones.wire import messages as wire
 from ones.wire.environment import KEPT_REPORTS
-from tests.control.test_hearing import HEADER
+from tests.control.test_report_handlers import HEADER
 
 JOINED = wire.Joined(dataset_size=10, base_batch=2, optimizer="sgd", parameter_bytes=8)
 CLEAN = Exit(code=0, at=0.0, cause="exited")
@@ -52,7 +50,7 @@ class ByHand:
         self.launcher.open(lambda event: None)
         self.engine = LiveEngine(
             self.brain,
-            Surroundings(
+            EngineDeps(
                 store=self.store,
                 recorder=recorder,
                 launcher=self.launcher,
@@ -62,10 +60,10 @@ class ByHand:
                 checkpoints=str(root),
             ),
         )
-        self.engine._next_tick = float("inf")  # no deadlines
-        self.engine.say(ev.NodeUp(NOW, NodeId("n0"), slots))
+        self.engine.next_tick = float("inf")  # no deadlines
+        self.engine.live.emit(ev.NodeUp(NOW, NodeId("n0"), slots))
         self.turn()
-        self.board = Board(self.store, lambda job: True, lambda: asides.reasons(self.engine))
+        self.board = Board(self.store, lambda job: True, self.engine.cordons.reasons)
 
     def close(self) -> None:
         self.launcher.close(kill=True)
@@ -73,22 +71,25 @@ class ByHand:
 
     def submit(self, job: JobId, *, gpus: int = 1, elastic: bool = True) -> None:
         submission = Submission(name=job, argv=("x",), cwd="/", elastic=elastic)
-        self.engine.jobs[job] = LiveJob(job, submission, elastic=elastic)
+        self.engine.live.jobs[job] = LiveJob(job, submission)
         given = Job(id=job, submitted_at=0.0, min_gpus=gpus, max_gpus=gpus, elastic=elastic)
-        self.engine.say(ev.JobSubmitted(NOW, given))
+        self.engine.live.emit(ev.JobSubmitted(NOW, given))
         self.turn()
 
     def turn(self) -> list[ev.Event]:
         """Until there is nothing to do."""
         found = []
-        while self.engine.out or not self.engine._inbox.empty():
-            if not self.engine.out:
-                self.engine._inbox.get()()
+        live = self.engine.live
+        while live.out or live.next_tasks or not live.inbox.empty():
+            if not live.out:
+                task = live.next_tasks.popleft() if live.next_tasks else live.inbox.get()
+                task()
                 continue
-            event = self.engine.next_event(until=float("inf"))
-            assert event is not None
+            delivered = self.engine.next_event(until=float("inf"))
+            assert delivered is not None
+            event = delivered.event
             found.append(event)
-            self.recorder(event)
+            self.recorder(*delivered)
             plan = self.brain.handle(event)
             if not plan.says_nothing:
                 self.recorder(plan)
@@ -96,13 +97,13 @@ class ByHand:
         return found
 
     def launch(self, job: JobId) -> str:
-        return next(iter(self.engine.jobs[job].workers))
+        return next(iter(self.engine.live.jobs[job].workers))
 
     def plan(self, job: JobId) -> int:
-        return next(iter(self.engine.jobs[job].workers.values())).plan
+        return next(iter(self.engine.live.jobs[job].workers.values())).plan
 
     def reports(self, job: JobId, first: int, *reports: wire.Report, **more: Any) -> Reports:
-        where = next(iter(self.engine.jobs[job].workers.values())).name
+        where = next(iter(self.engine.live.jobs[job].workers.values())).name
         given = {"job": job, "worker": where, "plan": self.plan(job), "first": first, **more}
         return Reports(reports=reports, **given)
 
@@ -116,31 +117,32 @@ class ByHand:
         (self.folder(job) / KEPT_REPORTS).write_bytes(text)
 
     def exit(self, job: JobId) -> list[ev.Event]:
-        on_launcher(self.engine, Exited(self.launch(job), CLEAN))
+        self.engine.on_launcher(Exited(self.launch(job), CLEAN))
         return self.turn()
 
     # what workers do
 
     def on(self, job: JobId) -> list[str]:
         """Names of its workers' GPUs."""
-        return [worker.name for worker in self.engine.jobs[job].workers.values()]
+        return [worker.name for worker in self.engine.live.jobs[job].workers.values()]
 
     def say(self, job: JobId, *reports: wire.Report) -> None:
         """Each of its workers does."""
-        for worker in list(self.engine.jobs[job].workers.values()):
+        for worker in list(self.engine.live.jobs[job].workers.values()):
             message = Reports(job=job, worker=worker.name, plan=worker.plan,
                               first=worker.heard + 1, reports=reports)  # fmt: skip
-            hear(self.engine, self.store, message, lambda problem: None)
+            self.engine.reports.handle(message, lambda problem: None)
+            self.turn()
         self.turn()
 
     def die(
         self, job: JobId, gpu: str = "", *, code: int | None = 1, signal: int | None = None
     ) -> None:
         """The worker there, or the only one."""
-        live = self.engine.jobs[job]
+        live = self.engine.live.jobs[job]
         worker = next(w for w in live.workers.values() if gpu in ("", w.name))
         exit = Exit(code=None if signal else code, signal=signal, at=0.0, cause="exited")
-        on_launcher(self.engine, Exited(worker.launch, exit))
+        self.engine.on_launcher(Exited(worker.launch, exit))
         self.turn()
 
     def is_used(self, gpu: str) -> bool:

@@ -6,19 +6,18 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
 
-from ones.control.live import asides
-from ones.control.live.jobs import LiveJob, LiveWorker
-from ones.control.live.reports import as_event
+from ones.control.live.cordons import KEY, Cordons
+from ones.control.live.report_events import event_of
 from ones.control.readmodels.board import Board
 from ones.control.readmodels.words import tell
 from ones.control.recorder import EntryError, begin, recover
 from ones.control.schema import ended_cards, log, meta
 from ones.control.store import Store, insert
-from ones.control.submission import Submission
 from ones.core import events as ev
 from ones.core.cluster import Cluster, Gpu, NodeId
 from ones.core.job import EndReason, Generation, Job, JobId, SwitchCost
@@ -58,10 +57,8 @@ def test_a_loss_that_is_not_finite_is_missing_and_told_and_fails_nobody(
 ) -> None:
     begin(store, HEADER)
     brain, recorder = recover(store, HEADER, create("fifo"))
-    job = LiveJob(A, Submission(name="a", argv=("-",), cwd="/"))
-    worker = LiveWorker("l", (GPU,), 1)
     report = wire.Epoch(epoch=3, steps=2, samples=8, loss=word, accuracy=0.5, gradient_noise=word)
-    event = as_event(job, worker, Generation(1), report)
+    event = event_of(report, A, GPU, Generation(1), None)
     assert isinstance(event, ev.EpochFinished)
     assert (event.loss, event.accuracy, event.gradient_noise) == (None, 0.5, None)
     assert event.not_finite == ("loss", "gradient_noise")
@@ -122,15 +119,13 @@ def test_a_kept_card_that_cannot_be_read_is_skipped_and_made_again(
 def test_a_list_of_drained_nodes_that_cannot_be_read_is_ignored_with_a_log_line(
     store: Store, caplog: pytest.LogCaptureFixture, kept: str, problem: str
 ) -> None:
-    class Floor:
-        drained: frozenset[NodeId] = frozenset()
-        asides: tuple[Gpu, ...] = ()
-
-    store.write_now(insert(meta, {"key": asides.KEY, "value": kept}))
+    cordons = Cordons(SimpleNamespace(store=store))  # type: ignore[arg-type]
+    store.write_now(insert(meta, {"key": KEY, "value": kept}))
     with caplog.at_level(logging.WARNING):
-        asides.load(Floor(), store)  # type: ignore[arg-type]
-    assert "kept list of drained nodes and GPUs cannot be read, ignored: " in caplog.text
-    assert problem in caplog.text
+        cordons.load()
+    assert not cordons.drained
+    assert "kept list of drained nodes and GPUs not read" in caplog.text
+    assert problem in str(vars(caplog.records[-1]))
 
 
 def test_an_entry_of_the_log_that_cannot_be_read_is_named(store: Store) -> None:

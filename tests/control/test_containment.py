@@ -10,9 +10,10 @@ import pytest
 
 from ones.control.clock import Clock
 from ones.control.containment import FALLBACK, MOST_FAILURES, Containment
-from ones.control.live import hearing
-from ones.control.live.engine import LiveEngine, Surroundings
+from ones.control.live import report_handlers
+from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW, LiveJob
+from ones.control.live.live_state import EngineDeps
 from ones.control.logfile import write_run_log
 from ones.control.recorder import begin, recover
 from ones.control.store import Store
@@ -127,7 +128,7 @@ class World:
         self.brain = self.containment.brain
         self.engine = LiveEngine(
             self.brain,
-            Surroundings(
+            EngineDeps(
                 store=self.store,
                 recorder=self.containment.recorder,
                 launcher=self.launcher,
@@ -137,7 +138,7 @@ class World:
                 checkpoints="/tmp",
             ),
         )
-        self.containment.attach(self.engine)
+        self.containment.attach(self.engine.live)
         for job in self.brain.state.records:
             self.enter(job)
 
@@ -145,14 +146,14 @@ class World:
         return Touchy(self) if name == "touchy" else create(name)
 
     def enter(self, job: JobId) -> None:
-        self.engine.jobs[job] = LiveJob(job, Submission(name=job, argv=("true",), cwd="/"))
+        self.engine.live.jobs[job] = LiveJob(job, Submission(name=job, argv=("true",), cwd="/"))
 
     def say(self, *events: ev.Event) -> None:
         """Run the loop until these, and what follows at once, are handled."""
         for event in events:
             if isinstance(event, ev.JobSubmitted):
                 self.enter(event.job.id)
-            self.engine.say(event)
+            self.engine.live.emit(event)
         self.engine.stop()
         drive(self.brain, self.engine, self.containment.recorder, self.containment.contain)
         self.engine._stopping = False
@@ -241,7 +242,7 @@ def test_state_and_policy_are_those_that_never_saw_the_event(world: World, tmp_p
 def test_an_event_that_moves_workers_is_kept_from_the_policy_only(world: World) -> None:
     world.start()
     world.poison = lambda event: isinstance(event, ev.WorkerLost)
-    world.engine.jobs[A].workers.clear()  # its process is gone
+    world.engine.live.jobs[A].workers.clear()  # its process is gone
     world.say(ev.WorkerLost(NOW, A, world.brain.state.records[A].generation, gpu(A), "died"))
     assert gpu(A) not in world.brain.state.occupants
     assert world.brain.state.ended[A].reason is EndReason.FAILED
@@ -364,17 +365,17 @@ def test_a_report_whose_handling_raises_is_answered_and_fails_its_job(
     def refuse(*_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(hearing, "as_event", refuse)
+    monkeypatch.setattr(report_handlers, "event_of", refuse)
     message = Reports(job=A, worker="n0/0", plan=plan, first=1, reports=(wire.Ready(),))
-    hearing.hear(world.engine, world.store, message, told.append)
-    assert isinstance(told[0], BugError)
+    world.engine.reports.handle(message, told.append)
     world.say()
+    assert isinstance(told[0], BugError)
     assert world.brain.state.ended[A].reason is EndReason.FAILED
 
 
 def test_without_containment_exceptions_propagate(world: World) -> None:
     world.start()
     world.poison = lambda event: isinstance(event, ev.EpochFinished)
-    world.engine.say(world.epoch(A, 1))
+    world.engine.live.emit(world.epoch(A, 1))
     with pytest.raises(BugError, match="ZeroDivisionError: poison"):
         drive(world.brain, world.engine, world.containment.recorder)

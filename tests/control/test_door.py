@@ -54,11 +54,11 @@ class Desk:
         self.refused: Counter[int] = Counter()
         self.limits = Limits.of(ServiceSettings())
         self.engine = SimpleNamespace(
-            jobs={job.id: job}, last_word={}, mailbox=Mailbox(), clock=Clock()
+            live=SimpleNamespace(jobs={job.id: job}, last_call={}, mailbox=Mailbox(), clock=Clock())
         )
         self.heard: list[Reports] = []
 
-    def hear(self, message: Reports, done: Any) -> None:  # noqa: ANN401
+    def report(self, message: Reports, done: Any) -> None:  # noqa: ANN401
         self.heard.append(message)
         threading.Thread(target=done, args=(None,)).start()  # as the writer does
 
@@ -146,7 +146,7 @@ def test_answers_are_what_the_codec_says_whoever_packs_them(
     caller = Caller()
     caller.desk.job.store = store
     if order is not None:
-        caller.desk.engine.mailbox.put(LAUNCH, order)
+        caller.desk.engine.live.mailbox.put(LAUNCH, order)
 
     async def twice() -> list[bytes]:
         message = Reports(job="a-1", worker="n0/0", plan=1, first=7, reports=(Ready(), Ready()))
@@ -160,7 +160,7 @@ def test_answers_are_what_the_codec_says_whoever_packs_them(
 
 def test_who_waits_hears_an_order_at_once_and_others_only_in_the_end() -> None:
     caller = Caller()
-    mailbox = caller.desk.engine.mailbox
+    mailbox = caller.desk.engine.live.mailbox
 
     async def wait() -> tuple[Any, Any]:
         waiting = asyncio.create_task(caller.ask(pack(ASK), "50"))

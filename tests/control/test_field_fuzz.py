@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ones.control.live.hearing import hear
 from ones.core.job import JobId
 from ones.wire import CodecError, Reports, unpack
 from ones.wire import messages as wire
@@ -72,7 +71,7 @@ def understood(body: dict[str, Any]) -> Reports | str:
 
 def replaced(world: ByHand, before: JobId, number: int) -> JobId:
     """A new job that trains, after the last report has ended the one before."""
-    while before in world.engine.jobs and world.engine.jobs[before].workers:
+    while before in world.engine.live.jobs and world.engine.live.jobs[before].workers:
         world.exit(before)
     job = JobId(f"job-{number}")
     world.submit(job)
@@ -88,9 +87,9 @@ def test_no_field_of_any_report_stops_the_engine_or_the_scheduler(by_hand: ByHan
     taken = refused = 0
     job = JobId("")
     for number, (kind, field, value, report) in enumerate(changed()):
-        if job not in by_hand.brain.state.records or not by_hand.engine.jobs[job].workers:
+        if job not in by_hand.brain.state.records or not by_hand.engine.live.jobs[job].workers:
             job = replaced(by_hand, job, number)
-        (worker, *_) = by_hand.engine.jobs[job].workers.values()
+        (worker, *_) = by_hand.engine.live.jobs[job].workers.values()
         body = {
             "type": "Reports", "job": job, "worker": worker.name, "plan": worker.plan,
             "first": worker.heard + 1, "reports": [report],
@@ -103,9 +102,9 @@ def test_no_field_of_any_report_stops_the_engine_or_the_scheduler(by_hand: ByHan
             refused += 1
             continue
         taken += 1
-        hear(by_hand.engine, by_hand.store, message, lambda problem: None)
+        by_hand.engine.reports.handle(message, lambda problem: None)
         by_hand.turn()  # raises what the scheduler raises
-        assert by_hand.engine.contained == 0, case
+        assert by_hand.engine.live.contained == 0, case
     assert taken > 100, "honest variants pass"
     assert refused > 800, "nonsense does not"
 
@@ -123,6 +122,6 @@ def test_no_field_of_the_message_itself_stops_the_engine(by_hand: ByHand) -> Non
             if isinstance(message, str):
                 assert "\n" not in message, case
                 continue
-            hear(by_hand.engine, by_hand.store, message, lambda problem: None)
+            by_hand.engine.reports.handle(message, lambda problem: None)
             by_hand.turn()
-            assert by_hand.engine.contained == 0, case
+            assert by_hand.engine.live.contained == 0, case

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ones.control.live.hearing import hear
-from ones.control.live.kept_reports import on_launcher
 from ones.core import events as ev
 from ones.core.job import JobId
 from ones.exec import Exit
@@ -43,7 +41,8 @@ def test_they_are_told_before_the_exit_and_those_heard_before_are_not_told_again
     bench: ByHand,
 ) -> None:
     before = bench.reports(A, 1, JOINED, wire.Ready(), epoch(1, 0.1))
-    hear(bench.engine, bench.store, before, lambda problem: None)
+    bench.engine.reports.handle(before, lambda problem: None)
+    bench.turn()
     bench.turn()
     bench.keep(
         A,
@@ -58,7 +57,7 @@ def test_they_are_told_before_the_exit_and_those_heard_before_are_not_told_again
 
 def test_of_a_job_that_failed_the_last_epochs_are_shown_too(bench: ByHand) -> None:
     bench.keep(A, bench.reports(A, 1, JOINED, wire.Ready(), epoch(1), epoch(2)))
-    on_launcher(bench.engine, Exited(bench.launch(A), Exit(code=1, at=0.0, cause="exited")))
+    bench.engine.on_launcher(Exited(bench.launch(A), Exit(code=1, at=0.0, cause="exited")))
     events = bench.turn()
     assert kinds(events).index("WorkerLost") > kinds(events).index("EpochFinished")
     assert bench.brain.state.ended[A].epochs == 2

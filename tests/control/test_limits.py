@@ -188,7 +188,7 @@ def test_bodies_of_strangers_are_not_read(service: Inside) -> None:
 def test_reports_beyond_the_limits_are_refused(service: Inside) -> None:
     """With a real job, whose worker is a process that sleeps."""
     job = service.submit(gpus=None, elastic=None).json()["id"]
-    wait_for(lambda: service.service.engine.jobs[job].workers, "it does not start")
+    wait_for(lambda: service.service.engine.live.jobs[job].workers, "it does not start")
     token = bearer(service.service.tokens.of(job))
     report = {"type": "Steps", "epoch": 0, "steps": 1, "samples": 1}
 
@@ -215,5 +215,5 @@ def test_reports_beyond_the_limits_are_refused(service: Inside) -> None:
     )  # fmt: skip
     assert other.status_code == 401, "its token is for its own reports only"
     service.http.post(f"/api/jobs/{job}/cancel")
-    wait_for(lambda: job not in service.service.engine.jobs, "it does not end")
+    wait_for(lambda: job not in service.service.engine.live.jobs, "it does not end")
     assert send(1).status_code == 409, "a worker of a job that has ended shall go"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -104,9 +105,9 @@ class _Careless(Controller):
     """Does not write down the epochs that it counts."""
 
     def run(self) -> None:
-        def record(entry: Event | Plan) -> None:
+        def record(entry: Event | Plan, *attached: Any) -> None:
             if not isinstance(entry, EpochFinished):
-                self.recorder(entry)
+                self.recorder(entry, *attached)
 
         drive(self.brain, self.engine, record)
 
@@ -114,10 +115,10 @@ class _Careless(Controller):
 class _Deaf(Controller):
     """Forgets which reports it has heard."""
 
-    def hear(self, message: Reports, done: Done) -> None:
-        for worker in self.engine.jobs[JobId(message.job)].workers.values():
+    def report(self, message: Reports, done: Done) -> None:
+        for worker in self.engine.live.jobs[JobId(message.job)].workers.values():
             worker.heard = 0
-        super().hear(message, done)
+        super().report(message, done)
 
 
 def test_two_processes_on_one_gpu_are_found() -> None:

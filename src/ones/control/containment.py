@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from ones.control import logs
-from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW
+from ones.control.live.live_state import LiveState
 from ones.control.recorder import EntryError, Recorder, jobs_of, recover, tail_of_service
 from ones.control.schema import log as run_log
 from ones.control.store import Store
@@ -77,7 +77,7 @@ class Containment:
     ) -> None:
         self._store, self._header, self._make, self._before = store, header, make, before
         self._tail = tail
-        self._engine: LiveEngine | None = None
+        self._live: LiveState | None = None
         self._failures = 0
         self._decisions = 0  # of the brain at the last failure: more mean that it has recovered
         self.policy = header.policy  # that decides now
@@ -92,20 +92,20 @@ class Containment:
         if found.policy != self.policy:
             self._use(found.policy, "it could not take in the run log")
 
-    def attach(self, engine: LiveEngine) -> None:
+    def attach(self, live: LiveState) -> None:
         """To be called before the loop starts: what recovery found is told first."""
-        self._engine = engine
+        self._live = live
         if self.policy != self._header.policy:
             self._say_replaced(self._why)
         elif self.returned:
             self._say_replaced("the service was restarted")
         for mark in reversed(self._marks):
-            engine.say_first(mark)
+            live.emit_first(mark)
         self._marks = ()
 
     def contain(self, event: ev.Event, problem: Exception) -> Plan:
         """Repair the brain after an event raised; the plan that is due."""
-        assert self._engine is not None
+        assert self._live is not None
         if type(event) in ev.OWN_EVENTS:
             raise problem  # what repairs must not need repair: without end
         kind = type(event).__name__
@@ -114,11 +114,11 @@ class Containment:
         self._store.flush()
         found = self._rebuild()
         if not logged:
-            self._engine.say_first(_mark(0, event, problem))
+            self._live.emit_first(_mark(0, event, problem))
         elif not found.marks:
             # the log is sound: the failure lies in the plan, or has passed
             self.brain.wake_at = self.tolerate(problem)
-        self._engine.post(self._engine.free_missing)
+        self._live.post(self._live.free_missing)
         try:
             return self.brain.resume()
         except Exception as again:
@@ -148,8 +148,8 @@ class Containment:
             failures=self._failures,
             retry_at=retry_at,
         )
-        if self._engine is not None:
-            self._engine.say_first(failed)
+        if self._live is not None:
+            self._live.emit_first(failed)
         return retry_at
 
     def _use(self, policy: str, why: str) -> None:
@@ -158,8 +158,8 @@ class Containment:
         self.policy = self.recorder.policy = policy
 
     def _say_replaced(self, why: str) -> None:
-        assert self._engine is not None
-        self._engine.say_first(ev.PolicyReplaced(at=NOW, policy=self.policy, reason=why))
+        assert self._live is not None
+        self._live.emit_first(ev.PolicyReplaced(at=NOW, policy=self.policy, reason=why))
 
     def _rebuild(self) -> Recovered:
         found = self._recover()
@@ -167,9 +167,9 @@ class Containment:
         if found.policy != self.policy:
             self._use(found.policy, "it could not take in the run log")
             self._say_replaced(self._why)
-        assert self._engine is not None
+        assert self._live is not None
         for mark in reversed(found.marks):
-            self._engine.say_first(mark)
+            self._live.emit_first(mark)
         return found
 
     def _recover(self) -> Recovered:

@@ -40,8 +40,7 @@ def tail_of_service(live_jobs: int, workers: int) -> int:
 
 
 class Recorder:
-    """The `record` of `drive`. `with_next` adds what must be written in the same transaction as
-    the next entry, and who is to be told when it is safe."""
+    """The `record` of `drive`: writes every event and plan to the log, and snapshots."""
 
     def __init__(
         self,
@@ -61,14 +60,12 @@ class Recorder:
         self.quarantined = len(quarantined(store))  # entries that the log says to skip
         self._tail = number - snapshot_number
         self._ended = ended_written
-        self._operations: Sequence[Operation] = ()
-        self._done: Done | None = None
         self.touched: set[str] = set()  # jobs that entries spoke of since somebody looked
 
-    def with_next(self, operations: Sequence[Operation], done: Done | None) -> None:
-        self._operations, self._done = operations, done
-
-    def __call__(self, entry: Event | Plan) -> None:
+    def __call__(
+        self, entry: Event | Plan, rows: Sequence[Operation] = (), done: Done | None = None
+    ) -> None:
+        """`rows` are written in the same transaction; `done` is called when that is safe."""
         # before an event the brain has taken in all that is written: the one safe moment
         if not isinstance(entry, Plan):
             state = self._brain.state
@@ -86,11 +83,10 @@ class Recorder:
             text,
             () if isinstance(entry, StepsDone) else jobs,
         )
-        self._store.write([line], self._operations, self._done)
+        self._store.write([line], rows, done)
         if not isinstance(entry, Plan):
             self.last_event = entry
             self.quarantined += isinstance(entry, EntryQuarantined)
-        self._operations, self._done = (), None
 
     def _take_snapshot(self) -> None:
         """A failure costs the snapshot only: the log has everything, and the next one is tried

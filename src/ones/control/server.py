@@ -22,7 +22,7 @@ from ones.control.certificates import is_loopback, names_of, own_pair
 from ones.control.health import HealthLimits
 from ones.control.launching import launcher_of
 from ones.control.limits import Limits
-from ones.control.live.patience import Patience
+from ones.control.live.timeouts import Timeouts
 from ones.control.pruning import Keeping
 from ones.control.service import Options, Service
 from ones.control.statedir import Address, StateDir
@@ -82,7 +82,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
             database=of_service.database,
             checkpoints=of_service.checkpoints,
             mechanism=of_service.mechanism,
-            patience=Patience(
+            timeouts=Timeouts(
                 join_seconds=of_service.join_seconds,
                 grace_seconds=of_service.grace_seconds,
                 silence_seconds=of_service.silence_seconds,

@@ -25,15 +25,13 @@ from ones.control.containment import Containment
 from ones.control.health import Health, HealthLimits
 from ones.control.heartbeat import Heartbeat
 from ones.control.limits import Limits
-from ones.control.live import asides
-from ones.control.live.adoption import adopt
-from ones.control.live.engine import LiveEngine, Surroundings
-from ones.control.live.floor import Inbox
-from ones.control.live.grouping import groups_of
-from ones.control.live.hearing import hear
+from ones.control.live.cordons import Cause
+from ones.control.live.engine import LiveEngine
+from ones.control.live.gpu_groups import groups_of
 from ones.control.live.jobs import NOW, LiveJob, gpu_of
-from ones.control.live.kept_reports import on_launcher
-from ones.control.live.patience import Patience
+from ones.control.live.live_state import EngineDeps, Inbox, LiveState
+from ones.control.live.recovery import take_over
+from ones.control.live.timeouts import Timeouts
 from ones.control.pruning import DAY, Keeping, Pruning
 from ones.control.readmodels.board import Board
 from ones.control.readmodels.quarantine import Quarantine
@@ -75,7 +73,7 @@ class Options:
     database: str = ""
     checkpoints: str = ""  # empty: in the state directory
     mechanism: str = "elastic"  # or `restart`: other GPUs mean a stop and a start
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     keeping: Keeping = field(default_factory=Keeping)
     health: HealthLimits = field(default_factory=HealthLimits)
     clock: Callable[[float], Clock] = Clock  # from the last logged time on
@@ -100,7 +98,7 @@ class Controller:
         self.failure: BaseException | None = None  # of the brain's thread: the end of everything
         self.accounts = Accounts(self.store)
         self.audit = Audit(self.store, time.time)
-        self.board = Board(self.store, self._is_elastic, lambda: asides.reasons(self.engine))
+        self.board = Board(self.store, self._is_elastic, self._cordon_reasons)
         self._ids = threading.Lock()
         self._last_id = 0
         self._early: list[LauncherEvent] | None = []
@@ -130,7 +128,7 @@ class Controller:
         self.launcher.open(self._on_launcher)
         self.engine = LiveEngine(
             self.brain,
-            Surroundings(
+            EngineDeps(
                 store=self.store,
                 recorder=self.recorder,
                 launcher=self.launcher,
@@ -139,23 +137,23 @@ class Controller:
                 url=url,
                 checkpoints=checkpoints,
                 authority=options.authority,
-                patience=options.patience,
+                timeouts=options.timeouts,
                 group_size=options.group_size,
                 inbox=options.inbox(),
             ),
             self.board.update,
         )
-        self.containment.attach(self.engine)
-        asides.load(self.engine, self.store)
+        self.containment.attach(self.engine.live)
+        self.engine.cordons.load()
         # before orders are begun again: what they launch says nothing of the nodes
         alive = {slot for p in self.launcher.running().values() if p.alive for slot in p.slots}
-        adopt(self.engine, self.brain.state, self.store, self.launcher)
+        take_over(self.engine)
         early, self._early = self._early or [], None
         for event in early:
             if not isinstance(event, SlotUp):  # `_bring_up_nodes` looks at all there are
-                on_launcher(self.engine, event)
+                self.engine.on_launcher(event)
         self._bring_up_nodes(self.brain.state, alive)
-        self.engine.post(lambda: asides.agree(self.engine, self.launcher.slots()))
+        self._live.post(lambda: self.engine.cordons.reconcile(self.launcher.slots()))
         self.board.fill(self.brain.state)
         self._know_tokens()
 
@@ -171,7 +169,7 @@ class Controller:
         for card in list(self.board.cards.values()):
             if card.ended_at is None or card.ended_at > oldest:
                 self.tokens.of(card.id)
-        for job in list(self.engine.jobs):  # one that has ended and still has workers
+        for job in list(self._live.jobs):  # one that has ended and still has workers
             self.tokens.of(job)
 
     def run(self) -> None:
@@ -182,7 +180,7 @@ class Controller:
         if self._early is not None:
             self._early.append(event)
         else:
-            on_launcher(self.engine, event)
+            self.engine.on_launcher(event)
 
     def _bring_up_nodes(self, state: State, alive: set[str]) -> None:
         """`alive`: slots where processes of an earlier controller live."""
@@ -208,17 +206,20 @@ class Controller:
                 self.engine.tell(ev.NodeDown(NOW, node))
             is_other = known is None or (known.gpus, known.groups) != (gpus, up.groups)
             state_was = known.state if known is not None else NodeState.DOWN
-            if node in self.engine.drained:
+            if node in self.engine.cordons.drained:
                 if is_other or state_was is NodeState.DOWN:
                     self.engine.tell(up)
                 self.engine.tell(ev.NodeDraining(NOW, node))
             elif is_other or state_was is not NodeState.UP:
                 self.engine.tell(up)
 
+    def _cordon_reasons(self) -> dict[Gpu, str]:
+        return self.engine.cordons.reasons()
+
     def _is_elastic(self, job: str) -> bool:
-        live = self.engine.jobs.get(JobId(job))
+        live = self._live.jobs.get(JobId(job))
         if live is not None:
-            return live.elastic
+            return self._live.is_elastic(live)
         submission = self.board.submission(job)
         return submission is None or submission.elastic is not False
 
@@ -227,11 +228,15 @@ class Controller:
         """The policy that decides now."""
         return self.containment.policy
 
+    @property
+    def _live(self) -> LiveState:
+        return self.engine.live
+
     # what the interface asks for; from any thread
 
     def submit(self, job: Job, submission: Submission, done: Done) -> None:
         """`job.id` comes from `new_id`."""
-        live = LiveJob(job.id, submission, elastic=submission.elastic is not False)
+        live = LiveJob(job.id, submission)
         row = {
             "job": job.id,
             "owner": job.owner,
@@ -241,12 +246,12 @@ class Controller:
         self.board.submitted(job.id, submission)
 
         def enter() -> None:
-            self.engine.jobs[job.id] = live
+            self._live.jobs[job.id] = live
             event = ev.JobSubmitted(NOW, job)
-            self.engine.say(event, [insert(submissions, row)], self._when_shown(done))
+            self._live.emit(event, [insert(submissions, row)], self._when_shown(done))
             log.info("job submitted", job=job.id, owner=job.owner)
 
-        self.engine.post(enter)
+        self._live.post(enter)
 
     def _when_shown(self, done: Done) -> Done:
         """Not only safe, but also on the board."""
@@ -255,7 +260,7 @@ class Controller:
             self.engine.show_changes()
             done(problem)
 
-        return lambda problem: self.engine.post(lambda: shown(problem))
+        return lambda problem: self._live.post(lambda: shown(problem))
 
     def new_id(self, name: str) -> JobId:
         """Short and speaking: `bert-7`."""
@@ -278,26 +283,25 @@ class Controller:
         self.engine.tell(ev.OwnerLimitSet(NOW, user, max_gpus), [operation], done)
         # whose reason to wait may be another one now
         theirs = [card.id for card in self.board.live() if card.owner == user]
-        self.engine.post(lambda: self.recorder.touched.update(theirs))
+        self._live.post(lambda: self.recorder.touched.update(theirs))
 
     def drain(self, place: str, by: str, done: Done) -> None:
         """A node, or a GPU as `node/index`: who is there may stay, nobody new comes."""
         node, gpu = self._place(place)
         shown = self._when_shown(done)
         if node is not None:
-            self.engine.post(lambda: asides.drain(self.engine, node, shown))
+            self._live.post(lambda: self.engine.cordons.drain(node, shown))
         elif gpu is not None:
-            cause, why = asides.Cause.OPERATOR, f"set aside by {by}"
-            self.engine.post(lambda: asides.set_aside(self.engine, gpu, cause, why, shown))
+            cause, why = Cause.OPERATOR, f"set aside by {by}"
+            self._live.post(lambda: self.engine.cordons.cordon(gpu, cause, why, shown))
 
     def undrain(self, place: str, done: Done) -> None:
         node, gpu = self._place(place)
         shown = self._when_shown(done)
         if node is not None:
-            self.engine.post(lambda: asides.undrain(self.engine, node, shown))
+            self._live.post(lambda: self.engine.cordons.undrain(node, shown))
         elif gpu is not None:
-            cause = asides.Cause.OPERATOR
-            self.engine.post(lambda: asides.take_back(self.engine, gpu, cause, shown))
+            self._live.post(lambda: self.engine.cordons.uncordon(gpu, Cause.OPERATOR, shown))
 
     def _place(self, place: str) -> tuple[NodeId | None, Gpu | None]:
         nodes = [node.name for node in self.board.nodes if node.state != NodeState.DOWN]
@@ -306,8 +310,8 @@ class Controller:
             raise UnknownNameError("node or GPU", place, [*nodes, *slots])
         return (NodeId(place), None) if place in nodes else (None, gpu_of(place))
 
-    def hear(self, message: Reports, done: Done) -> None:
-        self.engine.post(lambda: hear(self.engine, self.store, message, done))
+    def report(self, message: Reports, done: Done) -> None:
+        self.engine.report(message, done)
 
     def problems(self) -> list[str]:
         """Why the service does not do its work; empty: it does."""
@@ -352,7 +356,7 @@ class Service(Controller):
         self._pruning = Pruning(
             options.keeping,
             self.dir.runs,
-            self.engine.checkpoints,
+            self._live.deps.checkpoints,
             self._ended,
             self.clock.now,
             partial(remove_environments, self.store),
@@ -395,7 +399,7 @@ class Service(Controller):
         threading.Thread(target=self._await_the_last, name="ones-down", daemon=True).start()
 
     def _await_the_last(self) -> None:
-        deadline = time.monotonic() + self._options.patience.checkpoint_seconds + WIND_DOWN_SECONDS
+        deadline = time.monotonic() + self._options.timeouts.checkpoint_seconds + WIND_DOWN_SECONDS
         quiet = 0
         while quiet < 3 and time.monotonic() < deadline and self.failure is None:
             time.sleep(0.1)

@@ -1,23 +1,31 @@
-"""A body for the brain, and the one loop that turns both.
+"""What an engine is, and the loop that runs scheduler and engine together.
 
-There are two kinds of engine, one in virtual time and one in real time, and a third
-that plays a script for tests. The loop cannot tell them apart.
+There are three engines: the simulator (virtual time), the live engine (real time) and a scripted
+one for tests. The loop treats all alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from ones.core.brain import Brain
 from ones.core.events import Event, Woke
 from ones.core.plan import Plan
 
 
-class Engine(Protocol):
-    """Carries plans out, and says what happened. Time is whatever the engine says it is.
+class Delivered(NamedTuple):
+    """An event, the rows to store in the same transaction, and a call for when they are safe."""
 
-    What an engine owes the core:
+    event: Event
+    rows: Sequence[Any] = ()
+    done: Callable[[Exception | None], None] | None = None
+
+
+class Engine(Protocol):
+    """Carries out plans and reports events. It also says what time it is.
+
+    An engine must guarantee:
 
     * times never go back;
     * `Start` is answered by `WorkerReady` for every worker, or `RescaleFailed`;
@@ -25,15 +33,15 @@ class Engine(Protocol):
       `Finish` by `JobEnded`;
     * a worker's GPU is free from `WorkerLeft`, `WorkerLost` or `NodeDown` on, not before;
     * `JobEnded` comes before the `WorkerLeft` of its workers;
-    * after `WorkerLost` those who remain re-form and report `Rescaled` with the next incarnation;
-    * a `Finish` or a loss may come while another order is being carried out; nothing else does;
+    * after `WorkerLost` the other workers re-form and report `Rescaled` with the next incarnation;
+    * only a `Finish` or a loss may come while another order is being carried out;
     * an order for a job whose `JobEnded` is already on its way is ignored.
     """
 
     def carry_out(self, plan: Plan) -> None:
-        """Begin, and return at once: what comes of it arrives as events, failures too."""
+        """Begin, and return at once: results and failures arrive as events."""
 
-    def next_event(self, until: float) -> Event | None:
+    def next_event(self, until: float) -> Event | Delivered | None:
         """The next event; `Woke(until)` if there is none by then; None once none can come."""
         ...
 
@@ -41,13 +49,14 @@ class Engine(Protocol):
 def drive(
     brain: Brain,
     engine: Engine,
-    record: Callable[[Event | Plan], None],
+    record: Callable[..., None],
     contain: Callable[[Event, Exception], Plan] | None = None,
 ) -> None:
-    """Run until the engine is done. Virtual or real time, it is the same loop.
+    """Run until the engine has no more events.
 
-    `contain` is called with an event and the exception that it caused, repairs the brain and
-    returns the plan that is due; without it the exception propagates.
+    `record` gets every event and plan before it takes effect, and with a `Delivered` event its rows
+    and its call. `contain` is called with an event and the exception that it caused, repairs the
+    scheduler and returns the plan that is due; without it the exception propagates.
     """
 
     def act(plan: Plan) -> None:
@@ -56,10 +65,11 @@ def drive(
             if plan.actions:
                 engine.carry_out(plan)
 
-    act(brain.resume())  # what a crash left undone; a fresh brain has nothing
-    while (event := engine.next_event(until=brain.wake_at)) is not None:
+    act(brain.resume())  # what a crash left undone
+    while (given := engine.next_event(until=brain.wake_at)) is not None:
+        event, *attached = given if isinstance(given, Delivered) else (given,)
         try:
-            record(event)  # before acting on it: after a crash the log is what we know
+            record(event, *attached)
             act(brain.handle(event))
         except Exception as problem:
             if contain is None:
@@ -68,7 +78,7 @@ def drive(
 
 
 class ScriptedEngine:
-    """Plays a list of events and keeps the plans it is given. For tests; public, like the loop.
+    """Plays a list of events and keeps the plans it is given; for tests.
 
     Events are played in order of time; an event may also be a function of the plans so far, so
     that a script can name the generation it answers.

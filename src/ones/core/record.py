@@ -8,7 +8,7 @@ the record itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import field
@@ -36,6 +36,10 @@ class InFlight(Value, frozen=True):
     kind: OrderKind
     plan: int
     allocation: Allocation | None = None
+
+    def needs(self, gpus: Iterable[Gpu]) -> bool:
+        """Whether the order cannot be completed without a worker on one of these GPUs."""
+        return self.allocation is not None and not set(self.allocation.gpus).isdisjoint(gpus)
 
 
 class Ending(Value, frozen=True):

@@ -70,12 +70,13 @@ def _fill(database: str, events: int, jobs: int, policy: str) -> dict[str, Any]:
     board = Board(store, lambda job: True)
 
     def record(entry: ev.Event | Plan) -> None:
-        if isinstance(entry, ev.JobSubmitted):
-            job = entry.job
-            body = Submission(name=job.id, argv=("true",), cwd="/", env=_ENV).encoded()
-            row = {"job": job.id, "owner": job.owner, "submitted_at": entry.at, "body": body}
-            recorder.with_next([insert(submissions, row)], None)
-        recorder(entry)
+        if not isinstance(entry, ev.JobSubmitted):
+            recorder(entry)
+            return
+        job = entry.job
+        body = Submission(name=job.id, argv=("true",), cwd="/", env=_ENV).encoded()
+        row = {"job": job.id, "owner": job.owner, "submitted_at": entry.at, "body": body}
+        recorder(entry, [insert(submissions, row)])
 
     def shown() -> None:
         touched, recorder.touched = recorder.touched, set()

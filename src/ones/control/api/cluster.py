@@ -89,7 +89,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
 
 def _asides(service: Service) -> list[tuple[Gpu, dict[str, str]]]:
     """What the brain's thread writes, read in one go."""
-    return [(gpu, dict(causes)) for gpu, causes in list(service.engine.asides.items())]
+    return [(gpu, dict(causes)) for gpu, causes in list(service.engine.cordons.gpus.items())]
 
 
 @router.post("/api/cluster/drain", responses={**ADMINS, **NOT_FOUND})

@@ -26,7 +26,7 @@ class _Collector:
         slots = service.launcher.slots()
         held = sum(len(card.workers) for card in cards)
         yield GaugeMetricFamily("ones_slots", "Slots that are offered.", len(slots))
-        aside = len(service.engine.asides)
+        aside = len(service.engine.cordons.gpus)
         yield GaugeMetricFamily("ones_slots_aside", "Slots that are not used for now.", aside)
         yield GaugeMetricFamily("ones_slots_held", "Slots that a job's worker is on.", held)
         yield CounterMetricFamily("ones_plans", "Plans that were carried out.", board.plan_number)
@@ -56,7 +56,7 @@ class _Collector:
             "ones_quarantined", "Entries of the run log that are skipped.", quarantined
         )
         yield CounterMetricFamily(
-            "ones_contained", "Exceptions that ended one job only.", service.engine.contained
+            "ones_contained", "Exceptions that ended one job only.", service.engine.live.contained
         )
         recent = sorted(service.engine.decision_seconds)
         if recent:

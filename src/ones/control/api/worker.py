@@ -64,7 +64,7 @@ class Exchange:
         self._packed: tuple[Switch | None, bytes] = (None, b"")
 
     def _monotonic(self) -> float:
-        return self._controller.engine.clock.monotonic()  # there from `load` on
+        return self._controller.engine.live.clock.monotonic()  # there from `load` on
 
     def job_of(self, token: str) -> str:
         """The job that may report with this token; known before the body is read."""
@@ -73,7 +73,7 @@ class Exchange:
             raise HTTPException(
                 401, "the token is not that of a job", {"WWW-Authenticate": "Bearer"}
             )
-        if JobId(job) not in self._controller.engine.jobs:
+        if JobId(job) not in self._controller.engine.live.jobs:
             raise HTTPException(409, NO_PLACE)
         return job
 
@@ -103,15 +103,15 @@ class Exchange:
             problem = f"job {job.id}: {reports} reports in one request are too many"
             raise LimitError(problem, "max_reports_per_request", most)
         self._rates.take(job.id, reports, len(job.workers))
-        if len(self._rates) > max(MOST_RATES, 2 * len(self._controller.engine.jobs)):
-            self._rates.forget_others(self._controller.engine.jobs)
+        if len(self._rates) > max(MOST_RATES, 2 * len(self._controller.engine.live.jobs)):
+            self._rates.forget_others(self._controller.engine.live.jobs)
 
     def heard_from(self, worker: LiveWorker) -> None:
-        engine = self._controller.engine
-        engine.last_word[worker.launch] = engine.clock.monotonic()
+        live = self._controller.engine.live
+        live.last_call[worker.launch] = live.clock.monotonic()
 
     def unseen(self, admitted: Admitted) -> Order | None:
-        mailbox = self._controller.engine.mailbox
+        mailbox = self._controller.engine.live.mailbox
         return mailbox.unseen(admitted.worker.launch, admitted.message.seen)
 
     def answer(self, admitted: Admitted, order: Order | None) -> bytes:
@@ -177,7 +177,7 @@ class WorkerDoor:
         admitted = exchange.admit(await _body(receive), job)
         message, worker = admitted.message, admitted.worker
         if message.reports:
-            await committed(lambda done: service.hear(message, done), service)
+            await committed(lambda done: service.report(message, done), service)
         order = exchange.unseen(admitted)
         if order is None and not message.reports and wait > 0:
             order = await self._order(worker, message.seen, wait)
@@ -186,7 +186,7 @@ class WorkerDoor:
 
     async def _order(self, worker: LiveWorker, seen: int, wait: float) -> Order | None:
         """The next one, if it comes in time and before the service ends."""
-        loop, mailbox, rings = asyncio.get_running_loop(), self._service.engine.mailbox, bell()
+        loop, mailbox, rings = asyncio.get_running_loop(), self._service.engine.live.mailbox, bell()
         arrived: asyncio.Future[None] = loop.create_future()
         wake = partial(rings.ring, partial(_settle, arrived))
         order = mailbox.wait(worker.launch, seen, wake)
@@ -224,7 +224,7 @@ def _settle(arrived: asyncio.Future[None]) -> None:
 
 def _place(service: Controller, message: Reports) -> tuple[LiveJob, LiveWorker] | None:
     """Reads what the brain's thread writes: single values, each of them whole."""
-    job = service.engine.jobs.get(JobId(message.job))
+    job = service.engine.live.jobs.get(JobId(message.job))
     try:
         gpu = gpu_of(message.worker)
     except ValueError:

@@ -1,8 +1,8 @@
-"""LiveEngine: the second body of the brain. Real time, real processes.
+"""LiveEngine: the engine of the service, in real time and with real processes.
 
-All its state belongs to the brain's thread. Others (HTTP handlers, the launcher's
-thread) hand over stimuli, small functions that are run there and may give events. An
-event goes out with what must be written beside it and who waits for that to be safe.
+Its state belongs to the scheduler's thread. Other threads (HTTP handlers, the launcher) post tasks:
+functions that run there and may emit events. An event is delivered with the rows that must be
+written in the same transaction and a call for when they are safe.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from msgspec.structs import replace
 
 from ones.control import logs
 from ones.control.heartbeat import Heartbeat
-from ones.control.live import nodes
-from ones.control.live.asides import used
-from ones.control.live.departures import exited, started
-from ones.control.live.floor import Floor, Surroundings
+from ones.control.live.action_runner import ActionRunner
+from ones.control.live.cordons import Cordons
+from ones.control.live.deadlines import DeadlineChecker
+from ones.control.live.exits import ExitHandler
 from ones.control.live.jobs import NOW, job_of
-from ones.control.live.orders import begin
-from ones.control.live.watch import look_round
+from ones.control.live.kept_reports import handle_kept, read_kept
+from ones.control.live.live_state import EngineDeps, LiveState
+from ones.control.live.node_events import NodeEvents
+from ones.control.live.report_handlers import ReportHandler
 from ones.control.store import Done, Operation
 from ones.core import events as ev
 from ones.core.brain import Brain
 from ones.core.cluster import NodeId
+from ones.core.engine import Delivered
 from ones.core.plan import Plan
 from ones.core.state import State
 from ones.launchers import (
@@ -41,34 +44,40 @@ from ones.launchers import (
     SlotUsed,
     Started,
 )
-
-__all__ = ["LiveEngine", "Surroundings"]
+from ones.wire import Reports
 
 TICK_SECONDS = 1.0
-#: so long may what is shown be behind while reports keep coming
+#: maximum age of the read models while reports keep coming
 SHOW_SECONDS = 0.2
 
 log = logs.logger(__name__)
 
 
-class LiveEngine(Floor):
-    """`changed` is told, in the brain's thread, which jobs are not what they were."""
+class LiveEngine:
+    """`changed` is called in the scheduler's thread with the jobs that have changed."""
 
     def __init__(
         self,
         brain: Brain,
-        around: Surroundings,
+        deps: EngineDeps,
         changed: Callable[[State, set[str]], None] = lambda state, jobs: None,
     ) -> None:
-        super().__init__(brain, around)
+        self.live = live = LiveState(brain, deps)
+        self.cordons = Cordons(live)
+        self.runner = ActionRunner(live)
+        self.exits = ExitHandler(live, self.runner, self.cordons)
+        self.reports = ReportHandler(live, self.runner, self.exits, self.cordons.health)
+        self.nodes = NodeEvents(live, self.runner, self.cordons)
+        self._deadlines = DeadlineChecker(live, self.runner, self.exits)
+        self._recorder = deps.recorder
         self._changed = changed
-        self.heartbeat = Heartbeat("scheduler", self.clock.monotonic)
+        self.heartbeat = Heartbeat("scheduler", live.clock.monotonic)
         self._stopping = False
-        self._shown = self.state.cluster
+        self._shown = live.state.cluster
         self._shown_at = 0.0
-        self._next_tick = 0.0
+        self.next_tick = 0.0
         self._began = 0.0
-        self.decision_seconds: deque[float] = deque(maxlen=256)  # event to orders given
+        self.decision_seconds: deque[float] = deque(maxlen=256)  # event to actions begun
 
     # from other threads
 
@@ -76,108 +85,131 @@ class LiveEngine(Floor):
         self, event: ev.Event, operations: Sequence[Operation] = (), done: Done | None = None
     ) -> None:
         """Something happened; its time is that of its receipt."""
-        self.post(lambda: self.say(event, operations, done))
+        self.live.post(lambda: self.live.emit(event, operations, done))
+
+    def report(self, message: Reports, done: Done) -> None:
+        """Reports of a worker; `done` is called when they are safe."""
+        self.live.post(lambda: self.reports.handle(message, done))
 
     def on_launcher(self, event: LauncherEvent) -> None:
+        post, nodes = self.live.post, self.nodes
         match event:
             case Started():
-                self.post(lambda: started(self, event.id), job_of(event.id))
+                post(lambda: self.exits.started(event.id), job_of(event.id))
             case Exited():
-                self.post(lambda: exited(self, event.id, event.exit), job_of(event.id))
+                kept = read_kept(self.live.launcher, event.id)
+                post(partial(self._exited, event, kept), job_of(event.id))
             case SlotUsed():
-                self.post(lambda: used(self, event.slot))
+                post(lambda: self.cordons.slot_used(event.slot))
             case SlotUp():
-                self.post(lambda: nodes.came(self, NodeId(event.slot.node)))
+                post(lambda: nodes.slot_up(NodeId(event.slot.node)))
             case SlotEnding():
-                self.post(lambda: nodes.ending(self, event.slot))
+                post(lambda: nodes.slot_ending(event.slot))
             case SlotLost():
-                self.post(lambda: nodes.lost(self, event.slot))
+                post(lambda: nodes.slot_lost(event.slot))
             case SlotSuspect():
-                pass  # it stays its owner's until it is well again or lost
+                pass  # its job keeps it until it is well again or lost
+
+    def _exited(self, event: Exited, kept: bytes) -> None:
+        if not kept:
+            self.exits.exited(event.id, event.exit)
+            return
+        handle_kept(self.live, self.reports, event.id, kept)
+        exited = partial(self.exits.exited, event.id, event.exit)
+        self.live.next_tasks.append(partial(self.live.guarded, exited, job_of(event.id)))
 
     def stop(self) -> None:
-        """`next_event` gives None from now on: the loop ends, the workers go on."""
-        self.post(self._stop_loop)
+        """End the loop; the workers continue."""
+        self.live.post(self._stop_loop)
 
     def _stop_loop(self) -> None:
         self._stopping = True
 
     def wind_down(self) -> None:
-        """All workers save their work and go, and nobody new comes: the machine is to be free."""
-        for node in self.state.cluster.nodes:
+        """All workers save and leave, and no worker starts any more."""
+        for node in self.live.state.cluster.nodes:
             self.tell(ev.NodeDraining(NOW, node))
-        self.post(self._send_all_away)
+        self.live.post(self._stop_workers)
 
-    def _send_all_away(self) -> None:
-        self.winding_down = True
-        for job in self.jobs.values():
+    def _stop_workers(self) -> None:
+        timeouts = self.live.timeouts
+        self.live.winding_down = True
+        for job in self.live.jobs.values():
             for worker in job.workers.values():
-                patience = self.patience
-                seconds = patience.checkpoint_seconds if worker.joined else patience.grace_seconds
-                self.launcher.stop(worker.launch, seconds)
+                seconds = timeouts.checkpoint_seconds if worker.joined else timeouts.grace_seconds
+                self.live.launcher.stop(worker.launch, seconds)
 
     # the two sides of an engine
 
-    def next_event(self, until: float) -> ev.Event | None:
-        if self.clock.monotonic() - self._shown_at > SHOW_SECONDS:
+    def next_event(self, until: float) -> Delivered | None:
+        live = self.live
+        if live.clock.monotonic() - self._shown_at > SHOW_SECONDS:
             self.show_changes()
-        while not self.out:
-            if self._inbox.empty():
+        while True:
+            while live.out:
+                self.heartbeat.working()
+                delivered = live.out.popleft()
+                if not self._is_void(delivered.event):
+                    self._began = live.clock.monotonic()
+                    # not before the last event, whatever the clock says: the state refuses that
+                    at = max(live.clock.now(), live.state.now)
+                    return delivered._replace(event=_stamped(delivered.event, at))
+            if live.next_tasks:
+                live.next_tasks.popleft()()
+                continue
+            if live.inbox.empty():
                 self.show_changes()
             if self._stopping:
                 return None
-            now = self.clock.now()
-            if now >= self._next_tick:
-                look_round(self, now)
-                self._next_tick = now + TICK_SECONDS
-                continue
-            if until <= now:
-                return ev.Woke(max(now, self.state.now))
-            busy = any(job.workers or job.quiet for job in self.jobs.values())
-            rest = min(until, self._next_tick if busy else inf) - now
-            self.heartbeat.waiting()
-            try:
-                stimulus = self._inbox.get(timeout=min(rest, 3600.0))
-            except queue.Empty:
-                continue
-            finally:
-                self.heartbeat.working()
-            stimulus()
-        self.heartbeat.working()
-        outgoing = self.out.popleft()
-        if self._is_void(outgoing.event):
-            return self.next_event(until)
-        self.recorder.with_next(outgoing.operations, outgoing.done)
-        self._began = self.clock.monotonic()
-        # never before the last event, whatever the clock says: the state would refuse it
-        return _stamped(outgoing.event, max(self.clock.now(), self.state.now))
+            now = live.clock.now()
+            if now >= self.next_tick:
+                self._deadlines.check(now)
+                self.next_tick = now + TICK_SECONDS
+            elif until <= now:
+                return Delivered(ev.Woke(max(now, live.state.now)))
+            else:
+                self._wait(until, now)
+
+    def _wait(self, until: float, now: float) -> None:
+        """Run the next task from another thread, if one comes in time."""
+        busy = any(job.workers or job.quiet for job in self.live.jobs.values())
+        rest = min(until, self.next_tick if busy else inf) - now
+        self.heartbeat.waiting()
+        try:
+            task = self.live.inbox.get(timeout=min(rest, 3600.0))
+        except queue.Empty:
+            return
+        finally:
+            self.heartbeat.working()
+        task()
 
     def _is_void(self, event: ev.Event) -> bool:
-        """Of several workers that are gone, all were to be told; a plan that was made after the
-        first has put another worker where a later one was. That GPU is not free."""
+        """Several workers are gone and each gets an event. A plan made after the first may have put
+        another worker where a later one was: that GPU is not free."""
         if not isinstance(event, ev.WorkerLeft | ev.WorkerLost):
             return False
-        job = self.jobs.get(event.job)
+        job = self.live.jobs.get(event.job)
         return job is not None and job.on(event.gpu) is not None
 
     def carry_out(self, plan: Plan) -> None:
-        # the plan must be known to whoever comes after us before anything of it is done
-        self.store.flush()
+        live = self.live
+        # after a crash the next controller must know the plan before any of it was done
+        live.store.flush()
         for action in plan.actions:
-            self.guarded(partial(begin, self, action, plan.number), action.job)
+            live.guarded(partial(self.runner.begin, action, plan.number), action.job)
         if plan.actions and log.isEnabledFor(logging.DEBUG):
             counts = Counter(type(action).__name__.lower() for action in plan.actions)
             log.debug("plan adopted", plan=plan.number, **counts)
-        self.decision_seconds.append(self.clock.monotonic() - self._began)
+        self.decision_seconds.append(live.clock.monotonic() - self._began)
 
     def show_changes(self) -> None:
-        """In the brain's thread. As soon as there is nothing else to do; under load all that
-        happened in a while at once."""
-        self._shown_at = self.clock.monotonic()
-        touched, self.recorder.touched = self.recorder.touched, set()
-        if touched or self.state.cluster is not self._shown:
-            self._shown = self.state.cluster
-            self.guarded(partial(self._changed, self.state, touched), None)
+        """In the scheduler's thread: update the read models, once for all changes since."""
+        live = self.live
+        self._shown_at = live.clock.monotonic()
+        touched, self._recorder.touched = self._recorder.touched, set()
+        if touched or live.state.cluster is not self._shown:
+            self._shown = live.state.cluster
+            live.guarded(partial(self._changed, live.state, touched), None)
 
 
 def _stamped(event: ev.Event, at: float) -> ev.Event:

@@ -1,43 +1,28 @@
-"""A job as the live engine sees it: its processes, and the order that is being carried out."""
+"""What the live engine knows of a job beside `State`: its processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import inf
 
 from ones.control.submission import Submission
 from ones.core.cluster import Gpu, NodeId
-from ones.core.job import Description, Generation, JobId
-from ones.core.schedule import Allocation
+from ones.core.job import Generation, JobId
 
-#: the time of an event that has yet to be stamped, which is when the loop takes it
+#: placeholder time of an event; the loop sets the real one when it takes the event
 NOW = 0.0
-#: of a worker whose job has ended: nothing but its GPU is left of it, and no plan is newer
+#: generation of a worker whose job has ended: newer than every plan
 LAST = Generation(2**53)
 
 
-class Kind(StrEnum):
-    START = "start"
-    RESCALE = "rescale"
-    STOP = "stop"
-
-
 @dataclass(slots=True)
-class Pending:
-    """An order on its way. `deadline` is when patience ends; what then depends on the kind."""
+class OrderProgress:
+    """How far the order of a plan has come. `deadline`: when the engine acts on its delay."""
 
-    kind: Kind
     plan: int
-    allocation: Allocation | None = None
-    published: bool = False  # the workers have their `Switch`
-    ready: set[Gpu] = field(default_factory=set)
     deadline: float = inf
-
-    def needs(self, gpus: Iterable[Gpu]) -> bool:
-        """Whether it cannot come together without a worker there."""
-        return self.allocation is not None and not set(self.allocation.gpus).isdisjoint(gpus)
+    published: bool = False  # the workers have their `Switch`
 
 
 @dataclass(slots=True)
@@ -48,14 +33,14 @@ class LiveWorker:
     gpus: tuple[Gpu, ...]
     plan: int  # that launched it
     joined: bool = False
-    leaving: bool = False  # told to go, or has said that it goes
-    parted: bool = False  # nothing is to be heard any more: it said that it goes, or never trained
-    heard: int = 0  # number of its last report that was taken
-    safe: int = 0  # and of the last one that is on disk: so far they are acknowledged
-    done: bool = False  # has said that the whole job is
+    leaving: bool = False  # was ordered to leave, or has reported that it leaves
+    parted: bool = False  # no report is expected: it reported that it leaves, or never trained
+    heard: int = 0  # number of the last report that was handled
+    safe: int = 0  # number of the last report that is on disk and acknowledged
+    done: bool = False  # has reported that the whole job is done
     alive: bool = True
-    since: float = inf  # when we launched it; of an adopted one nobody knows
-    condemned: str = ""  # why we killed it ourselves, which is a loss
+    since: float = inf  # when it was launched; not known after a restart of the controller
+    condemned: str = ""  # why the engine killed it, which is a loss
 
     @property
     def name(self) -> str:
@@ -66,17 +51,14 @@ class LiveWorker:
 class LiveJob:
     id: JobId
     submission: Submission
-    generation: Generation = Generation(0)  # a tuple, and so a value
-    description: Description | None = None
     workers: dict[str, LiveWorker] = field(default_factory=dict)  # by launch
-    pending: Pending | None = None
-    elastic: bool = True
-    ended: bool = False
+    progress: OrderProgress | None = None  # of the order that `State` has in flight, or of the end
+    end_reported: bool = False  # its `JobEnded` was emitted
     quiet: list[LiveWorker] = field(default_factory=list)  # exited, as if the job were done
     quiet_since: float = inf  # when the first worker was done
-    join_seconds: float = 0.0  # the longest that one of its workers took to join
-    overdue: bool = False  # ran longer than it may, and was told to end
-    store: str = ""  # where its workers on several nodes meet
+    join_seconds: float = 0.0  # the longest time that one of its workers took to join
+    overdue: bool = False  # exceeded its run time and was ordered to end
+    store: str = ""  # address of the rendezvous store of its workers
 
     def on(self, gpu: Gpu) -> LiveWorker | None:
         for worker in self.workers.values():
@@ -87,16 +69,12 @@ class LiveJob:
     def present(self) -> set[Gpu]:
         return {gpu for worker in self.workers.values() for gpu in worker.gpus}
 
-    def spelled_out(self, allocation: Allocation) -> Allocation:
-        """With the script's own batch where the plan does not say one."""
-        if allocation.batch or self.description is None:
-            return allocation
-        batch = max(self.description.base_batch, allocation.n_gpus)
-        return Allocation.even(allocation.gpus, batch, self.description.max_local_batch)
+    def published(self, plan: int) -> bool:
+        return self.progress is not None and self.progress.plan == plan and self.progress.published
 
 
 def launch_id(job: str, plan: int, gpus: Iterable[Gpu]) -> str:
-    """One launch and no other: a job has one plan that puts it on a GPU at a time.
+    """Unique: only one plan puts a job on a GPU at a time.
 
     >>> launch_id("bert-7", 12, [Gpu(NodeId("n0"), 3)])
     'bert-7~12~n0.3'

@@ -1,9 +1,9 @@
 """Reports that a worker left in its run directory because the controller was away when it ended.
 
-They are heard before the exit is told, so that a job shows its last epoch and accuracy. The file is
+They are handled before the exit, so that a job shows its last epoch and accuracy. The file is
 written by the training process, and every line is checked as if it came over HTTP: it must be a
-valid `Reports` message, of the job and the worker that the launch belongs to. Numbers make each
-report count once, also if the controller had heard it before it went away.
+valid `Reports` message of the job and the worker that the launch belongs to. Numbers make each
+report count once, also if the controller had handled it before it went away.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from __future__ import annotations
 from functools import partial
 
 from ones.control import logs
-from ones.control.live.departures import exited
-from ones.control.live.engine import LiveEngine
-from ones.control.live.hearing import hear
-from ones.control.live.jobs import LiveJob, LiveWorker
-from ones.launchers import Exited, KeepingReports, LauncherEvent
+from ones.control.live.jobs import LiveJob, LiveWorker, job_of
+from ones.control.live.live_state import LiveState
+from ones.control.live.report_handlers import ReportHandler
+from ones.launchers import KeepingReports, Launcher
 from ones.wire import CodecError, Reports, unpack
 
 #: lines of one file; a worker writes up to 500 reports to a line
@@ -24,23 +23,9 @@ MOST_LINES = 10_000
 log = logs.logger(__name__)
 
 
-def on_launcher(engine: LiveEngine, event: LauncherEvent) -> None:
-    """In any thread, in place of `engine.on_launcher`."""
-    kept = _kept(engine, event.id) if isinstance(event, Exited) else b""
-    if isinstance(event, Exited) and kept:
-        engine.post(partial(_reports_and_exit, engine, event, kept))
-    else:
-        engine.on_launcher(event)
-
-
-def _reports_and_exit(engine: LiveEngine, event: Exited, kept: bytes) -> None:
-    """In one go: no decision comes between them."""
-    hear_kept(engine, event.id, kept)
-    exited(engine, event.id, event.exit)
-
-
-def _kept(engine: LiveEngine, launch: str) -> bytes:
-    job, launcher = launch.split("~", maxsplit=1)[0], engine.launcher
+def read_kept(launcher: Launcher, launch: str) -> bytes:
+    """The file of a launch, for any thread; empty if there is none."""
+    job = job_of(launch)
     if not isinstance(launcher, KeepingReports):
         return b""
     try:
@@ -50,9 +35,9 @@ def _kept(engine: LiveEngine, launch: str) -> bytes:
         return b""
 
 
-def hear_kept(engine: LiveEngine, launch: str, kept: bytes) -> None:
-    """In the brain's thread."""
-    job, worker = engine.find(launch)
+def handle_kept(live: LiveState, reports: ReportHandler, launch: str, kept: bytes) -> None:
+    """In the scheduler's thread."""
+    job, worker = live.find(launch)
     if job is None or worker is None:
         return
     heard = worker.heard
@@ -60,13 +45,18 @@ def hear_kept(engine: LiveEngine, launch: str, kept: bytes) -> None:
         if not line:
             continue
         try:
-            hear(engine, engine.store, _checked(line, job, worker), lambda problem: None)
+            reports.handle(_checked(line, job, worker), lambda problem: None)
         except Exception as problem:
             why = f"{type(problem).__name__}: {problem}"[:200]
             log.warning("kept report refused", job=job.id, launch=launch, reason=why)
             break
-    if worker.heard > heard:
-        log.info("kept reports heard", job=job.id, launch=launch, reports=worker.heard - heard)
+    live.next_tasks.append(partial(_log_handled, job, worker, heard))
+
+
+def _log_handled(job: LiveJob, worker: LiveWorker, before: int) -> None:
+    if worker.heard > before:
+        count = worker.heard - before
+        log.info("kept reports heard", job=job.id, launch=worker.launch, reports=count)
 
 
 def _checked(line: bytes, job: LiveJob, worker: LiveWorker) -> Reports:

@@ -7,23 +7,23 @@ from collections import deque
 from collections.abc import Callable
 
 from ones.control.clock import Clock
-from ones.control.live.floor import Stimulus
+from ones.control.live.live_state import Task
 from ones.lab.faults.world import World
 
 
 class SimulatedInbox:
-    """See `ones.control.live.floor.Inbox`. `idle` is called when the controller has nothing to
+    """See `ones.control.live.live_state.Inbox`. `idle` is called when the controller has nothing to
     do: all that it was told has been handled."""
 
     def __init__(self, world: World, idle: Callable[[], None]) -> None:
         self._world, self._idle = world, idle
-        self._stimuli: deque[Stimulus] = deque()
+        self._stimuli: deque[Task] = deque()
 
-    def put(self, stimulus: Stimulus, /) -> None:
+    def put(self, stimulus: Task, /) -> None:
         self._world.touch("inbox, put")
         self._stimuli.append(stimulus)
 
-    def get(self, *, timeout: float | None = None) -> Stimulus:
+    def get(self, *, timeout: float | None = None) -> Task:
         self._world.touch("inbox, get")
         until = self._world.now + (3600.0 if timeout is None else timeout)
         if not self._stimuli:

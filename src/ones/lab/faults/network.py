@@ -50,7 +50,7 @@ class Server:
             return
         if admitted.message.reports:
             self._later(COMMIT_SECONDS, lambda: self._answer(number, 503, b""))
-            self.controller.hear(
+            self.controller.report(
                 admitted.message,
                 lambda problem: self._later(0.0, lambda: self._safe(number, admitted, problem)),
             )
@@ -58,7 +58,7 @@ class Server:
         launch, seen = admitted.worker.launch, admitted.message.seen
         order = self._exchange.unseen(admitted)
         if order is None and wait > 0:
-            mailbox = self.controller.engine.mailbox
+            mailbox = self.controller.engine.live.mailbox
             order = mailbox.wait(
                 launch, seen, lambda: self._later(0.0, lambda: self._woken(number, admitted))
             )

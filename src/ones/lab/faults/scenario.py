@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from random import Random
 
-from ones.control.live.patience import Patience
+from ones.control.live.timeouts import Timeouts
 from ones.lab.faults.disk import SimulatedDisk
 from ones.lab.faults.launcher import SimulatedLauncher, SimulatedNode
 from ones.lab.faults.network import SimulatedNetwork
@@ -15,7 +15,7 @@ from ones.lab.faults.users import Users
 from ones.lab.faults.world import World
 
 POLICIES = ("fifo", "fifo", "fifo", "equi", "equi", "equi", "equi", "ones")
-PATIENCE = Patience(
+TIMEOUTS = Timeouts(
     join_seconds=60.0,
     switch_seconds=40.0,
     checkpoint_seconds=30.0,

@@ -24,7 +24,7 @@ from ones.lab.faults.inbox import SimulatedClock, SimulatedInbox
 from ones.lab.faults.kinds import KINDS
 from ones.lab.faults.launcher import Running, SimulatedLauncher
 from ones.lab.faults.network import Server, SimulatedNetwork
-from ones.lab.faults.scenario import PATIENCE, Scenario, Trouble, scenario
+from ones.lab.faults.scenario import TIMEOUTS, Scenario, Trouble, scenario
 from ones.lab.faults.training import Training
 from ones.lab.faults.users import Users
 from ones.lab.faults.worker import FixedScript, SimulatedWorker
@@ -197,7 +197,7 @@ class _Run:
         return Options(
             policy=self.scenario.policy,
             mechanism=self.scenario.mechanism,
-            patience=PATIENCE,
+            timeouts=TIMEOUTS,
             clock=partial(SimulatedClock, self.world),
             inbox=lambda: SimulatedInbox(self.world, self._idle),
             tail=lambda jobs, workers: self.scenario.tail,
@@ -234,7 +234,7 @@ class _Run:
         world.after(5.0, self._look_for_end)
         if server is not None and world.now > self.scenario.calm_at:
             controller = server.controller
-            records, jobs = controller.brain.state.records, controller.engine.jobs
+            records, jobs = controller.brain.state.records, controller.engine.live.jobs
             missing = len(self.users.acknowledged) < len(self.scenario.jobs)
             rest = records or jobs or missing or self.users.pending or self.launcher.living()
             if not rest:

@@ -1,28 +1,33 @@
-"""From what a worker says to what the brain is told."""
+"""Worker reports, converted to scheduler events."""
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from ones.control.live.jobs import NOW, LiveJob, LiveWorker, gpu_of
+from ones.control.live.jobs import NOW, gpu_of
 from ones.core import events as ev
-from ones.core.job import Configuration, EndReason, Generation
+from ones.core.cluster import Gpu
+from ones.core.job import Configuration, EndReason, Generation, JobId
+from ones.core.record import InFlight
 from ones.wire import messages as wire
 
-#: what an epoch brings, each perhaps no finite number: training may diverge
+#: measurements of an epoch that may be NaN or infinite: training may diverge
 MEASURES = ("loss", "accuracy", "first_loss", "step_seconds", "gradient_noise")
 
 
-def as_event(
-    job: LiveJob, worker: LiveWorker, generation: Generation, report: wire.Report
+def event_of(
+    report: wire.Report, job: JobId, gpu: Gpu, generation: Generation, order: InFlight | None
 ) -> ev.Event | None:
-    """The event that a report is; None if it is none of the brain's business."""
+    """The event of a report by the worker on `gpu`; None if it concerns the live engine only.
+
+    `order`: the one that is being carried out for the job.
+    """
     at = NOW
     match report:
         case wire.Joined():
             return ev.JobDescribed(
                 at=at,
-                job=job.id,
+                job=job,
                 generation=generation,
                 dataset_size=report.dataset_size,
                 base_batch=report.base_batch,
@@ -31,11 +36,11 @@ def as_event(
                 max_local_batch=report.max_local_batch,
             )
         case wire.Ready():
-            return ev.WorkerReady(at, job.id, generation, worker.gpus[0])
+            return ev.WorkerReady(at, job, generation, gpu)
         case wire.Steps():
             return ev.StepsDone(
                 at=at,
-                job=job.id,
+                job=job,
                 generation=generation,
                 epoch=report.epoch,
                 steps=report.steps,
@@ -44,7 +49,7 @@ def as_event(
         case wire.Epoch():
             return ev.EpochFinished(
                 at=at,
-                job=job.id,
+                job=job,
                 generation=generation,
                 epoch=report.epoch,
                 samples=report.samples,
@@ -60,7 +65,7 @@ def as_event(
         case wire.Speed():
             return ev.ThroughputMeasured(
                 at=at,
-                job=job.id,
+                job=job,
                 generation=generation,
                 configuration=Configuration(
                     report.gpus, report.nodes, report.batch, report.micro_steps
@@ -70,18 +75,18 @@ def as_event(
             )
         case wire.MemoryLimit():
             return ev.MemoryLimitLearned(
-                at=at, job=job.id, generation=generation, max_local_batch=report.max_local_batch
+                at=at, job=job, generation=generation, max_local_batch=report.max_local_batch
             )
         case wire.Switched():
             left = tuple(map(gpu_of, report.members)) if generation.incarnation else ()
-            return ev.Rescaled(at, job.id, generation, report.pause_seconds, left)
+            return ev.Rescaled(at, job, generation, report.pause_seconds, left)
         case wire.SwitchFailed():
-            plan = report.plan or (job.pending.plan if job.pending else 0)
-            return ev.RescaleFailed(at, job.id, Generation(plan), report.reason)
+            plan = report.plan or (order.plan if order else 0)
+            return ev.RescaleFailed(at, job, Generation(plan), report.reason)
         case wire.Leaving():
             if not report.done:
                 return None
-            return ev.JobEnded(at, job.id, EndReason.FINISHED, generation=generation)
+            return ev.JobEnded(at, job, EndReason.FINISHED, generation=generation)
         case wire.Memory() | wire.StoreStarted() | wire.Hung():
             return None
         case _:

@@ -1,4 +1,4 @@
-"""Is it the GPU? The rule that tells a device that fails from scripts that do.
+"""Decides whether a GPU fails, or only the scripts that ran on it.
 
 Most workers die of their own script, so a death counts against a GPU only as evidence about it:
 
@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from ones.core.cluster import Gpu
 
 IN_A_ROW = 3  # deaths there that count, since a worker left it in good order
-JOBS = 2  # of so many jobs at least
-REMEMBERED = 1000  # jobs, the last ones
+JOBS = 2  # minimum number of different jobs among them
+REMEMBERED = 1000  # jobs, the newest ones
 
 #: signals by which a process dies when a device, its driver or its library fails
 DEVICE_SIGNALS = frozenset(
@@ -41,7 +41,7 @@ class _Death:
 
 
 @dataclass(slots=True)
-class Suspicion:
+class GpuHealth:
     _deaths: dict[Gpu, list[_Death]] = field(default_factory=dict)  # since a worker left it well
     _died_on: dict[str, set[Gpu]] = field(default_factory=dict)  # job -> GPUs
     _trained_on: dict[str, set[Gpu]] = field(default_factory=dict)  # job -> GPUs
@@ -51,8 +51,8 @@ class Suspicion:
         _remember(self._trained_on, job, gpu)
 
     def died(self, gpu: Gpu, job: str, *, signal: int | None = None) -> str:
-        """A worker was lost after it had joined. Why the GPU should not be used any more; empty:
-        there is no evidence against it."""
+        """A worker was lost after it had joined. Returns why the GPU should not be used any more;
+        empty: there is no evidence against it."""
         deaths = self._deaths.setdefault(gpu, [])
         deaths.append(_Death(job, signal in DEVICE_SIGNALS))
         del deaths[:-REMEMBERED]
@@ -79,7 +79,7 @@ class Suspicion:
 
 
 def _remember(table: dict[str, set[Gpu]], job: str, gpu: Gpu) -> None:
-    """The last jobs are kept."""
+    """The newest jobs are kept."""
     table.setdefault(job, set()).add(gpu)
     if len(table) > REMEMBERED:
         table.pop(next(iter(table)))

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from ones.control.live import nodes
-from ones.control.live.asides import Cause, set_aside, take_back
+from ones.control.live.cordons import Cause
+from ones.control.live.gpu_health import GpuHealth
 from ones.control.live.jobs import NOW
-from ones.control.live.suspicion import Suspicion
 from ones.control.store import Waiting
 from ones.core import events as ev
 from ones.core.cluster import Gpu, NodeId, NodeState
@@ -50,10 +49,10 @@ A, B, C = (Gpu(NodeId("n0"), i) for i in range(3))
 def test_jobs_that_work_elsewhere_speak_against_a_gpu(
     trained: list[tuple[Gpu, str]], deaths: list[tuple[Gpu, str]], verdict: bool
 ) -> None:
-    suspicion = Suspicion()
+    health = GpuHealth()
     for gpu, job in trained:
-        suspicion.trains(gpu, job)
-    assert bool([suspicion.died(gpu, job) for gpu, job in deaths][-1]) is verdict
+        health.trains(gpu, job)
+    assert bool([health.died(gpu, job) for gpu, job in deaths][-1]) is verdict
 
 
 @pytest.mark.parametrize(
@@ -64,22 +63,22 @@ def test_jobs_that_work_elsewhere_speak_against_a_gpu(
 def test_signals_of_a_device_fault_speak_against_a_gpu_by_themselves(
     number: int | None, verdict: bool
 ) -> None:
-    suspicion = Suspicion()
-    told = [suspicion.died(A, job, signal=number) for job in "xyx"]
+    health = GpuHealth()
+    told = [health.died(A, job, signal=number) for job in "xyx"]
     assert told[:2] == ["", ""]
     assert bool(told[2]) is verdict
 
 
 def test_one_who_does_well_there_speaks_for_it() -> None:
-    suspicion = Suspicion()
+    health = GpuHealth()
     for job in "uvwxy":
-        suspicion.trains(B, job)
-    suspicion.died(A, "x")
-    suspicion.died(A, "y")
-    suspicion.did_well(A, "z")
-    assert not suspicion.died(A, "v")
-    assert not suspicion.died(A, "w")
-    assert suspicion.died(A, "u") == "3 workers of 3 jobs that train on other GPUs died there"
+        health.trains(B, job)
+    health.died(A, "x")
+    health.died(A, "y")
+    health.did_well(A, "z")
+    assert not health.died(A, "v")
+    assert not health.died(A, "w")
+    assert health.died(A, "u") == "3 workers of 3 jobs that train on other GPUs died there"
 
 
 # the engine, turned by hand
@@ -105,7 +104,7 @@ def test_scripts_that_fail_before_they_join_cost_no_gpu(bench: ByHand) -> None:
         bench.submit(job, elastic=bool(number % 2))
         bench.die(job, signal=signal.SIGSEGV if number % 2 else None)
     assert all(bench.is_used(f"n0/{i}") for i in range(4))
-    assert not bench.engine.asides
+    assert not bench.engine.cordons.gpus
 
 
 def test_jobs_that_train_on_other_gpus_and_die_on_one_take_it_out_of_service(
@@ -118,11 +117,11 @@ def test_jobs_that_train_on_other_gpus_and_die_on_one_take_it_out_of_service(
         bench.say(job, JOINED)
         bench.say(job, wire.Ready())
         bench.die(job, "n0/0", code=1)
-        bench.engine.say(ev.CancelRequested(NOW, job, "me"))
+        bench.engine.live.emit(ev.CancelRequested(NOW, job, "me"))
         bench.turn()
         bench.die(job, "n0/1", code=0)
         assert bench.is_used("n0/0") is (number < 2)
-    (causes,) = bench.engine.asides.values()
+    (causes,) = bench.engine.cordons.gpus.values()
     assert causes == {"failing": "3 workers of 3 jobs that train on other GPUs died there"}
     next_one = JobId("next-1")
     bench.submit(next_one)
@@ -135,13 +134,13 @@ def test_a_job_that_waits_says_which_gpus_are_missing(bench: ByHand) -> None:
     state, board = bench.brain.state, bench.board
     board.update(state, state.records)
     assert "out of service" not in board.cards["big-2"].note
-    set_aside(bench.engine, Gpu(NodeId("n0"), 3), Cause.FAILING, "3 workers died there")
+    bench.engine.cordons.cordon(Gpu(NodeId("n0"), 3), Cause.FAILING, "3 workers died there")
     bench.turn()
     board.update(state, [])
     told = "1 of 4 GPUs is out of service: n0/3 (3 workers died there); ones cluster undrain n0/3"
     assert board.cards["big-2"].note.endswith(told)
     assert told not in board.cards["big-1"].note, "it runs"
-    take_back(bench.engine, Gpu(NodeId("n0"), 3), Cause.OPERATOR)
+    bench.engine.cordons.uncordon(Gpu(NodeId("n0"), 3), Cause.OPERATOR)
     bench.turn()
     board.update(state, [])
     assert "out of service" not in board.cards["big-2"].note
@@ -154,9 +153,9 @@ def test_a_gpu_stays_aside_when_its_node_was_gone_and_comes_back(tmp_path: Path)
         safe = Waiting()
         service.drain("local/1", "me", safe)
         safe.wait(PATIENCE)
-        engine.post(lambda: nodes.gone(engine, node))
+        engine.live.post(lambda: engine.nodes.node_lost(node))
         wait_for(lambda: state.cluster.state_of(gpu) is NodeState.DOWN)
-        engine.post(lambda: nodes.came(engine, node))
+        engine.live.post(lambda: engine.nodes.slot_up(node))
         wait_for(lambda: state.cluster.state_of(gpu) is NodeState.DRAINING)
         assert state.cluster.state_of(Gpu(node, 0)) is NodeState.UP
 

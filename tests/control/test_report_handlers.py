@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ones.control.clock import Clock
-from ones.control.live.engine import LiveEngine, Surroundings
-from ones.control.live.hearing import hear
+from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW, LiveJob
+from ones.control.live.live_state import EngineDeps
 from ones.control.recorder import begin, recover
 from ones.control.store import Done, Entry, Operation, Store
 from ones.control.submission import Submission
@@ -65,7 +65,7 @@ def test_under_load_cards_are_made_now_and_then_and_at_rest_at_once(
     launcher.open(lambda event: None)
     engine = LiveEngine(
         brain,
-        Surroundings(
+        EngineDeps(
             store=store,
             recorder=recorder,
             launcher=launcher,
@@ -78,25 +78,25 @@ def test_under_load_cards_are_made_now_and_then_and_at_rest_at_once(
     )
     engine.next_event(until=0.0)  # looks round once
     shown.clear()
-    engine._shown_at = engine._next_tick = float("inf")  # it is never long ago
+    engine._shown_at = engine.next_tick = float("inf")  # it is never long ago
     for number in range(20):
         job = Job(id=JobId(f"j{number}"), submitted_at=0.0)
         engine.tell(ev.JobSubmitted(NOW, job))
     for _ in range(20):
-        event = engine.next_event(until=float("inf"))
-        assert event is not None
+        delivered = engine.next_event(until=float("inf"))
+        assert delivered is not None
         assert not shown, "others wait to be heard"
-        recorder(event)
-        brain.handle(event)
+        recorder(*delivered)
+        brain.handle(delivered.event)
     engine.stop()
-    engine._inbox.get()()
+    engine.live.inbox.get()()
     assert engine.next_event(until=float("inf")) is None
     assert shown == [{f"j{number}" for number in range(20)}]
     engine.tell(ev.PriorityChanged(NOW, JobId("j3"), 2.0))
     engine._stopping, engine._shown_at = False, 0.0
-    event = engine.next_event(until=float("inf"))
-    assert event is not None
-    recorder(event)
+    delivered = engine.next_event(until=float("inf"))
+    assert delivered is not None
+    recorder(*delivered)
     engine.tell(ev.PriorityChanged(NOW, JobId("j4"), 2.0))
     engine._shown_at = 0.0  # that is long ago
     engine.next_event(until=float("inf"))
@@ -113,7 +113,7 @@ def test_a_report_is_acknowledged_only_when_it_is_on_disk_and_counts_once(
     launcher.open(lambda event: None)
     engine = LiveEngine(
         brain,
-        Surroundings(
+        EngineDeps(
             store=store,
             recorder=recorder,
             launcher=launcher,
@@ -126,37 +126,40 @@ def test_a_report_is_acknowledged_only_when_it_is_on_disk_and_counts_once(
 
     def turn() -> ev.Event | None:
         """The loop, once."""
-        event = engine.next_event(until=0.0)
-        if event is not None and not isinstance(event, ev.Woke):
-            recorder(event)
+        delivered = engine.next_event(until=0.0)
+        event = delivered.event if delivered is not None else None
+        if delivered is not None and event is not None and not isinstance(event, ev.Woke):
+            recorder(*delivered)
             plan = brain.handle(event)
             if not plan.says_nothing:
                 recorder(plan)
                 engine.carry_out(plan)
         return event
 
-    engine.jobs[A] = LiveJob(A, Submission(name="a", argv=("sleep", "100"), cwd="/"))
-    engine.say(ev.NodeUp(NOW, NodeId("n0"), 1))
-    engine.say(ev.JobSubmitted(NOW, Job(id=A, submitted_at=0.0)))
+    engine.live.jobs[A] = LiveJob(A, Submission(name="a", argv=("sleep", "100"), cwd="/"))
+    engine.live.emit(ev.NodeUp(NOW, NodeId("n0"), 1))
+    engine.live.emit(ev.JobSubmitted(NOW, Job(id=A, submitted_at=0.0)))
     turn()
     turn()
-    (worker,) = engine.jobs[A].workers.values()
+    (worker,) = engine.live.jobs[A].workers.values()
     joined = wire.Joined(dataset_size=10, base_batch=2, optimizer="sgd", parameter_bytes=8)
     message = Reports(job=A, worker="n0/0", plan=1, first=1, reports=(joined, wire.Ready()))
     told: list[Exception | None] = []
     store.held = []
-    hear(engine, store, message, told.append)
+    engine.reports.handle(message, told.append)
     for _ in range(6):
-        engine._next_tick = float("inf")  # the clock has nothing to say here
-        engine.post(lambda: None)
-        if len(engine.out):
+        engine.next_tick = float("inf")  # the clock has nothing to say here
+        engine.live.post(lambda: None)
+        if engine.live.out or engine.live.next_tasks:
             turn()
         else:
-            engine._inbox.get()()
+            engine.live.inbox.get()()
     assert (worker.heard, worker.safe, told) == (2, 0, [])
     store.release()
     store.flush()
     assert (worker.safe, told) == (2, [None])
-    hear(engine, store, message, told.append)
-    assert not engine.out, "a report that comes again is known"
+    engine.reports.handle(message, told.append)
+    while engine.live.next_tasks:
+        engine.live.next_tasks.popleft()()
+    assert not engine.live.out, "a report that comes again is known"
     launcher.close(kill=True)

@@ -1,0 +1,166 @@
+"""Nodes and GPUs that are excluded from use: drained or cordoned, and why.
+
+A GPU may be cordoned for several causes at once; it returns when the last one is gone. What
+operators said and what was found to fail is kept in the database; use by other processes is
+measured again.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from ones.control import logs
+from ones.control.live.gpu_health import GpuHealth
+from ones.control.live.jobs import NOW, gpu_of
+from ones.control.live.live_state import LiveState
+from ones.control.readmodels.out_of_service import USED_BY
+from ones.control.schema import meta
+from ones.control.store import Done, Operation, upsert
+from ones.core import events as ev
+from ones.core.cluster import Gpu, NodeId, NodeState
+from ones.core.job import JobId
+from ones.launchers import Slot
+from ones.wire.bounds import Value, WorkerName
+from ones.wire.decoding import CodecError, Decoder
+
+KEY = "asides"  # of the row in `meta`
+
+log = logs.logger(__name__)
+
+
+class Cause(StrEnum):
+    OUTSIDE = "outside"  # processes of others
+    FAILING = "failing"  # see `gpu_health`
+    OPERATOR = "operator"
+
+
+_KEPT = (Cause.FAILING, Cause.OPERATOR)
+
+
+class _Kept(Value, frozen=True, kw_only=True):
+    nodes: tuple[NodeId, ...]
+    gpus: dict[WorkerName, dict[Cause, str]]
+
+
+_DECODER: Decoder[_Kept] = Decoder(_Kept, logs=True)
+
+
+class Cordons:
+    def __init__(self, live: LiveState) -> None:
+        self._live = live
+        self.health = GpuHealth()
+        self.drained: set[NodeId] = set()  # by operators
+        self.gpus: dict[Gpu, dict[str, str]] = {}  # cordoned: cause -> reason
+
+    def load(self) -> None:
+        """Read what was kept. To be called before nodes come up."""
+        rows = self._live.store.rows(sa.select(meta.c.value).where(meta.c.key == KEY))
+        if not rows:
+            return
+        try:
+            kept = _DECODER.decode(rows[0].value)
+        except CodecError as problem:
+            log.warning("kept list of drained nodes and GPUs not read", error=str(problem))
+            return
+        self.drained = set(kept.nodes)
+        self.gpus = {
+            gpu_of(slot): {cause: why for cause, why in causes.items()}
+            for slot, causes in kept.gpus.items()
+        }
+
+    def reconcile(self, slots: list[Slot]) -> None:
+        """At the start, after nodes came up: emit what differs from the scheduler's state."""
+        live = self._live
+        for slot in slots:
+            if slot.used_by:
+                self.gpus.setdefault(gpu_of(slot.id), {})[Cause.OUTSIDE] = _users(slot)
+        told = {
+            Gpu(node.id, index)
+            for node in live.state.cluster.nodes.values()
+            if node.state is not NodeState.DOWN
+            for index in node.aside
+        }
+        here = {gpu_of(slot.id) for slot in slots}
+        for gpu in sorted((self.gpus.keys() & here) - told):
+            live.emit(ev.GpuSetAside(NOW, gpu, self._why(gpu)))
+        for gpu in sorted(told - self.gpus.keys()):
+            live.emit(ev.GpuReturned(NOW, gpu))
+
+    def emit_again(self, node: NodeId) -> None:
+        """A node is back: its GPUs are still cordoned."""
+        for gpu in sorted(gpu for gpu in self.gpus if gpu.node == node):
+            self._live.emit(ev.GpuSetAside(NOW, gpu, self._why(gpu)))
+
+    def drain(self, node: NodeId, done: Done) -> None:
+        self.drained.add(node)
+        self._live.emit(ev.NodeDraining(NOW, node), [self._kept()], done)
+
+    def undrain(self, node: NodeId, done: Done) -> None:
+        self.drained.discard(node)
+        known = self._live.state.cluster.nodes[node]
+        up = ev.NodeUp(NOW, node, known.gpus, known.groups)
+        self._live.emit(up, [self._kept()], done)
+
+    def cordon(self, gpu: Gpu, cause: Cause, why: str, done: Done | None = None) -> None:
+        causes = self.gpus.setdefault(gpu, {})
+        is_new = not causes
+        causes[cause] = why
+        if is_new:
+            log.warning("GPU out of service", gpu=str(gpu), cause=str(cause), reason=why)
+            self._live.emit(ev.GpuSetAside(NOW, gpu, why), [self._kept()], done)
+        else:
+            self._live.store.write(operations=[self._kept()], done=done)
+
+    def uncordon(self, gpu: Gpu, cause: Cause, done: Done | None = None) -> None:
+        """Remove one cause. An operator also removes the finding that the GPU fails."""
+        causes = self.gpus.get(gpu, {})
+        was_cordoned = bool(causes)
+        causes.pop(cause, None)
+        if cause is Cause.OPERATOR:
+            causes.pop(Cause.FAILING, None)
+            self.health.clear(gpu)
+        if was_cordoned and not causes:
+            del self.gpus[gpu]
+            log.info("GPU back in service", gpu=str(gpu))
+            self._live.emit(ev.GpuReturned(NOW, gpu), [self._kept()], done)
+        else:
+            self._live.store.write(operations=[self._kept()], done=done)
+
+    def slot_used(self, slot: Slot) -> None:
+        """Other processes have begun to use a GPU, or stopped."""
+        gpu = gpu_of(slot.id)
+        if slot.used_by:
+            self.cordon(gpu, Cause.OUTSIDE, _users(slot))
+        elif Cause.OUTSIDE in self.gpus.get(gpu, {}):
+            self.uncordon(gpu, Cause.OUTSIDE)
+
+    def worker_died(self, gpu: Gpu, job: JobId, signal: int | None = None) -> None:
+        """Cordon the GPU if the evidence is against it. Half of the GPUs always stay in use: where
+        all fail, the cause is another one."""
+        why = self.health.died(gpu, job, signal=signal)
+        failing = sum(Cause.FAILING in causes for causes in self.gpus.values())
+        if why and 2 * (failing + 1) <= self._live.state.cluster.n_gpus:
+            self.cordon(gpu, Cause.FAILING, why)
+
+    def reasons(self) -> dict[Gpu, str]:
+        """Why each cordoned GPU is. For any thread."""
+        return {gpu: "; ".join(list(causes.values())) for gpu, causes in list(self.gpus.items())}
+
+    def _why(self, gpu: Gpu) -> str:
+        return "; ".join(self.gpus[gpu].values())
+
+    def _kept(self) -> Operation:
+        gpus = {
+            str(gpu): kept
+            for gpu, causes in self.gpus.items()
+            if (kept := {str(cause): why for cause, why in causes.items() if cause in _KEPT})
+        }
+        text = json.dumps({"nodes": sorted(self.drained), "gpus": gpus})
+        return upsert(meta, {"key": KEY, "value": text})
+
+
+def _users(slot: Slot) -> str:
+    return f"{USED_BY}{', '.join(slot.used_by)}"
