@@ -27,7 +27,7 @@ from ones.core.job import (
 from ones.core.lifecycle import OrderKind, Phase
 from ones.core.schedule import Allocation
 from ones.stopping import Track
-from ones.wire.bounds import Tagged, Value
+from ones.wire.bounds import Tagged, Value, shared
 
 
 class InFlight(Value, frozen=True):
@@ -50,7 +50,27 @@ class Ending(Value, frozen=True):
     ordered: bool = False  # the `Finish` is out
 
 
-class JobRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class JobFigures(msgspec.Struct, kw_only=True):
+    """Times, counters and measurements of a job. Its record, its outcome and its card have them
+    all: a new one is added here."""
+
+    started_at: float | None = None  # None: never held a GPU
+    queue_seconds: float = 0.0
+    run_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    epochs: int = 0
+    samples: int = 0  # of finished epochs
+    loss: float | None = None  # of the last epoch
+    accuracy: float | None = None
+    step_seconds: float | None = None
+    rescales: int = 0
+    pause_seconds: float = 0.0
+    preemptions: int = 0
+    losses: int = 0  # workers lost
+    failures: int = 0  # tries that failed
+
+
+class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
     job: Job
     number: int  # order of submission
     since: float  # the account is settled up to here
@@ -61,44 +81,28 @@ class JobRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     goal: Allocation | None = None
     held: Allocation | None = None
     in_flight: InFlight | None = None
-    reforming: bool = False  # some workers died, the others are finding one another
-    formed: tuple[Gpu, ...] = ()  # who went on after the last loss, as they said themselves
-    found_fixed: bool = False  # its script did not join in time; the job says so, too
-    withdrawn: bool = False  # what was prepared will not come; the engine has yet to hear it
+    reforming: bool = False  # some workers died, the others re-form
+    formed: tuple[Gpu, ...] = ()  # GPUs of the workers that continued after the last loss
+    found_fixed: bool = False  # its script did not join in time; `job.elastic` is False then
+    withdrawn: bool = False  # its promise is lost; a `Withdraw` follows
     ending: Ending | None = None
     occupied: set[Gpu] = field(default_factory=set)  # GPUs that its processes may be on
     ready: set[Gpu] = field(default_factory=set)  # workers of a start that have joined
     generation: Generation = Generation(0)  # of what trains; older reports are stale
 
-    # accounts, settled at every change of `occupied`
-    queue_seconds: float = 0.0
-    run_seconds: float = 0.0
-    gpu_seconds: float = 0.0
-    started_at: float | None = None
-
-    # what was reported
-    epochs: int = 0
+    # what was reported, beside the figures
     steps: int = 0  # of finished epochs
-    samples: int = 0  # of finished epochs
-    epoch_steps: int = 0
+    epoch_steps: int = 0  # of the epoch under way
     epoch_samples: int = 0
     first_loss: float | None = None
-    loss: float | None = None
-    accuracy: float | None = None
-    step_seconds: float | None = None
     gradient_noise: float | None = None
     max_local_batch: int | None = None
     proven_part: int = 0  # samples that one GPU has had in memory without failing
     profile: Mapping[Configuration, StepTime] = field(default_factory=dict)
     track: Track = Track()
 
-    rescales: int = 0
-    pause_seconds: float = 0.0
-    moves: int = 0  # re-scales to other GPUs, not to another batch alone
-    moved_seconds: float = 0.0  # that it stood still for them
-    preemptions: int = 0
-    losses: int = 0
-    failures: int = 0
+    moves: int = 0  # rescales to other GPUs, not to another batch alone
+    moved_seconds: float = 0.0  # pauses for them
     note: str = ""
     forecast: Forecast | None = None
 
@@ -163,30 +167,16 @@ def phase_of(record: JobRecord, goal: Allocation | None) -> Phase:
     return Phase.RUNNING if record.held == goal and not record.reforming else Phase.RESCALING
 
 
-class Outcome(Tagged, frozen=True, kw_only=True):
+class Outcome(Tagged, JobFigures, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec can
     """What remains of a job that has ended."""
 
     id: JobId
     kind: str
     owner: str
     submitted_at: float
-    started_at: float | None  # None: never held a GPU
     ended_at: float
     reason: EndReason
     message: str
-    queue_seconds: float
-    run_seconds: float
-    gpu_seconds: float
-    epochs: int
-    samples: int
-    rescales: int
-    preemptions: int
-    losses: int
-    pause_seconds: float
-    # of its last epoch; and tries that failed. Not in snapshots of earlier versions
-    loss: float | None = None
-    accuracy: float | None = None
-    failures: int = 0
 
     @property
     def completion_seconds(self) -> float:
@@ -196,24 +186,12 @@ class Outcome(Tagged, frozen=True, kw_only=True):
 def outcome_of(record: JobRecord, at: float, reason: EndReason, message: str) -> Outcome:
     record.settle_account(at)
     return Outcome(
-        id=record.id,
         kind=record.job.kind,
         owner=record.job.owner,
         submitted_at=record.job.submitted_at,
-        started_at=record.started_at,
         ended_at=at,
         reason=reason,
         message=message,
-        queue_seconds=record.queue_seconds,
-        run_seconds=record.run_seconds,
-        gpu_seconds=record.gpu_seconds,
-        epochs=record.epochs,
-        samples=record.samples,
-        rescales=record.rescales,
-        preemptions=record.preemptions,
-        losses=record.losses,
-        pause_seconds=record.pause_seconds,
-        loss=record.loss,
-        accuracy=record.accuracy,
-        failures=record.failures,
+        id=record.id,
+        **shared(record, JobFigures),
     )

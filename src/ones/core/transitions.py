@@ -23,6 +23,7 @@ from ones.core.schedule import Allocation
 from ones.core.state import State
 from ones.errors import BrokenEngineError
 from ones.stopping import StopReason, after_epoch
+from ones.wire.bounds import shared
 
 #: maximum of configurations of a job whose step times are kept
 MOST_CONFIGURATIONS = 64
@@ -91,13 +92,7 @@ def _described(state: State, event: ev.JobDescribed) -> bool:
     record = _reporting(state, event)
     if record is None:
         return False
-    record.description = Description(
-        dataset_size=event.dataset_size,
-        base_batch=event.base_batch,
-        optimizer=event.optimizer,
-        parameter_bytes=event.parameter_bytes,
-        max_local_batch=event.max_local_batch,
-    )
+    record.description = Description(**shared(event, Description))
     if record.found_fixed:  # too soon: it has joined after all
         record.found_fixed = False
         record.job = replace(record.job, elastic=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import cache
 from math import isnan
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +23,17 @@ class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 class Tagged(Value, frozen=True, tag=True, tag_field="type"):
     """A value that may stand beside values of other classes."""
+
+
+@cache
+def _shared(source: type[msgspec.Struct], target: type[msgspec.Struct]) -> tuple[str, ...]:
+    known = set(source.__struct_fields__)
+    return tuple(name for name in target.__struct_fields__ if name in known)
+
+
+def shared(source: msgspec.Struct, target: type[msgspec.Struct]) -> dict[str, Any]:
+    """The fields of `source` that `target` has as well, to make a `target` of it."""
+    return {name: getattr(source, name) for name in _shared(type(source), target)}
 
 
 MOST_REPORTS = 10_000  # in one message; the service has a lower limit of its own

@@ -10,6 +10,7 @@ from ones.core.cluster import Gpu
 from ones.core.job import Configuration, EndReason, Generation, JobId
 from ones.core.record import InFlight
 from ones.wire import messages as wire
+from ones.wire.bounds import shared
 
 #: measurements of an epoch that may be NaN or infinite: training may diverge
 MEASURES = ("loss", "accuracy", "first_loss", "step_seconds", "gradient_noise")
@@ -25,42 +26,19 @@ def event_of(
     at = NOW
     match report:
         case wire.Joined():
-            return ev.JobDescribed(
-                at=at,
-                job=job,
-                generation=generation,
-                dataset_size=report.dataset_size,
-                base_batch=report.base_batch,
-                optimizer=report.optimizer,
-                parameter_bytes=report.parameter_bytes,
-                max_local_batch=report.max_local_batch,
-            )
+            described = shared(report, ev.JobDescribed)
+            return ev.JobDescribed(at=at, job=job, generation=generation, **described)
         case wire.Ready():
             return ev.WorkerReady(at, job, generation, gpu)
         case wire.Steps():
-            return ev.StepsDone(
-                at=at,
-                job=job,
-                generation=generation,
-                epoch=report.epoch,
-                steps=report.steps,
-                samples=report.samples,
-            )
+            steps = shared(report, ev.StepsDone)
+            return ev.StepsDone(at=at, job=job, generation=generation, **steps)
         case wire.Epoch():
+            epoch = shared(report, ev.EpochFinished)
+            missing = tuple(name for name in MEASURES if isinstance(epoch[name], str))
+            epoch |= dict.fromkeys(missing)
             return ev.EpochFinished(
-                at=at,
-                job=job,
-                generation=generation,
-                epoch=report.epoch,
-                samples=report.samples,
-                steps=report.steps,
-                loss=_finite(report.loss),
-                accuracy=_finite(report.accuracy),
-                first_loss=_finite(report.first_loss),
-                step_seconds=_finite(report.step_seconds),
-                gradient_noise=_finite(report.gradient_noise),
-                planned_epochs=report.planned_epochs,
-                not_finite=tuple(n for n in MEASURES if isinstance(getattr(report, n), str)),
+                at=at, job=job, generation=generation, not_finite=missing, **epoch
             )
         case wire.Speed():
             return ev.ThroughputMeasured(
@@ -91,7 +69,3 @@ def event_of(
             return None
         case _:
             assert_never(report)
-
-
-def _finite(measure: float | str | None) -> float | None:
-    return None if isinstance(measure, str) else measure

@@ -10,9 +10,10 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from ones.control import logs
 from ones.control.readmodels.cards import JobCard, Seats, card_from, card_of, card_of_ended

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ones.control.readmodels.words import told_end
 from ones.control.submission import Submission
 from ones.core.cluster import Gpu
-from ones.core.record import JobRecord, Outcome
+from ones.core.record import JobFigures, JobRecord, Outcome
 from ones.core.schedule import Allocation
+from ones.wire.bounds import shared
 from ones.wire.decoding import Decoder
 
 
@@ -22,8 +25,7 @@ class WorkerCard:
     coming: bool = False  # being started: the job does not train with it yet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobCard:
+class JobCard(JobFigures, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec can
     id: str
     name: str
     owner: str
@@ -37,30 +39,16 @@ class JobCard:
     max_gpus: int | None
     workers: tuple[WorkerCard, ...]
     batch: int | None  # global, per optimizer step
-    epochs: int
-    planned_epochs: int | None = None  # said by the user, or by the loop
-    samples: int
+    planned_epochs: int | None = None  # declared by the user, or by the loop
     dataset_size: int | None
-    loss: float | None
-    accuracy: float | None
-    step_seconds: float | None
     eta: float | None
     eta_low: float | None
     eta_high: float | None
     note: str  # why it is as it is, in the policy's words
     message: str  # why it ended
     submitted_at: float
-    started_at: float | None
     ended_at: float | None
-    queue_seconds: float
-    run_seconds: float
-    gpu_seconds: float
-    booked_at: float  # the three above are booked up to here
-    rescales: int
-    pause_seconds: float
-    preemptions: int
-    losses: int
-    failures: int
+    booked_at: float  # queue, run and GPU seconds are booked up to here
 
     @property
     def over(self) -> bool:
@@ -68,7 +56,7 @@ class JobCard:
 
     def at(self, now: float) -> dict[str, Any]:
         """As plain values, with times booked up to now."""
-        plain = asdict(self)
+        plain: dict[str, Any] = msgspec.to_builtins(self)
         del plain["booked_at"]
         plain["gpus"] = len(self.workers)
         if not self.over:
@@ -121,6 +109,8 @@ def card_of(
 ) -> JobCard:
     """Of a job that has not ended."""
     job, forecast = record.job, record.forecast
+    figures = shared(record, JobFigures)
+    figures["samples"] += record.epoch_samples
     return JobCard(
         id=job.id,
         name=submission.name if submission else job.id,
@@ -135,30 +125,17 @@ def card_of(
         max_gpus=job.max_gpus,
         workers=seats.workers,
         batch=seats.batch,
-        epochs=record.epochs,
         planned_epochs=job.epochs,
-        samples=record.samples + record.epoch_samples,
         dataset_size=record.description.dataset_size if record.description else None,
-        loss=record.loss,
-        accuracy=record.accuracy,
-        step_seconds=record.step_seconds,
         eta=forecast.eta if forecast else None,
         eta_low=forecast.low if forecast else None,
         eta_high=forecast.high if forecast else None,
         note=record.note,
         message=told_end(record.ending.message) if record.ending else "",
         submitted_at=job.submitted_at,
-        started_at=record.started_at,
         ended_at=None,
-        queue_seconds=record.queue_seconds,
-        run_seconds=record.run_seconds,
-        gpu_seconds=record.gpu_seconds,
         booked_at=record.since,
-        rescales=record.rescales,
-        pause_seconds=record.pause_seconds,
-        preemptions=record.preemptions,
-        losses=record.losses,
-        failures=record.failures,
+        **figures,
     )
 
 
@@ -167,6 +144,11 @@ def card_of_ended(
 ) -> JobCard:
     """Of a job that has. `last`: its card before that, if it was seen alive: its last epoch may
     have come after that."""
+    figures = shared(outcome, JobFigures)
+    if last is not None:  # outcomes of earlier versions lack some
+        for name in ("loss", "accuracy", "step_seconds"):
+            figures[name] = getattr(last, name) if figures[name] is None else figures[name]
+        figures["failures"] = max(outcome.failures, last.failures)
     return JobCard(
         id=outcome.id,
         name=submission.name if submission else last.name if last else outcome.id,
@@ -181,30 +163,17 @@ def card_of_ended(
         max_gpus=last.max_gpus if last else None,
         workers=(),
         batch=last.batch if last else None,
-        epochs=outcome.epochs,
         planned_epochs=last.planned_epochs if last else None,
-        samples=outcome.samples,
         dataset_size=last.dataset_size if last else None,
-        loss=last.loss if last and outcome.loss is None else outcome.loss,
-        accuracy=last.accuracy if last and outcome.accuracy is None else outcome.accuracy,
-        step_seconds=last.step_seconds if last else None,
         eta=None,
         eta_low=None,
         eta_high=None,
         note="",
         message=told_end(outcome.message),
         submitted_at=outcome.submitted_at,
-        started_at=outcome.started_at,
         ended_at=outcome.ended_at,
-        queue_seconds=outcome.queue_seconds,
-        run_seconds=outcome.run_seconds,
-        gpu_seconds=outcome.gpu_seconds,
         booked_at=outcome.ended_at,
-        rescales=outcome.rescales,
-        pause_seconds=outcome.pause_seconds,
-        preemptions=outcome.preemptions,
-        losses=outcome.losses,
-        failures=max(outcome.failures, last.failures if last else 0),
+        **figures,
     )
 
 
