@@ -41,7 +41,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def cramped(small_disk: Path) -> Iterator[World]:
-    world = World(small_disk)
+    world = World(small_disk, min_free_mb=0.5)  # of the 6 MB
     world.up()
     yield world
     (small_disk / "ballast").unlink(missing_ok=True)

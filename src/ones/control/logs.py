@@ -15,14 +15,16 @@ Common fields: `job`, `plan`, `node`, `launch`, `gpu`, `reason`, `error`.
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
+import queue
 import re
 import sys
 from collections.abc import MutableMapping
 from datetime import UTC, datetime
-from logging.handlers import RotatingFileHandler
+from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -76,11 +78,37 @@ def configure(log_format: str, level: str, file: Path) -> None:
     handler = LogFile(file) if _is_stderr(file) else logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root, ours = logging.getLogger(), logging.getLogger("ones")
-    root.handlers[:] = [handler]
+    for before in root.handlers:
+        if isinstance(before, _Enqueue):
+            before.close()
+    root.handlers[:] = [_Enqueue(handler)]
     root.setLevel(logging.WARNING)
     ours.handlers[:] = []
     ours.setLevel(level.upper())
     ours.propagate = True
+
+
+class _Enqueue(QueueHandler):
+    """Gives records to a thread that writes them. A write releases the interpreter's lock, and the
+    scheduler's thread would wait for other threads to get it back."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        records: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        super().__init__(records)
+        self._writer: QueueListener | None = QueueListener(records, handler)
+        self._writer.start()
+        atexit.register(self.close)
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # it stays in this process, and is formatted by the other thread
+
+    def close(self) -> None:
+        """Write what is there."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            atexit.unregister(self.close)
+            writer.stop()
+        super().close()
 
 
 def _is_stderr(file: Path) -> bool:

@@ -22,7 +22,11 @@ SAFE_METHODS = ("GET", "HEAD")
 COMMIT_SECONDS = 15.0
 
 
-def service_of(request: Request) -> Service:
+# Dependencies are coroutines though they never wait: FastAPI runs a function in a thread of its
+# own, which costs more than the function.
+
+
+async def service_of(request: Request) -> Service:
     return cast(Service, request.app.state.service)
 
 
@@ -91,10 +95,14 @@ def _user_of(request: Request, service: Service) -> User:
     return user
 
 
-TheUser = Annotated[User, Depends(user_of)]
+async def _user(request: Request, service: TheService) -> User:
+    return user_of(request, service)
 
 
-def admin_of(user: TheUser, service: TheService, request: Request) -> User:
+TheUser = Annotated[User, Depends(_user)]
+
+
+async def admin_of(user: TheUser, service: TheService, request: Request) -> User:
     if not user.is_admin:
         what = f"{request.method} {request.url.path}"
         service.audit.refused(user.name, "refused", what, address_of(request.scope))
@@ -105,7 +113,7 @@ def admin_of(user: TheUser, service: TheService, request: Request) -> User:
 TheAdmin = Annotated[User, Depends(admin_of)]
 
 
-def recorder_of(request: Request, service: TheService, user: TheUser) -> Record:
+async def recorder_of(request: Request, service: TheService, user: TheUser) -> Record:
     """Writes to the audit what this request did."""
 
     def record(action: str, subject: str = "", detail: str = "") -> None:
@@ -128,7 +136,11 @@ def job_of(job: str, service: TheService, user: TheUser) -> JobCard:
     return card
 
 
-TheJob = Annotated[JobCard, Depends(job_of)]
+async def _job(job: str, service: TheService, user: TheUser) -> JobCard:
+    return job_of(job, service, user)
+
+
+TheJob = Annotated[JobCard, Depends(_job)]
 
 
 async def committed(start: Callable[[Done], None], service: Service) -> None:
