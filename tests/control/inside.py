@@ -13,10 +13,11 @@ from starlette.testclient import TestClient
 from ones.config import ServiceSettings
 from ones.control.api import Gate, WorkerDoor, create_app
 from ones.control.api.gate import known_hosts
+from ones.control.controller import Options
 from ones.control.launching import launcher_of
 from ones.control.limits import Limits
 from ones.control.page import add_page
-from ones.control.service import Options, Service
+from ones.control.service import Service
 from ones.control.statedir import StateDir
 from tests.control.world import ENV
 

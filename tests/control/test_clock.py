@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ones.control.clock import Clock
-from ones.control.service import Options, Service
+from ones.control.controller import Options
+from ones.control.service import Service
 from ones.control.statedir import StateDir
 from ones.control.store import Waiting
 from ones.control.submission import Submission

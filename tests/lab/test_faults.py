@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ones.cli.app import app
-from ones.control.service import Controller, Options
+from ones.control.controller import Controller, Options
 from ones.control.store import Done, Store
 from ones.control.submission import Submission
 from ones.control.tokens import JobTokens

@@ -19,12 +19,13 @@ from typing import Any
 from ones.config import ServiceSettings, Settings
 from ones.control import logs
 from ones.control.certificates import is_loopback, names_of, own_pair
+from ones.control.controller import Options
 from ones.control.health import HealthLimits
 from ones.control.launching import launcher_of
 from ones.control.limits import Limits
 from ones.control.live.timeouts import Timeouts
 from ones.control.pruning import Keeping
-from ones.control.service import Options, Service
+from ones.control.service import Service
 from ones.control.statedir import Address, StateDir
 from ones.errors import (
     BugError,

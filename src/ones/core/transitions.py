@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from ones.core import events as ev
 from ones.core import failures
-from ones.core.cluster import Gpu, Node, NodeState
+from ones.core import node_transitions as nodes
+from ones.core.cluster import Gpu
 from ones.core.job import Description, EndReason, JobId, StepTime
 from ones.core.lifecycle import OrderKind, Phase, Trigger
 from ones.core.record import JobRecord, outcome_of
@@ -311,64 +312,6 @@ def _job_ended(state: State, event: ev.JobEnded) -> bool:
     return True
 
 
-# nodes
-
-
-def _node_up(state: State, event: ev.NodeUp) -> bool:
-    known = state.cluster.nodes.get(event.node)
-    if known is not None and known.state is not NodeState.DOWN and known.gpus != event.gpus:
-        raise BrokenEngineError(
-            f"node {event.node} has {known.gpus} GPUs and came up again with {event.gpus}"
-        )
-    aside = known.aside if known is not None and known.state is not NodeState.DOWN else ()
-    state.set_node(Node(event.node, event.gpus, aside=aside, groups=event.groups))
-    return True
-
-
-def _node_draining(state: State, event: ev.NodeDraining) -> bool:
-    node = state.cluster.nodes.get(event.node)
-    if node is None or node.state is NodeState.DOWN:
-        return state.drop("unknown")
-    state.set_node(replace(node, state=NodeState.DRAINING))
-    return True
-
-
-def _node_down(state: State, event: ev.NodeDown) -> bool:
-    node = state.cluster.nodes.get(event.node)
-    if node is None or node.state is NodeState.DOWN:
-        return state.drop("unknown")
-    hit: dict[str, tuple[JobRecord, list[Gpu]]] = {}
-    for gpu in (Gpu(node.id, i) for i in range(node.gpus)):
-        occupant = state.occupants.get(gpu)
-        if occupant is not None:
-            state.vacate(gpu)
-        for job in {occupant.job if occupant else None, state.assigned.get(gpu)} - {None}:
-            if job in state.records:
-                hit.setdefault(job, (state.touch(job), []))[1].append(gpu)
-    state.set_node(replace(node, state=NodeState.DOWN))
-    for _, (record, gpus) in sorted(hit.items()):
-        failures.lose(state, record, gpus, failed=False)
-    return True
-
-
-def _gpu_set_aside(state: State, event: ev.GpuSetAside) -> bool:
-    node = state.cluster.nodes.get(event.gpu.node)
-    if node is None or node.state is NodeState.DOWN or not 0 <= event.gpu.index < node.gpus:
-        return state.drop("unknown")
-    if event.gpu.index in node.aside:
-        return state.drop("duplicate")
-    state.set_node(replace(node, aside=tuple(sorted((*node.aside, event.gpu.index)))))
-    return True
-
-
-def _gpu_returned(state: State, event: ev.GpuReturned) -> bool:
-    node = state.cluster.nodes.get(event.gpu.node)
-    if node is None or event.gpu.index not in node.aside:
-        return state.drop("unknown")
-    state.set_node(replace(node, aside=tuple(i for i in node.aside if i != event.gpu.index)))
-    return True
-
-
 # the scheduler itself
 
 
@@ -435,11 +378,11 @@ _HANDLERS: dict[type[ev.Event], Callable[[State, Any], bool]] = {
     ev.WorkerLost: _worker_lost,
     ev.Rescaled: _rescaled,
     ev.RescaleFailed: _rescale_failed,
-    ev.NodeUp: _node_up,
-    ev.NodeDraining: _node_draining,
-    ev.NodeDown: _node_down,
-    ev.GpuSetAside: _gpu_set_aside,
-    ev.GpuReturned: _gpu_returned,
+    ev.NodeUp: nodes.node_up,
+    ev.NodeDraining: nodes.node_draining,
+    ev.NodeDown: nodes.node_down,
+    ev.GpuSetAside: nodes.gpu_set_aside,
+    ev.GpuReturned: nodes.gpu_returned,
     ev.CancelRequested: _cancel_requested,
     ev.PriorityChanged: _priority_changed,
     ev.OwnerLimitSet: _owner_limit_set,

@@ -123,9 +123,10 @@ def main() -> None:
     import uvicorn
 
     from ones.control.api import WorkerDoor, create_app
+    from ones.control.controller import Options
     from ones.control.page import add_page
     from ones.control.server import allow_many_files
-    from ones.control.service import Options, Service
+    from ones.control.service import Service
     from ones.control.statedir import Address, StateDir
 
     state, slots, policy, *per_node = sys.argv[1:]

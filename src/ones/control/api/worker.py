@@ -19,9 +19,10 @@ from ones.control import logs
 from ones.control.api.access import committed, token_in
 from ones.control.api.bell import bell
 from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, headers_of, status_of
+from ones.control.controller import Controller
 from ones.control.limits import LimitError, ReportRates
 from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of
-from ones.control.service import Controller, Service
+from ones.control.service import Service
 from ones.core.job import JobId
 from ones.errors import OnesError, described
 from ones.exec.logs import Sparing

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ones.control.controller import Controller
 from ones.control.recorder import recover
-from ones.control.service import Controller
 from ones.control.store import Entry, Store
 from ones.core.brain import Brain
 from ones.core.job import EndReason, JobId

@@ -13,8 +13,8 @@ from fastapi import HTTPException
 
 from ones.control.api.access import COMMIT_SECONDS
 from ones.control.api.worker import Admitted, Exchange
+from ones.control.controller import Controller
 from ones.control.limits import LimitError
-from ones.control.service import Controller
 from ones.lab.faults.world import Life, World
 
 #: status and body of an answer; None: the connection broke

@@ -13,7 +13,7 @@ from io import StringIO
 from pathlib import Path
 
 from ones.control.archive import HEADER
-from ones.control.service import Controller, Options
+from ones.control.controller import Controller, Options
 from ones.control.store import Store
 from ones.control.tokens import JobTokens
 from ones.core.state import State

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ones.control.api.access import COMMIT_SECONDS
-from ones.control.service import Controller
+from ones.control.controller import Controller
 from ones.control.store import Done
 from ones.control.submission import Submission
 from ones.core.job import Job

@@ -1,0 +1,329 @@
+"""The controller: store, scheduler, live engine, launcher and read models, put together.
+
+It has no thread and no directory of its own; `service.Service` adds them.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from ones.config import ServiceSettings
+from ones.control import logs
+from ones.control.accounts import Accounts, User
+from ones.control.audit import Audit
+from ones.control.clock import Clock
+from ones.control.containment import Containment
+from ones.control.health import HealthLimits
+from ones.control.limits import Limits
+from ones.control.live.cordons import Cause
+from ones.control.live.engine import LiveEngine
+from ones.control.live.gpu_groups import groups_of
+from ones.control.live.jobs import NOW, LiveJob, gpu_of
+from ones.control.live.live_state import EngineDeps, Inbox, LiveState
+from ones.control.live.recovery import take_over
+from ones.control.live.timeouts import Timeouts
+from ones.control.pruning import DAY, Keeping
+from ones.control.readmodels.board import Board
+from ones.control.readmodels.quarantine import Quarantine
+from ones.control.recorder import begin, change_header, tail_of_service
+from ones.control.schema import submissions
+from ones.control.store import Done, Store, insert
+from ones.control.submission import Submission
+from ones.control.tokens import JobTokens
+from ones.control.version import SOFTWARE
+from ones.core import events as ev
+from ones.core.cluster import Gpu, NodeId, NodeState
+from ones.core.engine import drive
+from ones.core.job import Job, JobId, SwitchCost
+from ones.core.policy import Policy
+from ones.core.state import State
+from ones.errors import UnknownNameError, UserError
+from ones.launchers import Launcher, LauncherEvent, Slot, SlotUp
+from ones.policies import create
+from ones.runlog import VERSION, Header
+from ones.wire import Reports
+
+#: tokens of jobs that ended so long ago are not known any more
+TOKEN_DAYS = 7.0
+
+NOT_IN_IDS = re.compile(r"[^a-z0-9]+")
+
+log = logs.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    policy: str = "ones"
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the policy
+    database: str = ""
+    checkpoints: str = ""  # empty: in the state directory
+    mechanism: str = "elastic"  # or `restart`: other GPUs mean a stop and a start
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    keeping: Keeping = field(default_factory=Keeping)
+    health: HealthLimits = field(default_factory=HealthLimits)
+    clock: Callable[[float], Clock] = Clock  # from the last logged time on
+    inbox: Callable[[], Inbox] = queue.SimpleQueue
+    tail: Callable[[int, int], int] = tail_of_service  # see `Recorder`
+    authority: str = ""  # PEM of our certificate: workers shall trust it
+    limits: Limits = field(default_factory=lambda: Limits.of(ServiceSettings()))
+    group_size: int = 0  # neighbouring slots that are close to one another; 0: as devices say
+
+
+class Controller:
+    """`load` restores the state of the last controller, `run` is the loop; other threads call the
+    rest."""
+
+    def __init__(
+        self, store: Store, tokens: JobTokens, launcher: Launcher, options: Options
+    ) -> None:
+        self.store, self.tokens, self.launcher = store, tokens, launcher
+        self._options = options
+        self.limits = options.limits
+        self.closing = False
+        self.failure: BaseException | None = None  # of the brain's thread: the end of everything
+        self.accounts = Accounts(self.store)
+        self.audit = Audit(self.store, time.time)
+        self.board = Board(self.store, self._is_elastic, self._cordon_reasons)
+        self._ids = threading.Lock()
+        self._last_id = 0
+        self._early: list[LauncherEvent] | None = []
+        self.refused: Counter[int] = Counter()  # requests of workers, by HTTP status
+
+    def load(self, url: str, checkpoints: str) -> None:
+        """`url`: where workers reach us; `checkpoints`: a path or URL that fsspec understands."""
+        options = self._options
+        self._make(options.policy)  # refuses what cannot be, before anything is written
+        wanted = Header(
+            version=VERSION,
+            software=SOFTWARE,
+            policy=options.policy,
+            seed=options.seed,
+            settings=dict(options.settings),
+            nodes=(),  # they come up as events
+            switch_cost=SwitchCost(),
+            mechanism=options.mechanism,
+        )
+        header = begin(self.store, wanted)
+        self.containment = Containment(self.store, wanted, self._make, options.tail, before=header)
+        self.brain, self.recorder = self.containment.brain, self.containment.recorder
+        if replace(header, changed_at=None) != wanted or self.containment.returned:
+            change_header(self.store, replace(wanted, changed_at=self.brain.state.now))
+        self.quarantine = Quarantine(self.store)
+        self.clock = options.clock(self.brain.state.now)
+        self.launcher.open(self._on_launcher)
+        self.engine = LiveEngine(
+            self.brain,
+            EngineDeps(
+                store=self.store,
+                recorder=self.recorder,
+                launcher=self.launcher,
+                clock=self.clock,
+                tokens=self.tokens,
+                url=url,
+                checkpoints=checkpoints,
+                authority=options.authority,
+                timeouts=options.timeouts,
+                group_size=options.group_size,
+                inbox=options.inbox(),
+            ),
+            self.board.update,
+        )
+        self.containment.attach(self.engine.live)
+        self.engine.cordons.load()
+        # before orders are begun again: what they launch says nothing of the nodes
+        alive = {slot for p in self.launcher.running().values() if p.alive for slot in p.slots}
+        take_over(self.engine)
+        early, self._early = self._early or [], None
+        for event in early:
+            if not isinstance(event, SlotUp):  # `_bring_up_nodes` looks at all there are
+                self.engine.on_launcher(event)
+        self._bring_up_nodes(self.brain.state, alive)
+        self._live.post(lambda: self.engine.cordons.reconcile(self.launcher.slots()))
+        self.board.fill(self.brain.state)
+        self._know_tokens()
+
+    def _make(self, policy: str) -> Policy:
+        options = self._options
+        settings = options.settings if policy == options.policy else {}
+        return create(policy, seed=options.seed, **settings)
+
+    def _know_tokens(self) -> None:
+        """Workers that an earlier controller started have tokens already. One of a job that ended
+        is told that it has no place any more; its lease has run out long before TOKEN_DAYS."""
+        oldest = self.clock.now() - TOKEN_DAYS * DAY
+        for card in list(self.board.cards.values()):
+            if card.ended_at is None or card.ended_at > oldest:
+                self.tokens.of(card.id)
+        for job in list(self._live.jobs):  # one that has ended and still has workers
+            self.tokens.of(job)
+
+    def run(self) -> None:
+        """Until `engine.stop`."""
+        drive(self.brain, self.engine, self.recorder, self.containment.contain)
+
+    def _on_launcher(self, event: LauncherEvent) -> None:
+        if self._early is not None:
+            self._early.append(event)
+        else:
+            self.engine.on_launcher(event)
+
+    def _bring_up_nodes(self, state: State, alive: set[str]) -> None:
+        """`alive`: slots where processes of an earlier controller live."""
+        wanted: dict[str, list[Slot]] = {}
+        for slot in self.launcher.slots():
+            wanted.setdefault(slot.node, []).append(slot)
+        for before in state.cluster.nodes.values():
+            # gone while nobody heard of it; of those where work may run the launcher will tell
+            busy = any(gpu_of(slot).node == before.id for slot in alive)
+            if before.state is not NodeState.DOWN and before.id not in wanted and not busy:
+                self.engine.tell(ev.NodeDown(NOW, before.id))
+        for name, slots in wanted.items():
+            node, gpus = NodeId(name), len(slots)
+            up = ev.NodeUp(NOW, node, gpus, groups_of(slots, self._options.group_size))
+            known = state.cluster.nodes.get(node)
+            if known is not None and known.gpus != gpus:
+                held = sorted(o.job for gpu, o in state.occupants.items() if gpu.node == node)
+                if held:
+                    raise UserError(
+                        f"slots: {gpus} now, {known.gpus} before, and {held[0]} is still there:"
+                        f" start with {known.gpus}, or end the jobs first (ones down)"
+                    )
+                self.engine.tell(ev.NodeDown(NOW, node))
+            is_other = known is None or (known.gpus, known.groups) != (gpus, up.groups)
+            state_was = known.state if known is not None else NodeState.DOWN
+            if node in self.engine.cordons.drained:
+                if is_other or state_was is NodeState.DOWN:
+                    self.engine.tell(up)
+                self.engine.tell(ev.NodeDraining(NOW, node))
+            elif is_other or state_was is not NodeState.UP:
+                self.engine.tell(up)
+
+    def _cordon_reasons(self) -> dict[Gpu, str]:
+        return self.engine.cordons.reasons()
+
+    def _is_elastic(self, job: str) -> bool:
+        live = self._live.jobs.get(JobId(job))
+        if live is not None:
+            return self._live.is_elastic(live)
+        submission = self.board.submission(job)
+        return submission is None or submission.elastic is not False
+
+    @property
+    def policy(self) -> str:
+        """The policy that decides now."""
+        return self.containment.policy
+
+    @property
+    def _live(self) -> LiveState:
+        return self.engine.live
+
+    # what the interface asks for; from any thread
+
+    def submit(self, job: Job, submission: Submission, done: Done) -> None:
+        """`job.id` comes from `new_id`."""
+        live = LiveJob(job.id, submission)
+        row = {
+            "job": job.id,
+            "owner": job.owner,
+            "submitted_at": self.clock.now(),
+            "body": submission.encoded(),
+        }
+        self.board.submitted(job.id, submission)
+
+        def enter() -> None:
+            self._live.jobs[job.id] = live
+            event = ev.JobSubmitted(NOW, job)
+            self._live.emit(event, [insert(submissions, row)], self._when_shown(done))
+            log.info("job submitted", job=job.id, owner=job.owner)
+
+        self._live.post(enter)
+
+    def _when_shown(self, done: Done) -> Done:
+        """Not only safe, but also on the board."""
+
+        def shown(problem: Exception | None) -> None:
+            self.engine.show_changes()
+            done(problem)
+
+        return lambda problem: self._live.post(lambda: shown(problem))
+
+    def new_id(self, name: str) -> JobId:
+        """Short and speaking: `bert-7`."""
+        word = NOT_IN_IDS.sub("-", name.lower()).strip("-")[:40] or "job"
+        with self._ids:
+            self._last_id = max(self._last_id, len(self.board.cards)) + 1
+            while (job := f"{word}-{self._last_id}") in self.board.cards:
+                self._last_id += 1
+            return JobId(job)
+
+    def cancel(self, job: str, by: str, done: Done) -> None:
+        self.engine.tell(ev.CancelRequested(NOW, JobId(job), by), done=self._when_shown(done))
+
+    def set_priority(self, job: str, priority: float, done: Done) -> None:
+        event = ev.PriorityChanged(NOW, JobId(job), priority)
+        self.engine.tell(event, done=self._when_shown(done))
+
+    def set_limit(self, user: str, max_gpus: int | None, done: Done) -> None:
+        operation = self.accounts.limit(user, max_gpus)
+        self.engine.tell(ev.OwnerLimitSet(NOW, user, max_gpus), [operation], done)
+        # whose reason to wait may be another one now
+        theirs = [card.id for card in self.board.live() if card.owner == user]
+        self._live.post(lambda: self.recorder.touched.update(theirs))
+
+    def drain(self, place: str, by: str, done: Done) -> None:
+        """A node, or a GPU as `node/index`: who is there may stay, nobody new comes."""
+        node, gpu = self._place(place)
+        shown = self._when_shown(done)
+        if node is not None:
+            self._live.post(lambda: self.engine.cordons.drain(node, shown))
+        elif gpu is not None:
+            cause, why = Cause.OPERATOR, f"set aside by {by}"
+            self._live.post(lambda: self.engine.cordons.cordon(gpu, cause, why, shown))
+
+    def undrain(self, place: str, done: Done) -> None:
+        node, gpu = self._place(place)
+        shown = self._when_shown(done)
+        if node is not None:
+            self._live.post(lambda: self.engine.cordons.undrain(node, shown))
+        elif gpu is not None:
+            self._live.post(lambda: self.engine.cordons.uncordon(gpu, Cause.OPERATOR, shown))
+
+    def _place(self, place: str) -> tuple[NodeId | None, Gpu | None]:
+        nodes = [node.name for node in self.board.nodes if node.state != NodeState.DOWN]
+        slots = [slot.id for slot in self.launcher.slots()]
+        if place not in nodes and place not in slots:
+            raise UnknownNameError("node or GPU", place, [*nodes, *slots])
+        return (NodeId(place), None) if place in nodes else (None, gpu_of(place))
+
+    def report(self, message: Reports, done: Done) -> None:
+        self.engine.report(message, done)
+
+    def problems(self) -> list[str]:
+        """Why the service does not do its work; empty: it does."""
+        found = [problem for problem in (self.store.problem, self.store.refused) if problem]
+        if self.failure is not None:
+            found.append(f"the scheduler has stopped: {self.failure}")
+        return found
+
+    def warnings(self) -> list[str]:
+        """What is not as it was told to be, though the service works."""
+        found = [self.containment.failing] if self.containment.failing else []
+        if marks := self.recorder.quarantined:
+            one = marks == 1
+            found.append(
+                f"{marks} {'entry is' if one else 'entries are'} quarantined; see: ones doctor"
+            )
+        return found
+
+    def may_see(self, user: User, owner: str) -> bool:
+        return user.is_admin or user.name == owner
