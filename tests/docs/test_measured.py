@@ -29,7 +29,7 @@ PAUSES = [
 
 
 def result(bench: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"bench": bench, "commit": "abc1234", "load_average": 0.3, "available_cores": 2,
+    return {"bench": bench, "commit": "abc1234", "load_average": 0.3, "cores": 2,
             "measured_at": "2026-01-02 03:04 UTC", "rows": rows}  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_a_table_has_a_line_for_each_change_with_its_rivals_beside() -> None:
     assert lines[2].startswith("| 25.4 MB | 1->2 | 2 | 40 (20 to 80) |")
     assert "| 8,000 (200x) | 300 (7.5x) | 0.5 |" in lines[2]
     assert "| 26,000 (65x) |  | 0.5 |" in lines[3]
-    assert "2026-01-02 03:04 UTC at commit abc1234 on 2 available_cores" in lines[-1]
+    assert "2026-01-02 03:04 UTC at commit abc1234 on 2 cores" in lines[-1]
     assert lines[-3] == "Reached in every row."
 
 

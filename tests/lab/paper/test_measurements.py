@@ -32,7 +32,7 @@ PAUSES = [
 
 
 def result(bench: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"bench": bench, "commit": "abc1234", "load_average": 0.3, "available_cores": 2,
+    return {"bench": bench, "commit": "abc1234", "load_average": 0.3, "cores": 2,
             "measured_at": "2026-01-02 03:04 UTC", "rows": rows}  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def test_a_file_takes_the_place_of_what_is_carried(tmp_path: Path) -> None:
     file.write_text(json.dumps(result("rescale", PAUSES)))
     found = measurements([file])
     assert found["rescale"].rows == PAUSES
-    assert "2026-01-02 03:04 UTC, commit abc1234, 2 CPU available_cores, load average 0.3" in (
+    assert "2026-01-02 03:04 UTC, commit abc1234, 2 CPU cores, load average 0.3" in (
         found["rescale"].origin
     )
     assert str(file) in found["rescale"].origin
