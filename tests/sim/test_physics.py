@@ -139,13 +139,13 @@ def test_a_sudden_jump_costs_more_epochs_than_the_same_in_two_steps() -> None:
         def batch_at(epoch: int) -> int:
             return [b for since, b in batches.items() if since <= epoch][-1]
 
-        losses = train_alone(job, batch_at, 120)[0]
+        losses = train_alone(job, batch_at, 120)
         return next(i for i in range(15, 120) if losses[i] < loss)
 
     sudden = epochs_to(0.2, {0: 256, 10: 4096})
     gradual = epochs_to(0.2, {0: 256, 10: 1024, 15: 4096})
     assert sudden > gradual + 4
-    spiked = train_alone(job, lambda epoch: 4096 if epoch >= 10 else 256, 12)[0]
+    spiked = train_alone(job, lambda epoch: 4096 if epoch >= 10 else 256, 12)
     assert spiked[10] > 2 * spiked[9]  # the loss jumps up at once
 
 

@@ -22,6 +22,8 @@ from ones.lab.installation import examples
 from ones.lab.service_client import ServiceClient
 from ones.workload import RecordedTraining, Trace, TraceJob, Training
 
+POLL_SECONDS = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -196,12 +198,10 @@ def play(
     return list(done.values())
 
 
-def await_all(
-    client: ServiceClient, played: Sequence[PlayedJob], poll: float = 1.0
-) -> list[dict[str, Any]]:
+def await_all(client: ServiceClient, played: Sequence[PlayedJob]) -> list[dict[str, Any]]:
     """Waits until all jobs have ended; returns their cards."""
     while True:
         cards = [client.get(f"/api/jobs/{job.id}") for job in played]
         if all(card["ended_at"] is not None for card in cards):
             return cards
-        time.sleep(poll)
+        time.sleep(POLL_SECONDS)

@@ -42,22 +42,19 @@ def rate(training: Training, gpus: int, batch: int) -> float:
     return allocation.batch / physics.step_seconds(allocation)
 
 
-def train_alone(
-    training: Training, batch_at: Callable[[int], int], epochs: int
-) -> tuple[list[float], list[float]]:
-    """Loss and accuracy after each epoch on one GPU, with the batch of each epoch."""
+def train_alone(training: Training, batch_at: Callable[[int], int], epochs: int) -> list[float]:
+    """Loss after each epoch on one GPU, with the batch of each epoch."""
     physics = KindPhysics(training)
     place = list(Cluster.of(1).gpus())
     job = Trainee(0, Job(id=JobId("figure"), submitted_at=0.0), training, physics)
-    losses, accuracies, at = [], [], 0.0
+    losses, at = [], 0.0
     for epoch in range(epochs):
         if batch_at(epoch) != job.batch:
             job.begin(at, Allocation.even(place, batch_at(epoch), physics.max_local_batch))
         at = job.epoch_end()
         job.finish_epoch(at)
         losses.append(job.loss() or 0.0)
-        accuracies.append(physics.accuracy(job.progress, 0.0))
-    return losses, accuracies
+    return losses
 
 
 def draw_model(name: str, directory: Path) -> Path:
@@ -161,7 +158,7 @@ def _jump() -> Panel:
     epochs = list(range(1, JUMP_EPOCHS + 1))
 
     def line(name: str, batch_at: Callable[[int], int]) -> Line:
-        return Line(name, epochs, train_alone(training, batch_at, JUMP_EPOCHS)[0])
+        return Line(name, epochs, train_alone(training, batch_at, JUMP_EPOCHS))
 
     return Panel(
         title=f"{JUMP_FIGURE}: growth of the batch from 256 to 4096",

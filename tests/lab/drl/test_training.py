@@ -83,9 +83,8 @@ def toy(weights: Floats, rng: np.random.Generator) -> Episode:
         looks.append(look)
         chosen.append(choice)
         cost.append(cost[-1] + (1.0 if choice == 0 else 2.0))
-    student = Student(Learned(weights, {}))
     times = np.arange(10.0)
-    return Episode(looks, chosen, times, np.array(cost[:-1]), cost[-1], cost[-1], student)
+    return Episode(looks, chosen, times, np.array(cost[:-1]), cost[-1], cost[-1])
 
 
 @pytest.mark.parametrize("name", sorted(LEARNERS))
@@ -102,11 +101,9 @@ def test_learners_find_the_good_move_of_a_toy(name: str) -> None:
 
 
 def test_an_advantage_is_against_the_other_episodes_at_that_time() -> None:
-    student = Student(shipped())
-
     def of(total: float) -> Episode:
         times = np.array([0.0, 50.0, 100.0])
-        return Episode([], [], times, total * times / 100, total, total, student)
+        return Episode([], [], times, total * times / 100, total, total)
 
     good, bad = advantages([of(100.0), of(300.0)])
     assert good[0] > 0 > bad[0]

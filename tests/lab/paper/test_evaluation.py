@@ -16,7 +16,7 @@ from ones.lab.comparison.grid import Cell
 from ones.lab.comparison.result_store import ResultStore
 from ones.lab.comparison.summary import Record
 from ones.lab.comparison.tasks import run_task
-from ones.lab.paper import ablation, claims, design, simulated_training
+from ones.lab.paper import ablation, claims, design, training_panels
 from ones.lab.paper import evaluation as evaluation_module
 from ones.lab.paper.design import FULL, QUICK, Design, EvaluationSize, is_oracle, strongest_variants
 from ones.lab.paper.evaluation import evaluate, whole_plan, with_seeds
@@ -101,20 +101,12 @@ def test_agreement_needs_all_that_can_be_told() -> None:
 
 
 def test_sentences_follow_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = simulated_training.speed(tmp_path)
+    found = training_panels.speed(tmp_path)
     assert found.assumption
     assert found.verdict.agrees
     assert (tmp_path / "fig2-speed.png").stat().st_size > 5000
     monkeypatch.setattr(claims, "FIXED_BATCH_PEAK", 8)
-    assert simulated_training.speed(tmp_path).verdict.agrees is False
-
-
-def test_a_sudden_jump_hurts_and_steps_of_four_do_not(tmp_path: Path) -> None:
-    sudden, gradual = simulated_training.growth(tmp_path)
-    assert sudden.verdict.agrees
-    assert gradual.verdict.agrees
-    assert simulated_training.fixed_local_batch(tmp_path).verdict.agrees
-    assert simulated_training.overheads(tmp_path).verdict.agrees
+    assert training_panels.speed(tmp_path).verdict.agrees is False
 
 
 # who stands for whom

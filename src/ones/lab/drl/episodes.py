@@ -52,7 +52,6 @@ class Episode:
     backlog: Floats  # unfinished jobs, integrated over time up to each decision
     total: float  # the sum of completion times
     mean_jct: float
-    policy: Drl
 
     @property
     def reward_to_go(self) -> Floats:
@@ -112,7 +111,6 @@ def run_episode(scenario: EpisodeScenario, student: Student) -> Episode:
         np.interp(student.times, times, backlog),
         float(backlog[-1]),
         float(np.mean(jct)),
-        student,
     )
 
 

@@ -14,11 +14,10 @@ from ones.lab.comparison.results import Comparison, records_of
 from ones.lab.comparison.summary import Record
 from ones.lab.paper import (
     comparison_panels,
-    measured_training,
     performance,
     prediction_panel,
     scaling,
-    simulated_training,
+    training_panels,
 )
 from ones.lab.paper.design import (
     SCHEDULERS,
@@ -144,21 +143,10 @@ def _panels(
 
 
 def _training(measured: Mapping[str, Measurement], home: Path) -> Iterator[EvaluationPanel]:
-    """Panels of real training, or of the assumptions of the simulator where it was not measured."""
-    yield simulated_training.speed(home)
-    found = measured.get("convergence")
-    if found is None:
-        yield simulated_training.fixed_local_batch(home)
-        yield from simulated_training.growth(home)
-    else:
-        yield measured_training.fixed_local_batch(found, home)
-        yield from measured_training.growth(found, home)
-    pauses = measured.get("rescale")
-    yield (
-        simulated_training.overheads(home)
-        if pauses is None
-        else measured_training.overheads(pauses, home)
-    )
+    yield training_panels.speed(home)
+    yield training_panels.fixed_local_batch(measured["convergence"], home)
+    yield from training_panels.growth(measured["convergence"], home)
+    yield training_panels.overheads(measured["rescale"], home)
 
 
 def _split(

@@ -1,7 +1,6 @@
 """Measurements of real training: results of `ones bench convergence` and `rescale --paper`.
 
-The package contains one result of each. Files of `ones paper --training` replace them. Without a
-result, the page shows the assumptions of the simulator and says so.
+The package contains one result of each. Files of `ones paper --training` replace them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def measurements(files: Sequence[Path] = ()) -> dict[str, Measurement]:
     """Measurements by name of the benchmark; later files win."""
     included = [HOME / f"{bench}.json" for bench in NEEDED]
     found = {}
-    for path in [*(path for path in included if path.exists()), *files]:
+    for path in [*included, *files]:
         bench, measurement = _read(path, is_included=path.parent == HOME)
         found[bench] = measurement
     return found

@@ -110,7 +110,6 @@ class SimulatorRules:
     tick: float = 60.0
     cost: float = 30.0
     jitter: float = 0.02  # of measured step times
-    accuracy: bool = False  # is reported
 
 
 class TickSimulator:
@@ -195,7 +194,6 @@ class TickSimulator:
             yield ev.EpochFinished(
                 at=at, job=job, generation=generation, epoch=t.epochs, samples=size,
                 steps=-(-size // batch), loss=0.1 + 2.3 * exp(-3 * done), first_loss=2.4,
-                accuracy=0.9 * (1 - exp(-4 * done)) if self.rules.accuracy else None,
                 step_seconds=step, gradient_noise=t.noise,
             )  # fmt: skip
         if t.samples >= 1:

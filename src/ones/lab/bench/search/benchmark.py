@@ -26,7 +26,7 @@ from ones.lab.processes import own_peak_mb, run_in_process
 from ones.models.allocation import greedy, total
 from ones.policies.ones import reference
 from ones.policies.ones.problem import Problem, optimum
-from ones.policies.ones.search import Search, SearchOptions
+from ones.policies.ones.search import Search
 
 #: (GPUs, jobs, population)
 CASES = (
@@ -47,7 +47,6 @@ _CLOCK = time.process_time
 def bench_search(
     cases: tuple[tuple[int, int, int], ...] = CASES,
     *,
-    options: SearchOptions | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
     """Two rows for each size, each in its own process; kernels are compiled before."""
@@ -58,13 +57,11 @@ def bench_search(
         for seeded in (False, True):
             kind = "after an event, seeded" if seeded else "cold"
             progress(f"{jobs:,} jobs on {gpus:,} GPUs, {kind}")
-            rows.append(run_in_process(_case, gpus, jobs, population, seeded, options))
+            rows.append(run_in_process(_case, gpus, jobs, population, seeded))
     return rows
 
 
-def example(
-    gpus: int, jobs: int, *, seed: int = 1, waiting_charge: float = 0.0, draws: int = DRAWS
-) -> Problem:
+def example(gpus: int, jobs: int, *, seed: int = 1, waiting_charge: float = 0.0) -> Problem:
     """A problem with jobs of all sizes and sublinear speed, slower across nodes."""
     rng = np.random.default_rng(seed)
     sizes = np.arange(1, MOST_GPUS + 1)
@@ -77,7 +74,7 @@ def example(
     cost[:, 1:] = step / 32  # c / X with 32 samples a step on each GPU
     cost[:, 0] = waiting_charge * cost[:, 1]
     done = rng.lognormal(10, 1.5, jobs)
-    share = rng.beta(rng.uniform(1, 20, jobs), rng.uniform(1, 30, jobs), (draws, jobs))
+    share = rng.beta(rng.uniform(1, 20, jobs), rng.uniform(1, 30, jobs), (DRAWS, jobs))
     return Problem(
         gpus=gpus,
         keys=np.arange(jobs),
@@ -134,19 +131,17 @@ def start_up() -> float:
     return round(time.perf_counter() - began, 3)
 
 
-def _case(
-    gpus: int, jobs: int, population: int, seeded: bool, options: SearchOptions | None
-) -> dict[str, Any]:
+def _case(gpus: int, jobs: int, population: int, seeded: bool) -> dict[str, Any]:
     started = start_up()
     problem = example(gpus, jobs, waiting_charge=2.0 if seeded else 0.0)
-    search = Search(population, 1, options=options)
+    search = Search(population, 1)
     warm_gap = None
     if seeded:
         search.refresh(problem)
         search.evolve(problem, SHIPPED_GENERATIONS)
         held = search.best(problem)
         problem = after_an_event(problem, held)
-        warm = _copy(search, options)
+        warm = _copy(search)
         warm.refresh(problem)
         warm.evolve(problem, SHIPPED_GENERATIONS)
         warm_gap = gap_percent(problem, warm.best(problem), optimum(problem))
@@ -162,7 +157,7 @@ def _case(
     found, times = _evolve(search, problem, (0.1, 1.0))
     memory = own_peak_mb()  # in a cold row without the exact solver, which takes more
     best = optimum(problem) if best is None else best
-    slow = _reference_ms(problem, population, options) if gpus <= REFERENCE_GPUS else None
+    slow = _reference_ms(problem, population) if gpus <= REFERENCE_GPUS else None
     quick = float(np.median(times))
     return {
         "case": f"{gpus} GPUs, {jobs} jobs, {'after an event, seeded' if seeded else 'cold'}",
@@ -187,8 +182,8 @@ def _case(
     }
 
 
-def _copy(search: Search, options: SearchOptions | None) -> Search:
-    other = Search(2, 0, options=options)
+def _copy(search: Search) -> Search:
+    other = Search(2, 0)
     other.load(search.save())
     return other
 
@@ -209,8 +204,8 @@ def _evolve(
     return found, times
 
 
-def _reference_ms(problem: Problem, population: int, options: SearchOptions | None) -> float:
-    search = Search(population, 1, options=options, operators=reference)
+def _reference_ms(problem: Problem, population: int) -> float:
+    search = Search(population, 1, operators=reference)
     search.refresh(problem)
     _, times = _evolve(search, problem, (2.0,))
     return float(np.median(times))
