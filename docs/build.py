@@ -1,8 +1,7 @@
-"""Writes docs/reference from the code, and the examples into the guides: `make docs`.
+"""`make docs`: writes docs/reference from the code, and the examples into the guides.
 
-What can be said by code is taken from it: commands, events, columns, settings, errors.
-Every example is made, read or run by the code that it shows, so a page that is built
-is true. `--check` writes nothing and names the pages that are out of date.
+Commands, events, columns, settings and errors are taken from the code. Every example is made, read
+or run by the code that it shows. `--check` writes nothing and lists the pages that are out of date.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# run as a file, it finds `docs.reference` all the same
+# so that `docs.reference` is found when this file is run as a script
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from docs.reference.cli import cli_page
@@ -46,7 +45,7 @@ def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--check"]):
         print("usage: python docs/build.py [--check]", file=sys.stderr)
         return 2
-    stale = [(path, text) for path, text in pages() if not _holds(path, text)]
+    stale = [(path, text) for path, text in pages() if not _is_current(path, text)]
     for path, text in stale:
         where = path.relative_to(HERE.parent)
         if arguments:
@@ -58,14 +57,14 @@ def main(arguments: list[str]) -> int:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Every page that is kept here, with the text that it should have."""
+    """Every generated page with its current text."""
     for name, make in REFERENCE.items():
         yield HERE / "reference" / name, f"{GENERATED}\n\n{make()}\n"
     for path in sorted((HERE / "guides").glob("*.md")):
         yield path, with_examples(path.read_text(encoding="utf-8"), path.parent)
 
 
-def _holds(path: Path, text: str) -> bool:
+def _is_current(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
@@ -75,25 +74,25 @@ _MARKED_BLOCK = re.compile(
 
 
 def with_examples(guide: str, home: Path) -> str:
-    """The guide with every marked block made anew.
+    """The guide with every marked block generated again.
 
-    `<!-- include: FILE -->` stands before a block that holds the file, and
-    `<!-- output: FILE -->` before one that holds what the file prints when it is run.
+    `<!-- include: FILE -->` precedes a block with the file's text, `<!-- output: FILE -->` a block
+    with the output of the file when it is run.
     """
 
-    def renewed(found: re.Match[str]) -> str:
+    def renew(found: re.Match[str]) -> str:
         what, name, language = found["what"], found["name"], found["language"]
         file = home / name
         text = file.read_text(encoding="utf-8") if what == "include" else printed_by(file)
         return f"<!-- {what}: {name} -->\n```{language}\n{text.rstrip()}\n```\n"
 
-    return _MARKED_BLOCK.sub(renewed, guide)
+    return _MARKED_BLOCK.sub(renew, guide)
 
 
 def printed_by(script: Path) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         runpy.run_path(str(script), run_name="__main__")
-    return said.getvalue()
+    return output.getvalue()
 
 
 if __name__ == "__main__":

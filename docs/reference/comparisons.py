@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from docs.reference.markdown import code, same, table
-from ones.lab.compare import Comparison
-from ones.lab.entrants import entrants
-from ones.lab.grid import Grid
+from ones.lab.comparison.grid import Grid
+from ones.lab.comparison.results import Comparison
+from ones.lab.comparison.summary import AVERAGED, Record
+from ones.lab.comparison.tasks import run_task
+from ones.lab.comparison.variants import parse_variants
 from ones.lab.runs import RunSpec
-from ones.lab.tables import AVERAGED, Record
-from ones.lab.tasks import carry_out
 
 Keys = Mapping[str, tuple[str, str]]
 
@@ -75,13 +75,16 @@ TEST_KEYS: Keys = {
 def comparison_parts(run_keys: Keys) -> Iterator[str]:
     """Checked against a comparison that is made for it."""
     cells = Grid(
-        entrants=entrants(["fifo", "equi"]), seeds=[1], gpus=[8], base=RunSpec(policy="", jobs=2)
+        variants=parse_variants(["fifo", "equi"]),
+        seeds=[1],
+        gpus=[8],
+        base=RunSpec(policy="", jobs=2),
     ).cells()
-    records = [Record(cell, carry_out(cell.task, cell.spec)) for cell in cells]
-    told = Comparison(records, []).told()
-    same("keys of a row of a comparison", {*run_keys, *ROW_KEYS}, told["rows"][0])
-    same("keys of a summary", SUMMARY_KEYS, told["summary"][0])
-    same("keys of a test", TEST_KEYS, told["tests"][0])
+    records = [Record(cell, run_task(cell.task, cell.spec)) for cell in cells]
+    result = Comparison(records, []).to_json()
+    same("keys of a row of a comparison", {*run_keys, *ROW_KEYS}, result["rows"][0])
+    same("keys of a summary", SUMMARY_KEYS, result["summary"][0])
+    same("keys of a test", TEST_KEYS, result["tests"][0])
     yield "## ones compare"
     yield (
         "`rows`: one for each run, with the keys of `ones sim` and those below. `summary`: one for"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from docs.reference.comparisons import comparison_parts
 from docs.reference.markdown import EXAMPLES, code, page, same, table
 from ones.lab.runs import Run, RunSpec
-from ones.lab.workloads import look_at
+from ones.lab.workload_summary import summarize_workload
 
 RUN_KEYS = {
     "policy": ("", "who decided"),
@@ -263,7 +263,7 @@ TRACE_KEYS = {
 def results_page() -> str:
     row = Run(RunSpec(policy="fifo", gpus=4, jobs=2)).carry_out()
     same("keys of a run", RUN_KEYS, row)
-    same("keys of a trace", TRACE_KEYS, look_at(EXAMPLES / "trace.csv", 8))
+    same("keys of a trace", TRACE_KEYS, summarize_workload(EXAMPLES / "trace.csv", 8))
     return page(
         "# Results",
         "What `--json` prints. Keys are a promise: they are added, and not renamed or removed. "

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from ones.apps.service_snapshot import ServiceSnapshot
 from ones.cli import cluster as cluster_commands
 from ones.cli import jobs as job_commands
 from ones.cli import top as top_command
@@ -20,7 +21,6 @@ from ones.cli.joblist import job_table
 from ones.cli.output import print_table, say
 from ones.cli.screen import picture
 from ones.cli.terminal import OutputFilter, visible
-from ones.lab.scene import Scene
 
 EVIL = "/[/x]\x1b]0;owned\x07\x1b[2J\x9b1m\u202e[red]"
 SEEN = "/[/x]\\x1b]0;owned\\x07\\x1b[2J\\x9b1m\\u202e[red]"
@@ -104,8 +104,8 @@ def test_tables_pictures_and_hints_are_safe(capsys: pytest.CaptureFixture[str]) 
     console = Console(file=io.StringIO(), width=300)
     console.print(job_table([card()], 300, now=9.0))
     service = Service()
-    scene = Scene(service.get("/api/cluster"), [card()], service.get("/api/decisions"))
-    console.print(picture(scene, EVIL, 300))
+    snapshot = ServiceSnapshot(service.get("/api/cluster"), [card()], service.get("/api/decisions"))
+    console.print(picture(snapshot, EVIL, 300))
     print_table(EVIL, [EVIL], [[EVIL]])
     say(EVIL)
     text = console.file.getvalue() + "".join(capsys.readouterr())  # type: ignore[attr-defined]

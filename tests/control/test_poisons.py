@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from ones.control.tokens import JobTokens
-from ones.lab.warm import warm_up
+from ones.lab.kernel_warmup import warm_up
 from tests.control.world import World
 from tests.processes import wait_for
 

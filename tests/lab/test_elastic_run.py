@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ones.errors import InvalidSettingError
-from ones.lab.elastic_run import Phase, parse_schedule
+from ones.lab.elastic_run import SchedulePhase, parse_schedule
 
 MAIN = "from ones.cli import main; main()"
 SCRIPT = """
@@ -32,9 +32,9 @@ for epoch in job.epochs(3):
 
 def test_a_schedule_is_read_strictly() -> None:
     assert parse_schedule("0:1, 50:2,120:4x256", 4) == (
-        Phase(0, 1),
-        Phase(50, 2),
-        Phase(120, 4, 256),
+        SchedulePhase(0, 1),
+        SchedulePhase(50, 2),
+        SchedulePhase(120, 4, 256),
     )
 
 

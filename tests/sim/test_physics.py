@@ -131,7 +131,7 @@ def test_epochs_against_batch_follow_the_measured_ones(batch: int, ratio: float)
 
 
 def test_a_sudden_jump_costs_more_epochs_than_the_same_in_two_steps() -> None:
-    from ones.lab.physics import course
+    from ones.lab.physics_figures import train_alone
 
     job = training("resnet18-cifar10")
 
@@ -139,13 +139,13 @@ def test_a_sudden_jump_costs_more_epochs_than_the_same_in_two_steps() -> None:
         def batch_at(epoch: int) -> int:
             return [b for since, b in batches.items() if since <= epoch][-1]
 
-        losses = course(job, batch_at, 120)
+        losses = train_alone(job, batch_at, 120)
         return next(i for i in range(15, 120) if losses[i] < loss)
 
     sudden = epochs_to(0.2, {0: 256, 10: 4096})
     gradual = epochs_to(0.2, {0: 256, 10: 1024, 15: 4096})
     assert sudden > gradual + 4
-    spiked = course(job, lambda epoch: 4096 if epoch >= 10 else 256, 12)
+    spiked = train_alone(job, lambda epoch: 4096 if epoch >= 10 else 256, 12)
     assert spiked[10] > 2 * spiked[9]  # the loss jumps up at once
 
 

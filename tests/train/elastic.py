@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import torch
 
-from ones.lab.elastic_run import ElasticRun, Outcome, parse_schedule
+from ones.lab.elastic_run import ElasticRun, RunOutcome, parse_schedule
 from ones.train.roll_call import StoreAddress
 from tests.processes import PATIENCE
 from tests.train.forks import ForkLauncher
@@ -48,7 +48,7 @@ class Elastic:
         state: dict[str, Any] = torch.load(self.out / "final.pt", weights_only=True)
         return state
 
-    def play(self, patience: float = 300.0) -> Outcome:
+    def play(self, patience: float = 300.0) -> RunOutcome:
         """To the end; a job that hangs fails with what its workers said."""
         alarm = threading.Timer(patience, self.run.interrupt)
         alarm.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +18,8 @@ from ones.cli.options import (
     Processes,
     Requests,
     Scatter,
+    check_counts,
+    parse_numbers,
 )
 from ones.cli.output import (
     InterruptedRunError,
@@ -27,9 +29,6 @@ from ones.cli.output import (
     say,
 )
 from ones.cli.settings import effective
-from ones.errors import InvalidSettingError
-
-Number = TypeVar("Number", int, float)
 
 #: the columns of the printed table
 COLUMNS = {
@@ -102,28 +101,26 @@ def compare(
     """  # fmt: skip
     from contextlib import ExitStack
 
-    from ones.lab.compare import Comparison, Plan, carry_out, records_of, write_results
-    from ones.lab.compare_page import write_page
-    from ones.lab.entrants import entrants
-    from ones.lab.grid import Grid
-    from ones.lab.kept import Kept, held
-    from ones.lab.pool import cores
+    from ones.lab.comparison.execution import RunPlan, run_missing
+    from ones.lab.comparison.grid import Grid
+    from ones.lab.comparison.page import write_page
+    from ones.lab.comparison.process_pool import available_cores
+    from ones.lab.comparison.result_store import ResultStore, locked
+    from ones.lab.comparison.results import Comparison, records_of, write_results
+    from ones.lab.comparison.variants import parse_variants
     from ones.lab.runs import RunSpec
     from ones.sim.altered import factors_of
 
     settings = effective(gpus_per_node=gpus_per_node, jobs=jobs, gap=gap, scatter=scatter)
     chosen = settings.settings.sim
-    if seeds < 1:
-        raise InvalidSettingError(f"--seeds: {seeds} is not at least 1")
-    if processes is not None and processes < 1:
-        raise InvalidSettingError(f"--processes: {processes} is not at least 1")
+    check_counts(seeds=seeds, processes=processes)
     labels = [name.strip() for name in policies.split(",")]
     cells = Grid(
-        entrants=entrants(labels, settings=settings.settings.policy, given=set_ or []),
+        variants=parse_variants(labels, settings=settings.settings.policy, given=set_ or []),
         seeds=range(first_seed, first_seed + seeds),
-        gpus=_numbers("gpus", gpus, int),
+        gpus=parse_numbers("gpus", gpus, int),
         mechanisms=[part.strip() for text in mechanism or ["native"] for part in text.split(",")],
-        loads=[None] if load is None else _numbers("load", load, float),
+        loads=[None] if load is None else parse_numbers("load", load, float),
         base=RunSpec(
             policy="",
             workload=workload,
@@ -136,29 +133,29 @@ def compare(
             physics=factors_of(physics or []),
         ),
     ).cells()
-    at_once = processes or cores()
+    at_once = processes or available_cores()
     with ExitStack() as stack:
-        home = None if out is None else stack.enter_context(held(out))
-        kept = Kept(home)
-        plan = Plan.of(cells, kept, at_once)
+        home = None if out is None else stack.enter_context(locked(out))
+        store = ResultStore(home)
+        plan = RunPlan.of(cells, store, at_once)
         say(f"{plan} ({at_once} at a time)")
         try:
             with progress_of_runs("comparing", len(plan.missing)) as watch:
-                failures = carry_out(plan, kept, at_once, watch)
+                failures = run_missing(plan, store, at_once, watch)
         except KeyboardInterrupt:
-            raise InterruptedRunError(_interrupted(home, len(kept))) from None
-        comparison = Comparison(records_of(cells, kept), failures)
+            raise InterruptedRunError(_interrupted(home, len(store))) from None
+        comparison = Comparison(records_of(cells, store), failures)
         written = [] if home is None else write_results(comparison, home)
         if home is not None:
             written.append(write_page(comparison, home))
-    told = comparison.told()
+    result = comparison.to_json()
     if json:
-        print_json(told)
+        print_json(result)
     else:
-        rows = told["summary"]
+        rows = result["summary"]
         shown = {k: v for k, v in COLUMNS.items() if any(row[k] is not None for row in rows)}
         print_table(
-            None, list(shown.values()), [[_told(row, key) for key in shown] for row in rows]
+            None, list(shown.values()), [[_cell(row, key) for key in shown] for row in rows]
         )
     if written:
         say(f"kept in {out}: {', '.join(path.name for path in written)}")
@@ -172,7 +169,7 @@ def compare(
         raise typer.Exit(comparison.exit_code)
 
 
-def _told(row: Mapping[str, Any], key: str) -> object:
+def _cell(row: Mapping[str, Any], key: str) -> object:
     value = row[key]
     if key == "rescaling" and row["mechanism"] == "native":
         return f"{value} (its own)"
@@ -181,18 +178,7 @@ def _told(row: Mapping[str, Any], key: str) -> object:
     return int(value) if key == "finished" and value == int(value) else value
 
 
-def _interrupted(home: Path | None, kept: int) -> str:
+def _interrupted(home: Path | None, store: int) -> str:
     if home is None:
         return "interrupted; nothing was kept (--out DIR keeps runs as they finish)"
-    return f"interrupted; {kept:,} finished runs are in {home}: the same command again goes on"
-
-
-def _numbers(name: str, text: str, kind: type[Number]) -> list[Number]:
-    spoken = "whole numbers" if kind is int else "numbers"
-    try:
-        numbers = [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise InvalidSettingError(f"--{name}: {text!r} is not a list of {spoken}") from None
-    if not min(numbers) > 0:
-        raise InvalidSettingError(f"--{name}: {min(numbers)} is not above 0")
-    return numbers
+    return f"interrupted; {store:,} finished runs are in {home}: the same command again goes on"

@@ -23,8 +23,8 @@ from ones.cli.words import duration
 from ones.errors import InvalidSettingError
 
 if TYPE_CHECKING:
-    from ones.lab.demo import Result
-    from ones.lab.scene import Scene
+    from ones.apps.demo import DemoResult
+    from ones.apps.service_snapshot import ServiceSnapshot
 
 
 def demo(
@@ -55,11 +55,11 @@ def demo(
         return
     if out is not None:
         raise InvalidSettingError("--out: only with --simulated; see --keep")
+    from ones.apps.demo import demo as run_demo
     from ones.cli.client import Client
-    from ones.lab.demo import demo as play
 
-    with _shown() as show:
-        result = play(Client, show, keep=keep)
+    with _display() as show:
+        result = run_demo(Client, show, keep=keep)
     if json:
         print_json({**asdict(result), "kept": str(result.kept) if result.kept else None})
     else:
@@ -67,8 +67,8 @@ def demo(
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[Scene, float, str], None]]:
-    """Drawn again and again, or told line by line where that is not possible."""
+def _display() -> Iterator[Callable[[ServiceSnapshot, float, str], None]]:
+    """Draws the service again and again, or prints lines where that is not possible."""
     from rich.live import Live
 
     from ones.cli.screen import Lines, is_live, picture
@@ -76,37 +76,37 @@ def _shown() -> Iterator[Callable[[Scene, float, str], None]]:
     console = err()
     first = "the first time ever the search is compiled, which takes some seconds more"
     console.print(f"starting the service ({first}) ...", highlight=False)
-    told = False
+    printed = False
 
-    def tell(link: str) -> None:
-        nonlocal told
-        if not told:
-            told = True
+    def print_link(link: str) -> None:
+        nonlocal printed
+        if not printed:
+            printed = True
             console.print("watch it in a browser, too (the link works once):", highlight=False)
             console.print(link, soft_wrap=True, highlight=False)
 
     if not is_live(console):
         lines = Lines(console)
 
-        def say_it(scene: Scene, seconds: float, link: str) -> None:
-            tell(link)
-            lines(scene, seconds)
+        def print_lines(snapshot: ServiceSnapshot, seconds: float, link: str) -> None:
+            print_link(link)
+            lines(snapshot, seconds)
 
-        yield say_it
+        yield print_lines
         return
     console.soft_wrap = False
     with Live(console=console, auto_refresh=False) as live:
 
-        def draw(scene: Scene, seconds: float, link: str) -> None:
-            tell(link)
-            title = f"six jobs on 4 CPU slots, policy {scene.cluster['policy']}"
+        def draw(snapshot: ServiceSnapshot, seconds: float, link: str) -> None:
+            print_link(link)
+            title = f"six jobs on 4 CPU slots, policy {snapshot.cluster['policy']}"
             title = f"{title}, {duration(seconds)}"
-            live.update(picture(scene, title, console.width), refresh=True)
+            live.update(picture(snapshot, title, console.width), refresh=True)
 
         yield draw
 
 
-def _print(result: Result) -> None:
+def _print(result: DemoResult) -> None:
     rows = [
         (
             job["id"],
@@ -129,7 +129,7 @@ def _print(result: Result) -> None:
         say(f"kept in {result.kept}; look: ones up --state {result.kept}")
 
 
-def _print_comparison(result: Result) -> None:
+def _print_comparison(result: DemoResult) -> None:
     live = result.live
     names = {"live": live, **{f"{p}, simulated": row for p, row in result.simulated.items()}}
     wanted = {
@@ -158,10 +158,9 @@ def _value(value: Any) -> object:  # noqa: ANN401
 
 
 def _simulated(directory: Path, *, json: bool) -> None:
-    from ones.lab.simulated_demo import GPUS, JOBS
-    from ones.lab.simulated_demo import demo as show
+    from ones.apps.simulated_demo import GPUS, JOBS, simulated_demo
 
-    rows, picture = show(directory, progress_of_jobs)
+    rows, picture = simulated_demo(directory, progress_of_jobs)
     if json:
         print_json({"rows": rows, "picture": None if picture is None else str(picture)})
     else:

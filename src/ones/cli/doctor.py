@@ -25,7 +25,7 @@ def doctor(
     from rich.markup import escape
     from rich.table import Table
 
-    from ones.lab.doctor import examine
+    from ones.apps.doctor import examine
 
     settings = effective(section="service", state=str(state) if state else None).settings
     found = examine(settings.service)

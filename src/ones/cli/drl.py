@@ -19,7 +19,7 @@ from ones.cli.output import InterruptedRunError, err, print_json, print_table, s
 from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError, WorldError
 
 if TYPE_CHECKING:
-    from ones.lab.drl import Report
+    from ones.lab.drl import TrainingStatus
     from ones.policies.drl.learned import Learned
 
 drl = typer.Typer(no_args_is_help=True, help="The learned rival: train its network.")
@@ -53,7 +53,7 @@ def train(
 
     Example: ones drl train --learner pg --out weights.json
     """
-    from ones.lab.drl import LEARNERS, Plan
+    from ones.lab.drl import LEARNERS, TrainingPlan
     from ones.lab.drl import train as train_network
     from ones.lab.drl.training import validate
 
@@ -64,10 +64,10 @@ def train(
             raise InvalidSettingError(f"--{name}: {value} is not at least {least}")
     begun = None if start is None else _read(start)
     _check_writable(out, overwrite=overwrite)
-    plan = Plan(learner=learner, iterations=iterations, seed=seed, jobs=jobs)
+    plan = TrainingPlan(learner=learner, iterations=iterations, seed=seed, jobs=jobs)
     command = "ones drl train " + shlex.join(
         ["--learner", learner, "--iterations", str(iterations), "--seed", str(seed)]
-        + (["--jobs", str(jobs)] if jobs != Plan().jobs else [])
+        + (["--jobs", str(jobs)] if jobs != TrainingPlan().jobs else [])
         + ([] if start is None else ["--start", start.name])
     )
 
@@ -129,7 +129,7 @@ def _write(path: Path, learned: Learned) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Report], None]]:
+def _progress() -> Iterator[Callable[[TrainingStatus], None]]:
     """A bar with the time left where somebody watches; else a line now and then."""
     if not sys.stderr.isatty():
         yield _Lines()
@@ -138,7 +138,7 @@ def _progress() -> Iterator[Callable[[Report], None]]:
     with Progress(*columns, TimeRemainingColumn(), console=err(), transient=True) as bar:
         tasks: dict[str, object] = {}
 
-        def show(report: Report) -> None:
+        def show(report: TrainingStatus) -> None:
             text = report.stage
             if report.best is not None:
                 text += f" (now {report.score:.3f}, best {report.best:.3f} of fifo)"
@@ -155,7 +155,7 @@ class _Lines:
     def __init__(self) -> None:
         self._said = ""
 
-    def __call__(self, report: Report) -> None:
+    def __call__(self, report: TrainingStatus) -> None:
         text = report.stage
         if report.best is not None:
             text += f": score {report.score:.3f}, best {report.best:.3f} of fifo"

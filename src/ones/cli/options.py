@@ -1,11 +1,13 @@
-"""Options that several commands have, told in the same words everywhere."""
+"""Options that several commands share, and the checks of their values."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+
+from ones.errors import InvalidSettingError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 StateDirectory = Annotated[
@@ -33,3 +35,32 @@ FirstSeed = Annotated[
 Processes = Annotated[
     int | None, typer.Option(help="Runs at a time; else as many as there are cores.")
 ]
+
+
+Number = TypeVar("Number", int, float)
+
+
+def parse_numbers(
+    option: str, text: str | None, kind: type[Number], *, at_least: Number | None = None
+) -> list[Number]:
+    """Numbers of a list as `1,2`, at least `at_least` or above 0; none if there is no text."""
+    if text is None:
+        return []
+    expected = "whole numbers" if kind is int else "numbers"
+    try:
+        numbers = [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidSettingError(f"--{option}: {text!r} is not a list of {expected}") from None
+    least = min(numbers)
+    if at_least is not None and not least >= at_least:
+        raise InvalidSettingError(f"--{option}: {least:g} is not at least {at_least:g}")
+    if at_least is None and not least > 0:
+        raise InvalidSettingError(f"--{option}: {least:g} is not above 0")
+    return numbers
+
+
+def check_counts(**options: int | None) -> None:
+    """Refuses a number below 1."""
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise InvalidSettingError(f"--{name}: {value} is not at least 1")

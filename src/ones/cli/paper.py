@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ones.cli.options import FirstSeed, Json, Processes
+from ones.cli.options import FirstSeed, Json, Processes, check_counts
 from ones.cli.output import (
     InterruptedRunError,
     print_json,
@@ -56,40 +56,40 @@ def evaluation(
     """  # fmt: skip
     if context.invoked_subcommand is not None:
         return
-    from ones.lab.compare import spoken
-    from ones.lab.kept import Kept, held
-    from ones.lab.paper.beyond import panels_of
+    from ones.lab.comparison.execution import format_duration
+    from ones.lab.comparison.process_pool import available_cores
+    from ones.lab.comparison.result_store import ResultStore, locked
     from ones.lab.paper.design import FULL, QUICK, Design
-    from ones.lab.paper.evaluation import carrying, evaluate, whole_plan, with_seeds
-    from ones.lab.paper.measured import measurements
+    from ones.lab.paper.evaluation import evaluate, planned_runner, whole_plan, with_seeds
+    from ones.lab.paper.measurements import measurements
     from ones.lab.paper.page import write_evaluation
-    from ones.lab.pool import cores
+    from ones.lab.paper.sweep_results import read_panels
 
     _check(seeds, processes, first_seed)
-    beyond = [] if sweeps is None else panels_of(sweeps)
+    beyond = [] if sweeps is None else read_panels(sweeps)
     measured = measurements(training or ())
     design = Design(with_seeds(QUICK if quick else FULL, seeds), first_seed)
-    at_once = processes or cores()
+    at_once = processes or available_cores()
     words = ["ones paper", *(["--quick"] if quick else [])]
     words += [] if seeds is None else [f"--seeds {seeds}"]
     words += [] if first_seed == 1000 else [f"--first-seed {first_seed}"]
     words += [f"--training {path.name}" for path in training or ()]
     words += [] if sweeps is None else ["--sweeps DIR"]
-    with held(out) as home:
-        kept = Kept(home)
-        plan = whole_plan(design, kept, at_once)
+    with locked(out) as home:
+        store = ResultStore(home)
+        plan = whole_plan(design, store, at_once)
         say(f"plan: {plan} on {at_once} processes; kept in {home} as they finish")
-        carry = carrying(kept, at_once, partial(progress_of_runs, "evaluating"))
+        run_planned = planned_runner(store, at_once, partial(progress_of_runs, "evaluating"))
         try:
-            found = evaluate(design, kept, home, carry, at_once, measured, beyond)
+            found = evaluate(design, store, home, run_planned, at_once, measured, beyond)
         except KeyboardInterrupt:
             raise InterruptedRunError(
-                f"interrupted; {len(kept):,} finished runs are in {home}:"
+                f"interrupted; {len(store):,} finished runs are in {home}:"
                 " the same command again goes on"
             ) from None
         written = write_evaluation(found, design, " ".join([*words, "--out DIR"]), home)
     if json:
-        print_json(found.told())
+        print_json(found.to_json())
     else:
         rows = [
             (panel.title, {True: "agrees", False: "differs", None: "-"}[panel.verdict.agrees],
@@ -98,7 +98,7 @@ def evaluation(
         ]  # fmt: skip
         print_table(None, ["panel", "with the paper", ""], rows)
     spent = sum(record.row["wall_seconds"] for record in found.comparison.records)
-    say(f"the page: {written[0]} (runs of {spoken(spent)} in all)")
+    say(f"the page: {written[0]} (runs of {format_duration(spent)} in all)")
     for failure in found.comparison.failures:
         say(f"ones: {failure}")
     if found.comparison.exit_code:
@@ -143,17 +143,17 @@ def sweeps_(
 
     Example: ones paper sweeps --quick --out out/sweeps-quick
     """
-    from ones.lab.compare import Failure, Plan
-    from ones.lab.kept import Kept, held
-    from ones.lab.paper.beyond import found_of, write_sweeps
-    from ones.lab.paper.evaluation import carrying
-    from ones.lab.paper.sweeps import FULL, QUICK, chosen, commands, sweeps
-    from ones.lab.pool import cores
+    from ones.lab.comparison.execution import RunFailure, RunPlan
+    from ones.lab.comparison.process_pool import available_cores
+    from ones.lab.comparison.result_store import ResultStore, locked
+    from ones.lab.paper.evaluation import planned_runner
+    from ones.lab.paper.sweep_results import sweep_result, write_sweeps
+    from ones.lab.paper.sweeps import FULL, QUICK, commands, select_sweeps, sweeps
 
     _check(seeds, processes, first_seed)
-    depth = (QUICK if quick else FULL).with_seeds(seeds)
+    size = (QUICK if quick else FULL).with_seeds(seeds)
     names = [] if only is None else [name.strip() for name in only.split(",")]
-    asked = chosen(sweeps(depth, trace or ()), names)
+    asked = select_sweeps(sweeps(size, trace or ()), names)
     if list_:
         for line in commands(asked, first_seed, str(out)):
             print(line)
@@ -163,29 +163,31 @@ def sweeps_(
     words += [f"--trace {path.name}" for path in trace or ()]
     words += [] if seeds is None else [f"--seeds {seeds}"]
     words += [] if first_seed == 1000 else [f"--first-seed {first_seed}"]
-    at_once = processes or cores()
-    failures: list[Failure] = []
-    with held(out) as home:
-        kept = Kept(home)
+    at_once = processes or available_cores()
+    failures: list[RunFailure] = []
+    with locked(out) as home:
+        store = ResultStore(home)
         cells = {sweep.name: sweep.cells(first_seed) for sweep in asked}
         everything = [cell for found in cells.values() for cell in found]
-        say(f"plan: {Plan.of(everything, kept, at_once)} on {at_once} processes; kept in {home}")
+        say(
+            f"plan: {RunPlan.of(everything, store, at_once)} on {at_once} processes; kept in {home}"
+        )
 
         def written() -> list[Path]:
-            found = [found_of(sweep, kept, first_seed, home) for sweep in asked]
+            found = [sweep_result(sweep, store, first_seed, home) for sweep in asked]
             shown = [sweep for sweep in found if sweep["leads"]]
             return write_sweeps(shown, " ".join([*words, "--out DIR"]), home)
 
         try:
             for sweep in asked:
-                carry = carrying(kept, at_once, partial(progress_of_runs, sweep.name))
-                plan = Plan.of(cells[sweep.name], kept, at_once)
-                failures += carry(plan)
+                run_planned = planned_runner(store, at_once, partial(progress_of_runs, sweep.name))
+                plan = RunPlan.of(cells[sweep.name], store, at_once)
+                failures += run_planned(plan)
                 if plan.missing:
                     say(f"{sweep.name}: {written()[0]}")
         except KeyboardInterrupt:
             raise InterruptedRunError(
-                f"interrupted; {len(kept):,} finished runs are in {home}, tables of them in"
+                f"interrupted; {len(store):,} finished runs are in {home}, tables of them in"
                 f" {written()[1].name}: the same command again goes on"
             ) from None
         paths = written()
@@ -200,9 +202,7 @@ def sweeps_(
 
 
 def _check(seeds: int | None, processes: int | None, first_seed: int) -> None:
-    for name, value in (("seeds", seeds), ("processes", processes)):
-        if value is not None and value < 1:
-            raise InvalidSettingError(f"--{name}: {value} is not at least 1")
+    check_counts(seeds=seeds, processes=processes)
     if first_seed < 0:
         raise InvalidSettingError(f"--first-seed: {first_seed} is negative")
     try:

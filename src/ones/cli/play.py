@@ -17,7 +17,7 @@ from ones.cli.words import duration
 from ones.errors import InvalidSettingError
 
 if TYPE_CHECKING:
-    from ones.lab.play import Played, Recipe
+    from ones.apps.trace_player import PlayedJob, Recipe
 
 
 def play(
@@ -51,35 +51,35 @@ def play(
 
     Example: ones trace play trace.csv --commands kinds.toml --speed 10
     """
+    from ones.apps.trace_player import await_all, paper_recipes, read_recipes, schedule_of
+    from ones.apps.trace_player import play as submit_all
     from ones.cli.scripts import look_at
-    from ones.lab.play import await_all, paper_recipes, read_recipes, score_of
-    from ones.lab.play import play as submit_all
     from ones.lab.runs import RunSpec, trace_of
 
     if not (isfinite(speed) and speed > 0):
         raise InvalidSettingError(f"--speed: {speed} is not a number above 0")
     recipes = paper_recipes() if commands is None else read_recipes(commands)
-    score = score_of(
+    schedule = schedule_of(
         trace_of(RunSpec(policy="", workload=str(file), jobs=jobs)), recipes, arguments or []
     )
-    if score.left_out:
-        say(f"{score.left_out} failures or returns of nodes are left out: they cannot be played")
+    if schedule.left_out:
+        say(f"{schedule.left_out} failures or returns of nodes are left out: they cannot be played")
     client = connect(state)
     env = dict(os.environ)
 
-    def look(recipe: Recipe) -> tuple[list[str], bool | None]:
+    def inspect(recipe: Recipe) -> tuple[list[str], bool | None]:
         script = look_at(list(recipe.command), Path(recipe.cwd), {**env, **recipe.env})
         return script.command, script.elastic
 
-    def told(played: Played) -> None:
+    def print_played(played: PlayedJob) -> None:
         if not json:
             print(f"{duration(played.at / speed):>7}  {played.job}: {played.id}", flush=True)
 
-    played = submit_all(client, score, look, env=env, speed=speed, told=told)
+    played = submit_all(client, schedule, inspect, env=env, speed=speed, on_submit=print_played)
     cards = await_all(client, played) if wait else []
     if json:
         rows = [asdict(job) for job in played]
-        print_json({"jobs": rows, "left_out": score.left_out, "ended": cards})
+        print_json({"jobs": rows, "left_out": schedule.left_out, "ended": cards})
     elif wait:
         _print(cards)
     return 0 if all(card["state"] in ("finished", "converged") for card in cards) else 1

@@ -24,7 +24,7 @@ def replay(
 
     Exit code 0 if it does, 1 with the first difference if it does not.
     """
-    from ones.lab.bench import results_only
+    from ones.lab.processes import results_only
     from ones.policies import create, located, require
     from ones.runlog import RunLog
     from ones.runlog import replay as play

@@ -9,10 +9,10 @@ from datetime import datetime
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from ones.apps.service_snapshot import ServiceSnapshot
 from ones.cli.joblist import job_table
 from ones.cli.terminal import visible
 from ones.cli.words import duration, not_used, short
-from ones.lab.scene import Scene
 
 COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 #: more slots than this are shown by their jobs only
@@ -25,24 +25,26 @@ def is_live(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and os.environ.get("TERM") != "dumb"
 
 
-def picture(scene: Scene, title: str, width: int, *, ended: int = 20) -> RenderableType:
+def picture(
+    snapshot: ServiceSnapshot, title: str, width: int, *, ended: int = 20
+) -> RenderableType:
     """All of it, in so many columns; of the jobs that have ended only the last so many."""
-    over = [job["id"] for job in scene.jobs if job["ended_at"] is not None]
+    over = [job["id"] for job in snapshot.jobs if job["ended_at"] is not None]
     hidden = set(over[: max(0, len(over) - ended)])
-    jobs = [job for job in scene.jobs if job["id"] not in hidden]
-    color = {job["id"]: COLORS[i % len(COLORS)] for i, job in enumerate(scene.jobs)}
-    missing = visible(not_used(scene.cluster))
+    jobs = [job for job in snapshot.jobs if job["id"] not in hidden]
+    color = {job["id"]: COLORS[i % len(COLORS)] for i, job in enumerate(snapshot.jobs)}
+    missing = visible(not_used(snapshot.cluster))
     return Group(
         Text(visible(title), style="bold"),
-        _slots(scene, color),
+        _slots(snapshot, color),
         *([Text(missing, style="yellow")] if missing else []),
-        job_table(jobs, width, now=scene.now, without=("owner",), color=color),
-        *_decisions(scene, color),
+        job_table(jobs, width, now=snapshot.now, without=("owner",), color=color),
+        *_decisions(snapshot, color),
     )
 
 
-def _slots(scene: Scene, color: dict[str, str]) -> RenderableType:
-    slots = scene.cluster["slots"]
+def _slots(snapshot: ServiceSnapshot, color: dict[str, str]) -> RenderableType:
+    slots = snapshot.cluster["slots"]
     busy = sum(slot["owner"] is not None for slot in slots)
     line = Text(f"{busy} of {len(slots)} slots in use  ", style="dim")
     if len(slots) > MOST_SLOTS:
@@ -59,9 +61,9 @@ def _slots(scene: Scene, color: dict[str, str]) -> RenderableType:
     return line
 
 
-def _decisions(scene: Scene, color: dict[str, str]) -> list[Text]:
+def _decisions(snapshot: ServiceSnapshot, color: dict[str, str]) -> list[Text]:
     lines = []
-    for at, job, text, _ in reversed(list(_said(scene))[:DECISIONS]):
+    for at, job, text, _ in reversed(list(_said(snapshot))[:DECISIONS]):
         line = Text(f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S} ", style="dim")
         line.append(visible(job), style=color.get(job, ""))
         line.append(f" {visible(short(text, 120))}", style="not dim")
@@ -69,9 +71,9 @@ def _decisions(scene: Scene, color: dict[str, str]) -> list[Text]:
     return lines
 
 
-def _said(scene: Scene) -> Iterable[tuple[float, str, str, int]]:
+def _said(snapshot: ServiceSnapshot) -> Iterable[tuple[float, str, str, int]]:
     """(time, job, what, number), the newest first."""
-    for plan in scene.decisions:
+    for plan in snapshot.decisions:
         for action in reversed(plan["actions"]):
             job = action["job"]
             why = plan["notes"].get(job)
@@ -87,12 +89,12 @@ class Lines:
         self._last = -1
         self._ended: set[str] = set()
 
-    def __call__(self, scene: Scene, seconds: float) -> None:
-        news = [said for said in _said(scene) if said[3] > self._last]
+    def __call__(self, snapshot: ServiceSnapshot, seconds: float) -> None:
+        news = [said for said in _said(snapshot) if said[3] > self._last]
         for _, job, text, number in reversed(news):
             self._say(seconds, f"{job} {text}")
             self._last = max(self._last, number)
-        for card in scene.jobs:
+        for card in snapshot.jobs:
             if card["ended_at"] is not None and card["id"] not in self._ended:
                 self._ended.add(card["id"])
                 why = f" ({card['message']})" if card["message"] else ""

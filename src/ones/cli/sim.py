@@ -75,7 +75,7 @@ def sim(
 
     Example: ones sim --policy equi --gpus 64 --jobs 50 --seed 1 --out out/equi
     """
-    from ones.lab.bench import results_only
+    from ones.lab.processes import results_only
     from ones.lab.runs import LOG_NAME, RESULT_NAME, Run, RunSpec, draw_run, fresh_directory
 
     if snapshots and out is None:

@@ -33,19 +33,19 @@ def top(
     """
     from rich.live import Live
 
+    from ones.apps.service_snapshot import ServiceSnapshot, take_snapshot
     from ones.cli.screen import is_live, picture
-    from ones.lab.scene import Scene, look
 
     if not interval >= 0.1:
         raise InvalidSettingError(f"--interval: {interval} is not at least 0.1")
     client = connect(state)
-    scene = look(client, ended=all)
+    snapshot = take_snapshot(client, ended=all)
     if json:
-        print_json(asdict(scene))
+        print_json(asdict(snapshot))
         return
 
-    def title(scene: Scene) -> str:
-        cluster = scene.cluster
+    def title(snapshot: ServiceSnapshot) -> str:
+        cluster = snapshot.cluster
         return (
             f"ONES at {client.url}, policy {cluster['policy']}:"
             f" {cluster['running']} running, {cluster['waiting']} waiting"
@@ -53,7 +53,7 @@ def top(
 
     console = out()
     if once or not is_live(console):
-        console.print(picture(scene, title(scene), console.width))
+        console.print(picture(snapshot, title(snapshot), console.width))
         return
     with (
         suppress(KeyboardInterrupt),
@@ -61,10 +61,12 @@ def top(
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         while True:
-            live.update(picture(scene, title(scene) + "   (q: quit)", console.width), refresh=True)
+            live.update(
+                picture(snapshot, title(snapshot) + "   (q: quit)", console.width), refresh=True
+            )
             if pressed(interval) in ("q", "Q", "\x03"):
                 return
-            scene = look(client, ended=all)
+            snapshot = take_snapshot(client, ended=all)
 
 
 @contextmanager

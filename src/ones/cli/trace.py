@@ -93,9 +93,9 @@ def inspect(
 
     Example: ones trace inspect trace.csv --picture trace.png
     """
-    from ones.lab.workloads import look_at
+    from ones.lab.workload_summary import summarize_workload
 
-    summary = look_at(file, effective(gpus=gpus).settings.sim.gpus, picture)
+    summary = summarize_workload(file, effective(gpus=gpus).settings.sim.gpus, picture)
     if json:
         print_json(summary)
     else:
@@ -125,7 +125,7 @@ def physics(
 
     Example: ones trace physics resnet50-imagenet --out out/physics
     """
-    from ones.lab.physics import draw_all, draw_model
+    from ones.lab.physics_figures import draw_all, draw_model
     from ones.workload import paper_numbers
 
     numbers = paper_numbers()

@@ -78,7 +78,7 @@ def up(
     from ones.control import background, logs
     from ones.control.server import Ready, configure_logs, insecurity, serve
     from ones.control.statedir import StateDir
-    from ones.lab.warm import warm_up
+    from ones.lab.kernel_warmup import warm_up
     from ones.policies import located
 
     found = effective(

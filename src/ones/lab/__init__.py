@@ -1,1 +1,1 @@
-"""What needs several bodies: whole runs with their results, benchmarks, demonstrations."""
+"""The laboratory: simulated runs with results, comparisons, benchmarks, the paper's evaluation."""

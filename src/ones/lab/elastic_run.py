@@ -48,20 +48,20 @@ _RETRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class SchedulePhase:
     step: int  # from here on
     workers: int
     batch: int | None = None  # global; None: the script's own
 
 
-def parse_schedule(text: str, slots: int) -> tuple[Phase, ...]:
+def parse_schedule(text: str, slots: int) -> tuple[SchedulePhase, ...]:
     """`0:1,50:2,120:4x256`: from step 50 on 2 workers; from 120 on 4, with a batch of 256."""
     phases = []
     for part in text.split(","):
         try:
             step, _, rest = part.strip().partition(":")
             workers, _, batch = rest.partition("x")
-            phase = Phase(int(step), int(workers), int(batch) if batch else None)
+            phase = SchedulePhase(int(step), int(workers), int(batch) if batch else None)
         except ValueError:
             raise InvalidSettingError(
                 f"schedule {text!r}: {part!r} is not STEP:WORKERS or STEP:WORKERSxBATCH"
@@ -79,7 +79,7 @@ def parse_schedule(text: str, slots: int) -> tuple[Phase, ...]:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """What happened, for tests and benchmarks."""
 
     switches: list[tuple[Reports, Switched]] = field(default_factory=list)
@@ -96,7 +96,7 @@ class ElasticRun:
     def __init__(  # noqa: PLR0913
         self,
         argv: Sequence[str],
-        schedule: Sequence[Phase],
+        schedule: Sequence[SchedulePhase],
         *,
         slots: int,
         directory: Path,
@@ -121,7 +121,7 @@ class ElasticRun:
         )
         self._events: queue.SimpleQueue[LauncherEvent | tuple[Reports, Report] | None]
         self._events = queue.SimpleQueue()
-        self.outcome = Outcome()
+        self.outcome = RunOutcome()
         self.steps = 0
         self._epoch_steps = 0
         self._plan = 0
@@ -172,7 +172,7 @@ class ElasticRun:
 
     # the loop
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         self._server.open()
         self.launcher.open(self._events.put)
         output = threading.Thread(target=self._show_output, daemon=True)
@@ -386,7 +386,7 @@ class ElasticRun:
             sys.stdout.flush()
 
 
-def check_outcome(outcome: Outcome) -> None:
+def check_outcome(outcome: RunOutcome) -> None:
     """A job that did not end well is an error of the script or of the machine."""
     if not outcome.done:
         ends = [exit.told() for exit in outcome.exits.values()]

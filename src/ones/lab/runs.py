@@ -1,7 +1,7 @@
 """One simulated run, from its description to its row of results and its files.
 
-A row's keys are a promise to scripts (docs/reference/results.md). Everything that can
-be wrong with a description is found before the first file is written.
+The keys of a row are documented in docs/reference/results.md. A wrong description raises an error
+before the first file is written.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ PICTURE_NAME = "schedule.png"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """All that a run depends on."""
+    """Everything that a run depends on."""
 
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     workload: str = "paper"  # or the path of a trace
     gpus: int = 64
     gpus_per_node: int = 4
-    jobs: int | None = 50  # None: all that a file has
+    jobs: int | None = 50  # None: all jobs of a file
     gap: float = 12.0
     load: float | None = None  # instead of a gap
     scatter: float = 0.3
     requests: str | None = None  # mix of requested GPUs; None: the one of each kind
     hide_kinds: bool = False
-    physics: Mapping[str, float] = field(default_factory=dict)  # the truth, multiplied
+    physics: Mapping[str, float] = field(default_factory=dict)  # factors of the simulator's truth
     seed: int = 0
     mechanism: str = "native"
 
@@ -67,8 +67,7 @@ def trace_of(spec: RunSpec) -> Trace:
 
 
 def _loaded(spec: RunSpec) -> tuple[Trace, int]:
-    """Generated, or from a file; as it is, or stretched to a load; with kinds, or without. And how
-    many jobs of the file could not be used."""
+    """The trace, generated or from a file, and the number of jobs that could not be used."""
     left_out = 0
     if spec.workload == "paper":
         gap = spec.gap if spec.load is None else gap_for_load(spec.load, spec.gpus)
@@ -80,7 +79,7 @@ def _loaded(spec: RunSpec) -> tuple[Trace, int]:
             requests=spec.requests,
         )
         if spec.load is not None and len(trace.jobs) > 1:
-            trace = at_load(trace, spec.load, spec.gpus)  # to the point, whatever was drawn
+            trace = at_load(trace, spec.load, spec.gpus)  # exact, whatever was drawn
     else:
         path = Path(spec.workload)
         loaded = load_workload(path, length_of, jobs=spec.jobs, seed=spec.seed)
@@ -91,7 +90,7 @@ def _loaded(spec: RunSpec) -> tuple[Trace, int]:
 
 
 def at_load(trace: Trace, load: float, gpus: int) -> Trace:
-    """The same jobs with all gaps stretched by one factor, so that burstiness is kept."""
+    """The same jobs with all gaps stretched by one factor, which keeps burstiness."""
     if not 0 < load < inf:
         raise InvalidSettingError(f"load: {load} is not a number above 0")
     present = load_of(trace, gpus, one_gpu_seconds)
@@ -101,13 +100,13 @@ def at_load(trace: Trace, load: float, gpus: int) -> Trace:
 
 
 def without_kinds(trace: Trace) -> Trace:
-    """Every job is a kind of its own: nothing can be learned from the others."""
+    """Makes every job a kind of its own, so that nothing is learned from others."""
     jobs = [replace(e, job=structs.replace(e.job, kind=e.job.id)) for e in trace.jobs]
     return Trace.of(trace.name, jobs, trace.incidents)
 
 
 class Run:
-    """A run that is ready: made without touching a file, then carried out once."""
+    """A prepared run; it writes no file before it is carried out, once."""
 
     def __init__(self, spec: RunSpec, trace: Trace | None = None) -> None:
         self.spec = spec
@@ -147,7 +146,7 @@ class Run:
         record: Callable[[Entry], None] = lambda entry: None,
         progress: Callable[[State], None] | None = None,
     ) -> dict[str, Any]:
-        """Run it, and give its row."""
+        """Runs the simulation and returns its row."""
         return self.row(self.simulate(record, progress))
 
     def simulate(
@@ -155,7 +154,7 @@ class Run:
         record: Callable[[Entry], None] = lambda entry: None,
         progress: Callable[[State], None] | None = None,
     ) -> Simulation:
-        """Run it, and give all that it leaves."""
+        """Runs the simulation."""
         return self._simulator.run(record, progress)
 
     def carry_out_into(
@@ -165,7 +164,7 @@ class Run:
         snapshots: bool = False,
         progress: Callable[[State], None] | None = None,
     ) -> dict[str, Any]:
-        """Run it and keep the log and the row in the directory."""
+        """Runs the simulation and writes log and row into the directory."""
         with LogWriter(directory / LOG_NAME, self.header()) as log:
             record = SnapshottingLog(log, self._simulator.brain) if snapshots else log
             row = self.carry_out(record, progress)
@@ -190,7 +189,7 @@ class Run:
 
 
 def fresh_directory(path: Path, *, overwrite: bool = False) -> Path:
-    """A directory for the files of a run; one that holds a run already is refused."""
+    """Creates a directory for the files of a run; refuses one that holds a run."""
     taken = [name for name in (LOG_NAME, RESULT_NAME, PICTURE_NAME) if (path / name).exists()]
     if taken and not overwrite:
         raise UserError(
@@ -209,7 +208,7 @@ def fresh_directory(path: Path, *, overwrite: bool = False) -> Path:
 
 
 def draw_run(directory: Path, title: str) -> Path | None:
-    """The picture of a run's log; None where matplotlib is not installed."""
+    """Draws the log of a run; None if matplotlib is not installed."""
     try:
         from ones.report import draw_gantt, timeline_of
     except ImportError:

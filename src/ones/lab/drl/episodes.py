@@ -1,7 +1,7 @@
-"""The environment: the policy itself in the simulator, with every decision written down.
+"""Episodes: the policy in the simulator, with every decision recorded.
 
-The reward of a decision is minus the time to the next one times the unfinished jobs, so
-that an episode's sum is minus the sum of completion times (Decima's reward).
+The reward of a decision is the negative time to the next one, times the unfinished jobs. The sum
+of an episode is then the negative sum of completion times (Decima's reward).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GAP = 12.0
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class EpisodeScenario:
     """One workload on one cluster."""
 
     seed: int
@@ -44,24 +44,23 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What was decided in a run, and how it went."""
+    """The decisions of a run, and its result."""
 
     looks: list[Look]
     chosen: list[int]
     times: Floats
-    burdens: Floats  # unfinished jobs, integrated over time up to each decision
+    backlog: Floats  # unfinished jobs, integrated over time up to each decision
     total: float  # the sum of completion times
     mean_jct: float
-    policy: Drl
 
     @property
-    def to_go(self) -> Floats:
-        """Reward from each decision to the end."""
-        return self.burdens - self.total
+    def reward_to_go(self) -> Floats:
+        """Reward from each decision to the end of the episode."""
+        return self.backlog - self.total
 
 
 class Student(Drl):
-    """The policy with given weights, which notes what it decides. `pick` may decide instead."""
+    """The policy with given weights; records its decisions. `pick` replaces its choice."""
 
     def __init__(
         self,
@@ -81,7 +80,7 @@ class Student(Drl):
         self.counts: list[tuple[float, int]] = []  # (time, unfinished from then on)
 
     def kinds(self) -> dict[str, Any]:
-        """What it knows of kinds by now."""
+        """What it has learned about kinds so far."""
         return self._book.save()
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
@@ -98,32 +97,31 @@ class Student(Drl):
         return super()._pick(window) if self._instead is None else self._instead(window)
 
 
-def play(scene: Scene, student: Student) -> Episode:
-    """Run it to the end. Deterministic."""
-    result = _simulator(scene, student).run()
+def run_episode(scenario: EpisodeScenario, student: Student) -> Episode:
+    """Runs the scenario to its end. Deterministic."""
+    result = _simulator(scenario, student).run()
     times = np.array([at for at, _ in student.counts])
     unfinished = np.array([n for _, n in student.counts], float)
-    burdens = np.concatenate([[0.0], np.cumsum(np.diff(times) * unfinished[:-1])])
+    backlog = np.concatenate([[0.0], np.cumsum(np.diff(times) * unfinished[:-1])])
     jct = [outcome.completion_seconds for outcome in result.state.ended.values()]
     return Episode(
         student.looks,
         student.chosen,
         np.array(student.times),
-        np.interp(student.times, times, burdens),
-        float(burdens[-1]),
+        np.interp(student.times, times, backlog),
+        float(backlog[-1]),
         float(np.mean(jct)),
-        student,
     )
 
 
 @lru_cache(maxsize=1024)
-def fifo_jct(scene: Scene) -> float:
-    """The mean completion time that everybody must beat."""
-    result = _simulator(scene, Fifo()).run()
+def fifo_jct(scenario: EpisodeScenario) -> float:
+    """Mean completion time of `fifo` in this scenario: the baseline."""
+    result = _simulator(scenario, Fifo()).run()
     return float(np.mean([job.completion_seconds for job in result.state.ended.values()]))
 
 
-def _simulator(scene: Scene, policy: Drl | Fifo) -> Simulator:
-    trace = generate(jobs=scene.jobs, seed=scene.seed, gap=scene.gap)
-    cluster = Cluster.of(scene.gpus)
-    return Simulator(trace, cluster, policy, mechanism=scene.mechanism, seed=scene.seed)
+def _simulator(scenario: EpisodeScenario, policy: Drl | Fifo) -> Simulator:
+    trace = generate(jobs=scenario.jobs, seed=scenario.seed, gap=scenario.gap)
+    cluster = Cluster.of(scenario.gpus)
+    return Simulator(trace, cluster, policy, mechanism=scenario.mechanism, seed=scenario.seed)

@@ -1,4 +1,4 @@
-"""Two ways to learn from episodes of the same scene: by the elite, and by the gradient."""
+"""Two ways to learn from episodes of the same scenario: cross entropy and policy gradient."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ones.lab.drl.episodes import Episode
 from ones.policies.drl.network import Batch, Floats, gradient
 
-#: part of the episodes whose decisions are imitated
+#: share of the episodes whose decisions are imitated
 ELITE = 0.25
 ENTROPY = 0.01
 GRID = 60  # points in time of the baseline
@@ -18,26 +18,28 @@ Learner = Callable[[Floats, Sequence[Episode]], Floats]
 
 
 def cross_entropy(weights: Floats, episodes: Sequence[Episode]) -> Floats:
-    """Make the decisions of the best episodes more likely (Chic's way)."""
+    """Makes the decisions of the best episodes more likely, as Chic does."""
     elite = sorted(episodes, key=lambda e: e.total)[: max(1, round(ELITE * len(episodes)))]
     return _slope(weights, elite, [np.ones(len(e.looks)) for e in elite])
 
 
 def policy_gradient(weights: Floats, episodes: Sequence[Episode]) -> Floats:
-    """Make decisions more likely by how much better than usual things went after them."""
-    worth = advantages(episodes)
-    return _slope(weights, episodes, worth, entropy=ENTROPY)
+    """Makes decisions more likely in proportion to their advantage."""
+    advantage = advantages(episodes)
+    return _slope(weights, episodes, advantage, entropy=ENTROPY)
 
 
 def advantages(episodes: Sequence[Episode]) -> list[Floats]:
-    """Reward to go, against its mean at that time over all episodes of the scene: what arrives
-    when is the same in all of them, so it cancels. In standard deviations."""
+    """Reward to go minus its mean at that time over all episodes, in standard deviations.
+
+    All episodes of a scenario have the same arrivals, so their effect cancels.
+    """
     last = max(float(e.times[-1]) for e in episodes)
     grid = np.linspace(0.0, last, GRID)
-    usual = np.mean([np.interp(grid, e.times, e.to_go, right=0.0) for e in episodes], axis=0)
-    worth = [e.to_go - np.interp(e.times, grid, usual) for e in episodes]
-    spread = float(np.concatenate(worth).std())
-    return [w / spread if spread else w for w in worth]
+    usual = np.mean([np.interp(grid, e.times, e.reward_to_go, right=0.0) for e in episodes], axis=0)
+    advantage = [e.reward_to_go - np.interp(e.times, grid, usual) for e in episodes]
+    spread = float(np.concatenate(advantage).std())
+    return [w / spread if spread else w for w in advantage]
 
 
 LEARNERS: dict[str, Learner] = {"cem": cross_entropy, "pg": policy_gradient}
@@ -46,16 +48,16 @@ LEARNERS: dict[str, Learner] = {"cem": cross_entropy, "pg": policy_gradient}
 def _slope(
     weights: Floats,
     episodes: Sequence[Episode],
-    worth: Sequence[Floats],
+    advantage: Sequence[Floats],
     *,
     entropy: float = 0.0,
 ) -> Floats:
     looks = [look for e in episodes for look in e.looks]
     chosen = [choice for e in episodes for choice in e.chosen]
-    # a decision without an alternative teaches nothing
+    # skip decisions without an alternative
     real = [i for i, look in enumerate(looks) if int(look.valid.sum()) > 1]
     looks = [looks[i] for i in real]
     batch = Batch.of(looks)
     choices = batch.choices(looks, [chosen[i] for i in real])
-    _, slope = gradient(weights, batch, choices, np.concatenate(worth)[real], entropy=entropy)
+    _, slope = gradient(weights, batch, choices, np.concatenate(advantage)[real], entropy=entropy)
     return slope

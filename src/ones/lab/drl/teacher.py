@@ -1,9 +1,8 @@
-"""What the network is taught first: start in order, then give GPUs where they save most seconds.
+"""The teacher of the network: starts jobs in order, then gives GPUs where they save most seconds.
 
-A fair plan for the jobs of the window comes first: everybody one GPU, then doublings,
-each time where a GPU saves most seconds (Optimus's greedy), while they speed a job up
-enough. Then the one move that goes there: a start, room for one, or growth that pays for
-its pause. Only what the window shows is used.
+It first plans the sizes of the jobs of the window: one GPU each, then doublings where a GPU saves
+most seconds (the greedy of Optimus), while they speed a job up enough. Then it chooses the one
+move towards the plan: a start, space for one, or growth that pays for its pause.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ import numpy as np
 from ones.policies.drl.network import SIZES
 from ones.policies.drl.window import Seat, Window
 
-#: doubling the GPUs must make a job faster by this factor
-LEAST_STEP = 1.2
-#: seconds that growth must save beyond the pause
-LEAST_GAIN = 60.0
-#: part of the cluster that is planned for; the rest awaits who comes next
+#: minimum speedup by doubling the GPUs of a job
+MIN_STEP = 1.2
+#: seconds that growth must save in addition to the pause
+MIN_GAIN = 60.0
+#: share of the cluster that is planned; the rest is for jobs to come
 PLANNED = 0.8
-#: part of the free GPUs that a start takes at most
+#: maximum share of the free GPUs for a start
 START = 0.5
 
 
-def teach(window: Window, gpus: int) -> int:
-    """On a cluster of so many GPUs."""
+def teacher_choice(window: Window, gpus: int) -> int:
+    """The choice of the teacher on a cluster of so many GPUs."""
     menu = len(SIZES)
     open_moves = window.look.valid[:-1].reshape(len(window.seats), menu)
     plan = _plan(window.seats, int(PLANNED * gpus))
@@ -44,7 +43,7 @@ def teach(window: Window, gpus: int) -> int:
             continue
         for k in np.flatnonzero(open_moves[i]).tolist():
             gain = seat.seconds_left * (1 / _speedup(seat) - 1 / seat.speedups[k])
-            gain -= seat.job.switch_cost.rescale_seconds + LEAST_GAIN
+            gain -= seat.job.switch_cost.rescale_seconds + MIN_GAIN
             grows = seat.sizes[k] > seat.gpus
             stays = free - seat.sizes[k] + seat.gpus >= (1 - PLANNED) * gpus
             pays = k <= plan[i] and gain > 0 and stays and not waits
@@ -56,7 +55,7 @@ def teach(window: Window, gpus: int) -> int:
 
 
 def _plan(seats: tuple[Seat, ...], gpus: int) -> list[int]:
-    """For each job a place of the menu."""
+    """For each job the index of its size in the menu."""
     plan = [0] * len(seats)
     left = gpus - len(seats)
 
@@ -65,7 +64,7 @@ def _plan(seats: tuple[Seat, ...], gpus: int) -> list[int]:
         if not seat.speedups or k + 1 == len(SIZES):
             return None
         now, then = seat.speedups[k], max(seat.speedups[k + 1 :])
-        if then < LEAST_STEP * now:
+        if then < MIN_STEP * now:
             return None
         return -seat.seconds_left * (1 / now - 1 / seat.speedups[k + 1]) / SIZES[k], i
 
@@ -83,5 +82,5 @@ def _plan(seats: tuple[Seat, ...], gpus: int) -> list[int]:
 
 
 def _speedup(seat: Seat) -> float:
-    """At its present size, or between those of the menu."""
+    """Speedup at the present size, interpolated between the sizes of the menu."""
     return float(np.interp(seat.gpus, SIZES, seat.speedups))

@@ -1,8 +1,8 @@
-"""From nothing to a file of weights: look around, imitate the teacher, then learn by doing.
+"""Training of the weights: collect kinds, imitate the teacher, then learn from episodes.
 
-Everything is drawn from one seed and counted in iterations, so the same plan gives the
-same weights. Traces of seeds 1-40 are learned from, those of 50-55 choose among the weights
-met on the way, and those of 60-69 say how good the chosen ones are.
+Everything is drawn from one seed and counted in iterations, so the same plan gives the same
+weights. Traces of seeds 1-40 are for training, 50-55 select among the weights of the training,
+and 60-69 validate the selected ones.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Any
 
 import numpy as np
 
-from ones.lab.drl.episodes import GAP, Episode, Scene, Student, fifo_jct, play
+from ones.lab.drl.episodes import GAP, Episode, EpisodeScenario, Student, fifo_jct, run_episode
 from ones.lab.drl.learners import LEARNERS
-from ones.lab.drl.teacher import teach
+from ones.lab.drl.teacher import teacher_choice
 from ones.policies.drl.learned import Learned
 from ones.policies.drl.network import Adam, Batch, Floats, Look, gradient, initial_weights
 
 LEARNED_FROM = range(1, 41)
 CHOSEN_BY = range(50, 56)
 VALIDATED_ON = range(60, 70)
-#: clusters and mechanisms of the episodes; the first is what the policy is mainly for
+#: clusters and mechanisms of the episodes; the first is the main use of the policy
 CLUSTERS = (64, 64, 32, 16)
 MECHANISMS = ("checkpoint", "checkpoint", "checkpoint", "elastic")
 JITTER = 0.3  # of the mean gap between arrivals
-AT_A_TIME = 64  # decisions of the teacher that are imitated in one step
-IDLE_WORTH = 0.3  # of a decision to do nothing
-_GATHER, _WARM, _SCENE, _ROLL, _LESSON = 1, 2, 3, 4, 5  # what a random number is for
+BATCH_SIZE = 64  # decisions of the teacher that are imitated in one step
+IDLE_WEIGHT = 0.3  # of a decision to do nothing
+_GATHER, _WARM, _SCENARIO, _ROLL, _LESSON = 1, 2, 3, 4, 5  # purposes of random numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """All that the weights depend on. The defaults make the shipped ones."""
+class TrainingPlan:
+    """Everything that the weights depend on. The defaults make the shipped weights."""
 
     learner: str = "cem"
     iterations: int = 60
@@ -51,8 +51,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Where the training stands. Scores are mean completion times in parts of fifo's."""
+class TrainingStatus:
+    """Progress of the training. Scores are mean completion times relative to fifo's."""
 
     stage: str
     done: int
@@ -75,14 +75,14 @@ class _Best:
 
 
 def train(
-    plan: Plan,
+    plan: TrainingPlan,
     *,
-    report: Callable[[Report], None] = lambda report: None,
+    report: Callable[[TrainingStatus], None] = lambda report: None,
     keep: Callable[[Learned], object] = lambda learned: None,
     start: Learned | None = None,
 ) -> Learned:
-    """The best weights met. `keep` is given each that is better than all before; Ctrl-C ends the
-    training early, with what there is. `start` takes the place of gathering and the teacher."""
+    """The best weights found. `keep` gets each that is better than all before; Ctrl-C ends the
+    training early with the best so far. `start` replaces collecting kinds and the teacher."""
     learn = LEARNERS[plan.learner]
     if start is None:
         rng = np.random.default_rng([plan.seed, _WARM])
@@ -92,7 +92,7 @@ def train(
         learned, weights = start, start.weights.copy()
     kinds = learned.kinds
     best = _Best(weights)
-    told: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "learner": plan.learner,
         "iterations": plan.iterations,
         "seed": plan.seed,
@@ -105,7 +105,7 @@ def train(
 
     def chosen() -> Learned:
         training = {
-            **told,
+            **metadata,
             "chosen_at": best.at,
             "score": round(best.score, 4),
             "curve": best.curve,
@@ -118,93 +118,111 @@ def train(
             if i % plan.evaluate_every == 0 or i == plan.iterations:
                 before = best.score
                 best.consider(weights, score(Learned(weights, kinds), CHOSEN_BY, plan.jobs), i)
-                report(Report("learning", i, plan.iterations, best.curve[-1][1], best.score))
+                report(
+                    TrainingStatus("learning", i, plan.iterations, best.curve[-1][1], best.score)
+                )
                 if best.score < before:
                     keep(chosen())
             if i < plan.iterations:
                 slope = learn(weights, list(_episodes(plan, Learned(weights, kinds), i)))
                 late = i >= plan.iterations / 2
                 weights = adam.step(weights, slope, plan.rate * (plan.late_rate if late else 1.0))
-                report(Report("learning", i + 1, plan.iterations, best.curve[-1][1], best.score))
+                report(
+                    TrainingStatus(
+                        "learning", i + 1, plan.iterations, best.curve[-1][1], best.score
+                    )
+                )
     except KeyboardInterrupt:
-        told["interrupted"] = True
+        metadata["interrupted"] = True
     return chosen()
 
 
 def validate(learned: Learned, jobs: int = 50) -> dict[str, float]:
-    """Mean completion seconds on traces that nothing was chosen by, beside fifo's."""
+    """Mean completion seconds on traces that selected nothing, and fifo's."""
     means: dict[str, float] = {}
     for mechanism in ("checkpoint", "elastic"):
-        scenes = [Scene(seed, mechanism=mechanism, jobs=jobs) for seed in VALIDATED_ON]
-        jcts = [play(scene, Student(learned, sampled=False)).mean_jct for scene in scenes]
+        scenarios = [EpisodeScenario(seed, mechanism=mechanism, jobs=jobs) for seed in VALIDATED_ON]
+        jcts = [
+            run_episode(scenario, Student(learned, sampled=False)).mean_jct
+            for scenario in scenarios
+        ]
         means[mechanism] = round(float(np.mean(jcts)), 1)
-        means["fifo"] = round(float(np.mean([fifo_jct(scene) for scene in scenes])), 1)
-    sampled = [play(Scene(seed, jobs=jobs), Student(learned, seed=seed)) for seed in VALIDATED_ON]
+        means["fifo"] = round(float(np.mean([fifo_jct(scenario) for scenario in scenarios])), 1)
+    sampled = [
+        run_episode(EpisodeScenario(seed, jobs=jobs), Student(learned, seed=seed))
+        for seed in VALIDATED_ON
+    ]
     means["checkpoint, sampled"] = round(float(np.mean([e.mean_jct for e in sampled])), 1)
     return means
 
 
 def score(learned: Learned, seeds: range, jobs: int = 50) -> float:
-    """Mean completion time in parts of fifo's: at home on every trace, elsewhere on two each."""
-    scenes = [Scene(seed, jobs=jobs) for seed in seeds]
-    scenes += [Scene(seed, mechanism="elastic", jobs=jobs) for seed in seeds[:2]]
-    scenes += [Scene(seed, gpus=gpus, jobs=jobs) for gpus in (32, 16) for seed in seeds[:2]]
+    """Mean completion time relative to fifo's: every trace at 64 GPUs, two in other settings."""
+    scenarios = [EpisodeScenario(seed, jobs=jobs) for seed in seeds]
+    scenarios += [EpisodeScenario(seed, mechanism="elastic", jobs=jobs) for seed in seeds[:2]]
+    scenarios += [
+        EpisodeScenario(seed, gpus=gpus, jobs=jobs) for gpus in (32, 16) for seed in seeds[:2]
+    ]
     parts = [
-        play(scene, Student(learned, sampled=False)).mean_jct / fifo_jct(scene) for scene in scenes
+        run_episode(scenario, Student(learned, sampled=False)).mean_jct / fifo_jct(scenario)
+        for scenario in scenarios
     ]
     return float(np.mean(parts))
 
 
-def _gather(plan: Plan, report: Callable[[Report], None]) -> Mapping[str, Any]:
-    """A book of the kinds, written by a policy that does whatever it may."""
+def _gather(plan: TrainingPlan, report: Callable[[TrainingStatus], None]) -> Mapping[str, Any]:
+    """Statistics of the kinds, collected by a policy with random decisions."""
     learned = Learned(initial_weights(np.random.default_rng([plan.seed, _GATHER])) * 0.0, {})
     for i, seed in enumerate(LEARNED_FROM[: plan.gathered]):
-        report(Report("gathering", i, plan.gathered))
+        report(TrainingStatus("gathering", i, plan.gathered))
         student = Student(learned, seed=plan.seed * 1000 + seed)
-        play(Scene(seed, jobs=plan.jobs), student)
+        run_episode(EpisodeScenario(seed, jobs=plan.jobs), student)
         learned = Learned(learned.weights, student.kinds())
     return learned.kinds
 
 
-def _imitate(plan: Plan, learned: Learned, report: Callable[[Report], None]) -> Floats:
-    """Make the teacher's decisions likely, a few at a time. Mostly it does nothing, which is soon
-    learned and counts for less."""
+def _imitate(
+    plan: TrainingPlan, learned: Learned, report: Callable[[TrainingStatus], None]
+) -> Floats:
+    """Makes the teacher's decisions likely. Most of them are to do nothing, so these count less."""
     looks: list[Look] = []
     chosen: list[int] = []
     for i in range(plan.taught):
-        report(Report("watching the teacher", i, plan.taught))
-        scene = _scene(plan, np.random.default_rng([plan.seed, _WARM, i]))
-        episode = play(scene, Student(learned, pick=partial(teach, gpus=scene.gpus)))
+        report(TrainingStatus("watching the teacher", i, plan.taught))
+        scenario = _scenario(plan, np.random.default_rng([plan.seed, _WARM, i]))
+        episode = run_episode(
+            scenario, Student(learned, pick=partial(teacher_choice, gpus=scenario.gpus))
+        )
         looks += episode.looks
         chosen += episode.chosen
     real = np.array([n for n, look in enumerate(looks) if int(look.valid.sum()) > 1])
     rng = np.random.default_rng([plan.seed, _LESSON])
     weights, adam = learned.weights, Adam()
     for lesson in range(plan.lessons):
-        report(Report("imitating the teacher", lesson, plan.lessons))
+        report(TrainingStatus("imitating the teacher", lesson, plan.lessons))
         late = 3 * lesson >= 2 * plan.lessons
         rate = plan.teach_rate * (plan.late_rate if late else 1.0)
         rng.shuffle(real)
-        for first in range(0, len(real), AT_A_TIME):
-            some = real[first : first + AT_A_TIME].tolist()
+        for first in range(0, len(real), BATCH_SIZE):
+            some = real[first : first + BATCH_SIZE].tolist()
             batch = Batch.of([looks[n] for n in some])
             choices = batch.choices([looks[n] for n in some], [chosen[n] for n in some])
             nothing = choices == batch.valid.shape[1] - 1
-            _, slope = gradient(weights, batch, choices, np.where(nothing, IDLE_WORTH, 1.0))
+            _, slope = gradient(weights, batch, choices, np.where(nothing, IDLE_WEIGHT, 1.0))
             weights = adam.step(weights, slope, rate)
     return weights
 
 
-def _episodes(plan: Plan, learned: Learned, iteration: int) -> Iterator[Episode]:
-    """Of one scene, with different luck."""
-    scene = _scene(plan, np.random.default_rng([plan.seed, _SCENE, iteration]))
+def _episodes(plan: TrainingPlan, learned: Learned, iteration: int) -> Iterator[Episode]:
+    """Episodes of one scenario with different random numbers."""
+    scenario = _scenario(plan, np.random.default_rng([plan.seed, _SCENARIO, iteration]))
     for roll in range(plan.rollouts):
         luck = np.random.default_rng([plan.seed, _ROLL, iteration, roll]).integers(2**31)
-        yield play(scene, Student(learned, seed=int(luck)))
+        yield run_episode(scenario, Student(learned, seed=int(luck)))
 
 
-def _scene(plan: Plan, rng: np.random.Generator) -> Scene:
-    return Scene(
+def _scenario(plan: TrainingPlan, rng: np.random.Generator) -> EpisodeScenario:
+    return EpisodeScenario(
         seed=int(rng.choice(LEARNED_FROM)),
         gpus=int(rng.choice(CLUSTERS)),
         gap=float(np.round(GAP * rng.uniform(1 - JITTER, 1 + JITTER), 3)),

@@ -1,4 +1,4 @@
-"""What must hold whatever happened: looked at during a run, at each crash and at the end."""
+"""Invariants of the service, checked during a run, at each crash and at the end."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ones.control.store import Entry, Store
 from ones.core.brain import Brain
 from ones.core.job import EndReason, JobId
 from ones.core.policy import Policy
+from ones.lab.faults.context import FaultContext
 from ones.lab.faults.disk import SimulatedDisk, SimulatedWriter
+from ones.lab.faults.job import SimulatedJob
 from ones.lab.faults.launcher import SimulatedLauncher
-from ones.lab.faults.training import Training
-from ones.lab.faults.users import Users
-from ones.lab.faults.world import World
+from ones.lab.faults.users import SimulatedUsers
 from ones.runlog import Header, decode
 from ones.runlog.encoding import encode_saved
 
@@ -28,18 +28,18 @@ def values_of(brain: Brain) -> tuple[str, str]:
 
 
 def check_recovery(
-    world: World,
+    context: FaultContext,
     disk: SimulatedDisk,
     brain: Brain,
     writer: SimulatedWriter,
     header: Header,
     policy: Callable[[], Policy],
 ) -> None:
-    """A brain recovered from the disk, with what was not yet written, equals the one that ran."""
+    """A scheduler recovered from disk and unwritten entries must equal the one that ran."""
     store = Store(disk.engine, writer=lambda commit: writer)
     twin, _ = recover(store, header, policy())
     unwritten = writer.unwritten()
-    # a plan is adopted before it is recorded, an event applied after
+    # a plan is adopted before it is recorded, an event is applied after
     refused: Entry | None = writer.refused
     if refused is not None and refused.kind == "Plan":
         unwritten.append(refused)
@@ -50,11 +50,11 @@ def check_recovery(
     ours, theirs = values_of(brain), values_of(twin)
     for name, one, other in zip(("state", "policy"), ours, theirs, strict=True):
         if one != other:
-            world.violation(f"recovered {name} differs: {_difference(one, other)}")
+            context.violation(f"recovered {name} differs: {_difference(one, other)}")
 
 
 def _difference(one: str, other: str) -> str:
-    """Where two JSON texts differ first."""
+    """The first difference of two JSON texts."""
     return _first("", json.loads(one), json.loads(other)) or "in the order of fields"
 
 
@@ -72,82 +72,97 @@ def _first(path: str, one: Any, other: Any) -> str:  # noqa: ANN401
     return ""
 
 
-def check_counts(world: World, controller: Controller, trainings: Mapping[str, Training]) -> None:
-    """No report counts twice, and none that was not made."""
+def check_counts(
+    context: FaultContext, controller: Controller, simulated_jobs: Mapping[str, SimulatedJob]
+) -> None:
+    """No report counts twice, and none counts that was not made."""
     state = controller.brain.state
     for record in state.records.values():
-        training = trainings.get(record.id)
-        if training is None or training.spec.is_hostile:
+        simulated_job = simulated_jobs.get(record.id)
+        if simulated_job is None or simulated_job.spec.is_hostile:
             continue
-        _at_most(world, record.id, "epochs", record.epochs, training.farthest)
-        samples = record.epochs * training.spec.dataset_size
-        _at_most(world, record.id, "samples", record.samples, samples)
+        _at_most(context, record.id, "epochs", record.epochs, simulated_job.last_epoch)
+        samples = record.epochs * simulated_job.spec.dataset_size
+        _at_most(context, record.id, "samples", record.samples, samples)
         steps = sum(known.steps for known in record.profile.values())
-        _at_most(world, record.id, "steps of speeds", steps, training.speed_steps)
+        _at_most(context, record.id, "steps of speeds", steps, simulated_job.speed_steps)
 
 
-def _at_most(world: World, job: str, what: str, value: float, limit: float) -> None:
+def _at_most(context: FaultContext, job: str, what: str, value: float, limit: float) -> None:
     if value > limit:
-        world.violation(f"{job}: {what} {value} in the state, {limit} in truth")
+        context.violation(f"{job}: {what} {value} in the state, {limit} in truth")
 
 
 def check_end(
-    world: World,
+    context: FaultContext,
     disk: SimulatedDisk,
     controller: Controller,
-    users: Users,
-    trainings: Mapping[str, Training],
+    users: SimulatedUsers,
+    simulated_jobs: Mapping[str, SimulatedJob],
     launcher: SimulatedLauncher,
 ) -> None:
-    """All is over, and as it should be."""
+    """Checks of the final state: jobs, processes, GPUs, read models, log."""
     state = controller.brain.state
     for job in users.acknowledged:
         if job not in state.ended and job not in state.records:
-            world.violation(f"{job} was acknowledged and is lost")
+            context.violation(f"{job} was acknowledged and is lost")
     for job in state.records:
-        world.violation(f"{job} has not ended: {state.records[job].phase}")
+        context.violation(f"{job} has not ended: {state.records[job].phase}")
     for launch in launcher.living():
-        world.violation(f"process {launch} outlives its job")
+        context.violation(f"process {launch} outlives its job")
     for gpu, occupant in state.occupants.items():
-        world.violation(f"{gpu} is still held by {occupant.job}")
+        context.violation(f"{gpu} is still held by {occupant.job}")
     shown = {row[0]: json.loads(row[1]) for row in disk.query("SELECT job, body FROM ended_cards")}
     for job, outcome in state.ended.items():
         card = controller.board.cards.get(job)
         if card is None or not card.over or job not in shown:
-            world.violation(f"{job} has ended and its card does not say so")
-        if job not in users.asked:
-            world.violation(f"{job} was never submitted")
-        training = trainings.get(job)
-        if training is not None and not training.spec.is_hostile:
-            _check_outcome(world, job, outcome.reason, users, training)
-            _check_progress(world, job, outcome.epochs, outcome.samples, outcome.reason, training)
-    _check_log(world, disk, trainings)
+            context.violation(f"{job} has ended and its card does not say so")
+        if job not in users.submitted:
+            context.violation(f"{job} was never submitted")
+        simulated_job = simulated_jobs.get(job)
+        if simulated_job is not None and not simulated_job.spec.is_hostile:
+            _check_outcome(context, job, outcome.reason, users, simulated_job)
+            _check_progress(
+                context, job, outcome.epochs, outcome.samples, outcome.reason, simulated_job
+            )
+    _check_log(context, disk, simulated_jobs)
 
 
 def _check_outcome(
-    world: World, job: JobId, reason: EndReason, users: Users, training: Training
+    context: FaultContext,
+    job: JobId,
+    reason: EndReason,
+    users: SimulatedUsers,
+    simulated_job: SimulatedJob,
 ) -> None:
-    if reason is EndReason.FINISHED and not training.completed:
-        world.violation(f"{job} counts as finished and its script has not ended")
+    if reason is EndReason.FINISHED and not simulated_job.completed:
+        context.violation(f"{job} counts as finished and its script has not ended")
     if reason is EndReason.CANCELLED and job not in users.cancelled:
-        world.violation(f"{job} counts as cancelled and was not")
+        context.violation(f"{job} counts as cancelled and was not")
 
 
 def _check_progress(
-    world: World, job: str, epochs: int, samples: int, reason: EndReason, training: Training
+    context: FaultContext,
+    job: str,
+    epochs: int,
+    samples: int,
+    reason: EndReason,
+    simulated_job: SimulatedJob,
 ) -> None:
-    spec = training.spec
-    _at_most(world, job, "epochs", epochs, training.farthest)
-    _at_most(world, job, "samples", samples, epochs * spec.dataset_size)
-    if reason is EndReason.FINISHED and spec.joins and not training.unsaid:
+    spec = simulated_job.spec
+    _at_most(context, job, "epochs", epochs, simulated_job.last_epoch)
+    _at_most(context, job, "samples", samples, epochs * spec.dataset_size)
+    if reason is EndReason.FINISHED and spec.joins and not simulated_job.unreported_epochs:
         if epochs != spec.epochs:
-            world.violation(f"{job} finished with {epochs} epochs of {spec.epochs}")
+            context.violation(f"{job} finished with {epochs} epochs of {spec.epochs}")
         elif samples != epochs * spec.dataset_size:
-            world.violation(f"{job} has {samples} samples, not {epochs * spec.dataset_size}")
+            context.violation(f"{job} has {samples} samples, not {epochs * spec.dataset_size}")
 
 
-def _check_log(world: World, disk: SimulatedDisk, trainings: Mapping[str, Training]) -> None:
-    """Each report is one entry at most."""
+def _check_log(
+    context: FaultContext, disk: SimulatedDisk, simulated_jobs: Mapping[str, SimulatedJob]
+) -> None:
+    """The log has at most one entry for each report."""
     kinds = {
         "EpochFinished": "Epoch",
         "ThroughputMeasured": "Speed",
@@ -158,7 +173,7 @@ def _check_log(world: World, disk: SimulatedDisk, trainings: Mapping[str, Traini
         " GROUP BY m.job, l.kind"
     )
     for job, kind, count in rows:
-        training = trainings.get(job)
-        if kind in kinds and training is not None and not training.spec.is_hostile:
-            said = training.spoken[kinds[kind]]
-            _at_most(world, job, f"entries {kind}", count, said)
+        simulated_job = simulated_jobs.get(job)
+        if kind in kinds and simulated_job is not None and not simulated_job.spec.is_hostile:
+            count_report = simulated_job.report_counts[kinds[kind]]
+            _at_most(context, job, f"entries {kind}", count, count_report)

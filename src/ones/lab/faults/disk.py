@@ -16,13 +16,13 @@ from sqlalchemy.pool import StaticPool
 
 from ones.control.database import prepared, upgrade
 from ones.control.store import MOST_AT_ONCE, Commit, Entry, Waiting, _Write
-from ones.lab.faults.world import Life, World
+from ones.lab.faults.context import ControllerInstance, FaultContext
 
 FULL = "database or disk is full"
 
 
 class _Connection(sqlite3.Connection):
-    """Survives the pools of SQLAlchemy; asks the disk around each commit."""
+    """A connection that SQLAlchemy cannot close; calls the disk around each commit."""
 
     disk: SimulatedDisk | None = None
 
@@ -40,8 +40,8 @@ class _Connection(sqlite3.Connection):
 
 @cache
 def _opened() -> tuple[sa.Engine, _Connection, sqlite3.Connection]:
-    """The engine, its only connection, and a database with nothing but its tables. One of each
-    for all seeds: SQLAlchemy keeps compiled statements by engine."""
+    """The engine, its only connection, and an empty database with its tables. They serve all
+    seeds, because SQLAlchemy caches compiled statements by engine."""
     raw = sqlite3.connect(":memory:", factory=_Connection, check_same_thread=False)
     engine = prepared(sa.create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool))
     upgrade(engine)
@@ -51,8 +51,8 @@ def _opened() -> tuple[sa.Engine, _Connection, sqlite3.Connection]:
 
 
 class SimulatedDisk:
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, context: FaultContext) -> None:
+        self._context = context
         self.engine, self._raw, empty = _opened()
         self._raw.disk = None
         self._raw.rollback()
@@ -62,15 +62,15 @@ class SimulatedDisk:
         self.is_full = False
 
     def before_commit(self) -> None:
-        self._world.touch("disk, before a commit")
+        self._context.use("disk, before a commit")
         if self.is_full:
             raise sqlite3.OperationalError(FULL)
 
     def after_commit(self) -> None:
-        self._world.touch("disk, after a commit")
+        self._context.use("disk, after a commit")
 
     def cut(self) -> None:
-        """The controller has crashed: an open transaction is gone."""
+        """Drops the open transaction of a controller that has crashed."""
         if self._raw.in_transaction:
             self._raw.rollback()
 
@@ -83,37 +83,43 @@ class SimulatedDisk:
 
 
 class SimulatedWriter:
-    """Commits in virtual time what has gathered. See `ones.control.store.Writer`."""
+    """Commits writes in virtual time. See `ones.control.store.Writer`."""
 
-    def __init__(self, world: World, disk: SimulatedDisk, life: Life, commit: Commit) -> None:
-        self._world, self._disk, self._life, self._commit = world, disk, life, commit
+    def __init__(
+        self,
+        context: FaultContext,
+        disk: SimulatedDisk,
+        instance: ControllerInstance,
+        commit: Commit,
+    ) -> None:
+        self._context, self._disk, self._instance, self._commit = context, disk, instance, commit
         self._queue: list[_Write] = []
         self._batch: list[_Write] = []
         self._attempts: Iterator[float] = iter(())
         self._busy = False
-        self.refused: Entry | None = None  # at which the controller crashed
+        self.refused: Entry | None = None  # the write at which the controller crashed
 
     def put(self, write: _Write) -> None:
         if write.entries:
             self.refused = write.entries[-1]
-        self._world.touch("write")
+        self._context.use("write")
         self.refused = None
         self._queue.append(write)
         self._begin()
 
     def wait(self, waiting: Waiting) -> None:
         while not waiting.is_over:
-            self._world.touch("wait for the disk")
-            if not self._world.step(self._world.now + 3600.0):
-                raise AssertionError("nothing will ever write")
+            self._context.use("wait for the disk")
+            if not self._context.step(self._context.now + 3600.0):
+                raise AssertionError("no write is scheduled")
         waiting.wait(0.0)
 
     def close(self) -> None:
         while self._busy:
-            self._world.step(self._world.now + 3600.0)
+            self._context.step(self._context.now + 3600.0)
 
     def unwritten(self) -> list[Entry]:
-        """Entries that were handed over and are not on the disk, in order."""
+        """Entries that the controller has written and that are not on the disk, in order."""
         last = self._disk.last_number()
         entries = (entry for write in (*self._batch, *self._queue) for entry in write.entries)
         return [entry for entry in entries if entry.number > last]
@@ -121,8 +127,8 @@ class SimulatedWriter:
     def _begin(self) -> None:
         if not self._busy and self._queue:
             self._busy = True
-            seconds = self._world.dice.uniform(*self._disk.latency)
-            self._world.after(seconds, self._write, self._life)
+            seconds = self._context.rng.uniform(*self._disk.latency)
+            self._context.after(seconds, self._write, self._instance)
 
     def _write(self) -> None:
         self._batch, self._queue = self._queue[:MOST_AT_ONCE], self._queue[MOST_AT_ONCE:]
@@ -132,7 +138,7 @@ class SimulatedWriter:
     def _attempt(self) -> None:
         seconds = next(self._attempts, None)
         if seconds is not None:
-            self._world.after(seconds, self._attempt, self._life)
+            self._context.after(seconds, self._attempt, self._instance)
             return
         self._batch, self._busy = [], False
         self._begin()

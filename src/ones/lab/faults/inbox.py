@@ -1,4 +1,4 @@
-"""The inbox of the engine, and its clock: where the controller waits, the world goes on."""
+"""The engine's inbox and clock in virtual time: the simulation advances while it waits."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Callable
 
 from ones.control.clock import Clock
 from ones.control.live.live_state import Task
-from ones.lab.faults.world import World
+from ones.lab.faults.context import FaultContext
 
 
 class SimulatedInbox:
-    """See `ones.control.live.live_state.Inbox`. `idle` is called when the controller has nothing to
-    do: all that it was told has been handled."""
+    """See `ones.control.live.live_state.Inbox`. `idle` is called when the controller has handled
+    everything."""
 
-    def __init__(self, world: World, idle: Callable[[], None]) -> None:
-        self._world, self._idle = world, idle
+    def __init__(self, context: FaultContext, idle: Callable[[], None]) -> None:
+        self._context, self._idle = context, idle
         self._stimuli: deque[Task] = deque()
 
     def put(self, stimulus: Task, /) -> None:
-        self._world.touch("inbox, put")
+        self._context.use("inbox, put")
         self._stimuli.append(stimulus)
 
     def get(self, *, timeout: float | None = None) -> Task:
-        self._world.touch("inbox, get")
-        until = self._world.now + (3600.0 if timeout is None else timeout)
+        self._context.use("inbox, get")
+        until = self._context.now + (3600.0 if timeout is None else timeout)
         if not self._stimuli:
             self._idle()
         while not self._stimuli:
-            if not self._world.step(until):
+            if not self._context.step(until):
                 raise queue.Empty
         return self._stimuli.popleft()
 
@@ -38,12 +38,12 @@ class SimulatedInbox:
 
 
 class SimulatedClock(Clock):
-    """The real clock over virtual time; every look at it may be the last."""
+    """The real clock over virtual time; the controller may crash when it reads it."""
 
-    def __init__(self, world: World, not_before: float) -> None:
-        self._world = world
-        super().__init__(not_before, wall=world.wall, monotonic=self._read)
+    def __init__(self, context: FaultContext, not_before: float) -> None:
+        self._context = context
+        super().__init__(not_before, wall=context.wall, monotonic=self._read)
 
     def _read(self) -> float:
-        self._world.touch("clock")
-        return self._world.now
+        self._context.use("clock")
+        return self._context.now

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ones.exec import Chunk, Exit
-from ones.lab.faults.world import World
+from ones.lab.faults.context import FaultContext
 from ones.launchers import (
     Exited,
     Launch,
@@ -32,19 +32,19 @@ HANDOVER_SECONDS = 0.005  # from a call to the process that owns the workers
 TELL_SECONDS = 0.01
 
 
-class Running(Protocol):
-    """A process as the launcher sees it. It calls `SimulatedLauncher.exited` when it ends."""
+class SimulatedProcess(Protocol):
+    """A process of the launcher. It calls `SimulatedLauncher.exited` when it ends."""
 
     def start(self) -> None: ...
 
     def terminate(self, grace: float) -> None:
-        """SIGTERM; it is killed after the grace."""
+        """Sends SIGTERM; the process is killed after the grace time."""
 
     def kill(self) -> None:
-        """It is gone when this returns; nothing more is told by it."""
+        """Kills the process at once; it reports nothing more."""
 
     def cut(self, is_cut: bool) -> None:
-        """Its node is out of reach, or is back."""
+        """Its node is out of reach, or is back in reach."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class SimulatedNode:
     gpus: int
     is_up: bool = True
     is_cut: bool = False
-    strangers: dict[int, str] = field(default_factory=dict)
+    other_users: dict[int, str] = field(default_factory=dict)
     requests: list[Callable[[], None]] = field(default_factory=list)  # while it is out of reach
 
     def slots(self) -> list[Slot]:
@@ -61,7 +61,7 @@ class SimulatedNode:
             Slot(
                 node=self.name,
                 index=i,
-                used_by=(self.strangers[i],) if i in self.strangers else (),
+                used_by=(self.other_users[i],) if i in self.other_users else (),
             )
             for i in range(self.gpus)
         ]
@@ -69,45 +69,48 @@ class SimulatedNode:
 
 class SimulatedLauncher:
     def __init__(
-        self, world: World, nodes: dict[str, int], spawn: Callable[[Launch], Running]
+        self,
+        context: FaultContext,
+        nodes: dict[str, int],
+        spawn: Callable[[Launch], SimulatedProcess],
     ) -> None:
-        self._world, self._spawn = world, spawn
+        self._context, self._spawn = context, spawn
         self.nodes = {name: SimulatedNode(name, gpus) for name, gpus in nodes.items()}
         self._listener: Listener | None = None
         self._known: dict[str, Process] = {}
         self._nodes_of: dict[str, str] = {}  # launch -> node
-        self._alive: dict[str, Running] = {}  # processes that exist
-        self._on: dict[str, str] = {}  # slot -> launch that is there
+        self._alive: dict[str, SimulatedProcess] = {}  # processes that exist
+        self._occupants: dict[str, str] = {}  # slot -> launch that is there
         self._launched: set[str] = set()  # every id that ever started
         self._pids = 0
 
     # what the controller calls
 
     def open(self, listener: Listener) -> None:
-        self._world.touch("launcher, open")
+        self._context.use("launcher, open")
         self._listener = listener
 
     def slots(self) -> list[Slot]:
-        self._world.touch("launcher, slots")
+        self._context.use("launcher, slots")
         return [s for node in self.nodes.values() if node.is_up for s in node.slots()]
 
     def launch(self, launch: Launch) -> None:
-        self._world.touch("launcher, before a launch")
+        self._context.use("launcher, before a launch")
         if launch.id not in self._known:
             self._known[launch.id] = Process(id=launch.id, job=launch.job, slots=launch.slots)
             node = launch.slots[0].rpartition("/")[0]
             self._nodes_of[launch.id] = node
-            self._handed_over(node, lambda: self._start(launch), lambda: self._never(launch))
-        self._world.touch("launcher, after a launch")
+            self._handed_over(node, lambda: self._start(launch), lambda: self._withdraw(launch))
+        self._context.use("launcher, after a launch")
 
     def stop(self, id: str, grace_seconds: float) -> None:
-        self._world.touch("launcher, before a stop")
+        self._context.use("launcher, before a stop")
         if id in self._known:
             self._handed_over(self._nodes_of[id], lambda: self._stop(id, grace_seconds))
-        self._world.touch("launcher, after a stop")
+        self._context.use("launcher, after a stop")
 
     def running(self) -> dict[str, Process]:
-        self._world.touch("launcher, running")
+        self._context.use("launcher, running")
         return dict(self._known)
 
     def history(self, job: str) -> list[Process]:
@@ -117,13 +120,13 @@ class SimulatedLauncher:
         return Chunk(b"", 0, 0)
 
     def forget(self, job: str) -> None:
-        self._world.touch("launcher, before a forget")
+        self._context.use("launcher, before a forget")
         self._handed_over("", lambda: self._forget(job))
 
     def close(self, *, kill: bool) -> None:
         self._listener = None
 
-    # what the world does
+    # what the simulation does
 
     def crashed(self) -> None:
         self._listener = None
@@ -131,26 +134,22 @@ class SimulatedLauncher:
     def living(self) -> list[str]:
         return list(self._alive)
 
-    def owner_of(self, slot: str) -> str | None:
-        """The launch that is physically there."""
-        return self._on.get(slot)
-
     def exited(self, id: str, exit: Exit) -> None:
-        """Nothing of the process is left."""
+        """A process has ended."""
         if self._alive.pop(id, None) is None:
             return
-        for slot in [s for s, there in self._on.items() if there == id]:
-            del self._on[slot]
+        for slot in [s for s, there in self._occupants.items() if there == id]:
+            del self._occupants[slot]
         self._ended(id, exit)
 
     def lose(self, node: SimulatedNode, cause: str) -> None:
-        """Fenced: its processes are dead before anybody hears of it."""
+        """Fences a node: its processes are dead before the controller is told."""
         dead = [id for id, name in self._nodes_of.items() if name == node.name]
         for id in dead:
             if id in self._alive:
                 self._alive.pop(id).kill()
-                for slot in [s for s, there in self._on.items() if there == id]:
-                    del self._on[slot]
+                for slot in [s for s, there in self._occupants.items() if there == id]:
+                    del self._occupants[slot]
         node.is_up, node.is_cut = False, False
         node.requests.clear()
         slots = [SlotLost(slot.id, cause) for slot in node.slots()]
@@ -158,21 +157,21 @@ class SimulatedLauncher:
         for id in dead:
             process = self._known.get(id)
             if process is not None and process.alive:
-                exit = Exit(code=None, at=self._world.now, cause="fenced", message=cause)
+                exit = Exit(code=None, at=self._context.now, cause="fenced", message=cause)
                 self._known[id] = replace(process, exit=exit)
                 exits.append(Exited(id, exit))
         in_order: list[LauncherEvent] = [*slots, *exits]
-        if self._world.dice.random() < 0.3:
+        if self._context.rng.random() < 0.3:
             in_order = [*exits, *slots]
         for event in in_order:
             self._tell(event)
-        self._world.note(f"node {node.name} is lost: {cause}")
+        self._context.note(f"node {node.name} is lost: {cause}")
 
     def restore(self, node: SimulatedNode) -> None:
         node.is_up = True
         for slot in node.slots():
             self._tell(SlotUp(slot))
-        self._world.note(f"node {node.name} is up")
+        self._context.note(f"node {node.name} is up")
 
     def cut(self, node: SimulatedNode) -> None:
         node.is_cut = True
@@ -180,16 +179,16 @@ class SimulatedLauncher:
             self._tell(SlotSuspect(slot.id, "it does not answer"))
         for process in self._on_node(node):
             process.cut(True)
-        self._world.note(f"node {node.name} is out of reach")
+        self._context.note(f"node {node.name} is out of reach")
 
-    def mend(self, node: SimulatedNode) -> None:
+    def reconnect(self, node: SimulatedNode) -> None:
         node.is_cut = False
         for process in self._on_node(node):
             process.cut(False)
         requests, node.requests = node.requests, []
         for request in requests:
             request()
-        self._world.note(f"node {node.name} is back in reach")
+        self._context.note(f"node {node.name} is back in reach")
 
     def ending(self, node: SimulatedNode) -> None:
         for slot in node.slots():
@@ -197,12 +196,12 @@ class SimulatedLauncher:
 
     def used(self, node: SimulatedNode, index: int, by: str) -> None:
         if by:
-            node.strangers[index] = by
+            node.other_users[index] = by
         else:
-            node.strangers.pop(index, None)
+            node.other_users.pop(index, None)
         self._tell(SlotUsed(node.slots()[index]))
 
-    def _on_node(self, node: SimulatedNode) -> list[Running]:
+    def _on_node(self, node: SimulatedNode) -> list[SimulatedProcess]:
         return [p for id, p in self._alive.items() if self._nodes_of[id] == node.name]
 
     # in the launcher
@@ -210,20 +209,20 @@ class SimulatedLauncher:
     def _handed_over(
         self, node: str, do: Callable[[], None], lost: Callable[[], None] = lambda: None
     ) -> None:
-        """`lost`: the controller ended before the request had left it."""
-        life = self._world.life
+        """Calls `do` when the request arrives, or `lost` if the controller crashed before."""
+        instance = self._context.instance
 
         def arrive() -> None:
-            if not life.alive:
+            if not instance.alive:
                 lost()
             elif node in self.nodes and self.nodes[node].is_cut:
                 self.nodes[node].requests.append(do)
             else:
                 do()
 
-        self._world.after(HANDOVER_SECONDS, arrive)
+        self._context.after(HANDOVER_SECONDS, arrive)
 
-    def _never(self, launch: Launch) -> None:
+    def _withdraw(self, launch: Launch) -> None:
         known = self._known.get(launch.id)
         if known is not None and known.alive and known.pid is None:
             del self._known[launch.id]
@@ -235,9 +234,9 @@ class SimulatedLauncher:
         node = self.nodes.get(self._nodes_of[launch.id])
         if node is None or not node.is_up:
             why = f"slot {launch.slots[0]} is not here"
-            self._ended(launch.id, _never_started(self._world.now, why))
+            self._ended(launch.id, _start_failure(self._context.now, why))
             return
-        self._world.after(self._world.dice.uniform(0.05, 1.0), lambda: self._exec(launch))
+        self._context.after(self._context.rng.uniform(0.05, 1.0), lambda: self._exec(launch))
 
     def _exec(self, launch: Launch) -> None:
         known = self._known.get(launch.id)
@@ -245,50 +244,52 @@ class SimulatedLauncher:
         if known is None or not known.alive or not node.is_up:
             return
         if launch.id in self._launched:
-            self._world.violation(f"launch {launch.id} was started twice")
+            self._context.violation(f"launch {launch.id} was started twice")
         self._launched.add(launch.id)
         for slot in launch.slots:
-            if slot in self._on:
-                self._world.violation(f"{slot} has two processes: {self._on[slot]} and {launch.id}")
-            self._on[slot] = launch.id
+            if slot in self._occupants:
+                self._context.violation(
+                    f"{slot} has two processes: {self._occupants[slot]} and {launch.id}"
+                )
+            self._occupants[slot] = launch.id
         self._pids += 1
         self._known[launch.id] = replace(known, pid=self._pids)
         self._alive[launch.id] = process = self._spawn(launch)
         if node.is_cut:
             process.cut(True)
-        self._world.note(f"process {launch.id} starts")
+        self._context.note(f"process {launch.id} starts")
         self._tell(Started(launch.id, self._pids))
         process.start()
 
     def _stop(self, id: str, grace: float) -> None:
         process = self._alive.get(id)
         if process is not None:
-            self._world.note(f"process {id} is told to stop within {grace:g} s")
+            self._context.note(f"process {id} is told to stop within {grace:g} s")
             process.terminate(grace)
         elif id in self._known and self._known[id].alive:
-            self._ended(id, Exit(code=None, at=self._world.now, cause="stopped"))
+            self._ended(id, Exit(code=None, at=self._context.now, cause="stopped"))
 
     def _forget(self, job: str) -> None:
         for id in [id for id, process in self._known.items() if process.job == job]:
             if id in self._alive:
                 self._alive[id].kill()
-                self.exited(id, Exit(code=None, signal=9, at=self._world.now, cause="stopped"))
+                self.exited(id, Exit(code=None, signal=9, at=self._context.now, cause="stopped"))
             del self._known[id]
 
     def _ended(self, id: str, exit: Exit) -> None:
         process = self._known.get(id)
         if process is not None and process.alive:
             self._known[id] = replace(process, exit=exit)
-            self._world.note(f"process {id} ended: {exit.cause}, {exit.told()}")
+            self._context.note(f"process {id} ended: {exit.cause}, {exit.told()}")
             self._tell(Exited(id, exit))
 
     def _tell(self, event: LauncherEvent) -> None:
-        self._world.after(TELL_SECONDS, lambda: self._deliver(event))
+        self._context.after(TELL_SECONDS, lambda: self._deliver(event))
 
     def _deliver(self, event: LauncherEvent) -> None:
         if self._listener is not None:
             self._listener(event)
 
 
-def _never_started(at: float, why: str) -> Exit:
+def _start_failure(at: float, why: str) -> Exit:
     return Exit(code=None, at=at, cause="not-started", message=why)

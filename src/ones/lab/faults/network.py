@@ -15,7 +15,7 @@ from ones.control.api.access import COMMIT_SECONDS
 from ones.control.api.worker import Admitted, Exchange
 from ones.control.controller import Controller
 from ones.control.limits import LimitError
-from ones.lab.faults.world import Life, World
+from ones.lab.faults.context import ControllerInstance, FaultContext
 
 #: status and body of an answer; None: the connection broke
 Reply = Callable[[int | None, bytes], None]
@@ -23,11 +23,13 @@ Reply = Callable[[int | None, bytes], None]
 CLIENT_SECONDS = 40.0  # after which a worker gives up a request; see `ones.train.agent`
 
 
-class Server:
-    """The worker API of one run of the controller."""
+class SimulatedServer:
+    """The worker API of one instance of the controller."""
 
-    def __init__(self, world: World, controller: Controller, life: Life) -> None:
-        self._world, self.controller, self._life = world, controller, life
+    def __init__(
+        self, context: FaultContext, controller: Controller, instance: ControllerInstance
+    ) -> None:
+        self._context, self.controller, self._instance = context, controller, instance
         self._exchange = Exchange(controller)
         self._open: dict[int, Reply] = {}
         self._next = 0
@@ -45,7 +47,7 @@ class Server:
             self._answer(number, problem.status, b"")
             return
         except Exception as problem:
-            self._world.violation(f"a request raised {type(problem).__name__}: {problem}")
+            self._context.violation(f"a request raised {type(problem).__name__}: {problem}")
             self._answer(number, 500, b"")
             return
         if admitted.message.reports:
@@ -68,12 +70,12 @@ class Server:
             self._later(wait, lambda: self._woken(number, admitted))
 
     def hang_up(self) -> None:
-        """The controller has crashed: every connection breaks."""
+        """Breaks every connection after a crash of the controller."""
         for number in list(self._open):
             self._answer(number, None, b"")
 
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
-        self._world.after(seconds, do, self._life)
+        self._context.after(seconds, do, self._instance)
 
     def _safe(self, number: int, admitted: Admitted, problem: Exception | None) -> None:
         if number not in self._open:
@@ -99,17 +101,17 @@ class Server:
 class SimulatedNetwork:
     """Delays, loses and repeats requests and answers, as its settings say."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.server: Server | None = None  # None: nobody listens
+    def __init__(self, context: FaultContext) -> None:
+        self._context = context
+        self.server: SimulatedServer | None = None  # None: the controller is down
         self.delay = (0.001, 0.02)  # seconds, from and to
         self.loss = 0.0  # probability, of a request or its answer
         self.repeats = 0.0  # probability that a request arrives twice
         self.observe: Callable[[bytes, str], None] = lambda body, token: None
 
     def request(self, body: bytes, token: str, wait: float, reply: Reply) -> None:
-        """`reply` is called once, at last after `CLIENT_SECONDS`."""
-        dice, done = self._world.dice, False
+        """Sends a request; `reply` is called once, after at most `CLIENT_SECONDS`."""
+        rng, done = self._context.rng, False
 
         def once(status: int | None, answer: bytes) -> None:
             nonlocal done
@@ -118,33 +120,33 @@ class SimulatedNetwork:
                 reply(status, answer)
 
         def answered(status: int | None, answer: bytes) -> None:
-            if status is not None and dice.random() < self.loss:
-                self._world.fault("loss", "an answer")
+            if status is not None and rng.random() < self.loss:
+                self._context.fault("loss", "an answer")
                 self._broken(once)
             else:
-                self._world.after(self._seconds(), lambda: once(status, answer))
+                self._context.after(self._seconds(), lambda: once(status, answer))
 
         self.observe(body, token)
-        if dice.random() < self.loss:
-            self._world.fault("loss", "a request")
+        if rng.random() < self.loss:
+            self._context.fault("loss", "a request")
             self._broken(once)
             return
-        self._world.after(self._seconds(), lambda: self._arrive(body, token, wait, answered))
-        if dice.random() < self.repeats:
-            self._world.fault("duplicate", "a request")
-            seconds = self._seconds() + dice.uniform(0.0, 30.0)
-            self._world.after(
+        self._context.after(self._seconds(), lambda: self._arrive(body, token, wait, answered))
+        if rng.random() < self.repeats:
+            self._context.fault("duplicate", "a request")
+            seconds = self._seconds() + rng.uniform(0.0, 30.0)
+            self._context.after(
                 seconds, lambda: self._arrive(body, token, 0.0, lambda status, answer: None)
             )
 
     def _seconds(self) -> float:
-        return self._world.dice.uniform(*self.delay)
+        return self._context.rng.uniform(*self.delay)
 
     def _broken(self, reply: Reply) -> None:
-        """Most broken connections are noticed soon, some only by the client's patience."""
-        dice = self._world.dice
-        seconds = CLIENT_SECONDS if dice.random() < 0.2 else dice.uniform(0.01, 3.0)
-        self._world.after(seconds, lambda: reply(None, b""))
+        """Most broken connections are noticed soon, some only by the client's timeout."""
+        rng = self._context.rng
+        seconds = CLIENT_SECONDS if rng.random() < 0.2 else rng.uniform(0.01, 3.0)
+        self._context.after(seconds, lambda: reply(None, b""))
 
     def _arrive(self, body: bytes, token: str, wait: float, reply: Reply) -> None:
         if self.server is None:

@@ -1,4 +1,4 @@
-"""One seed: the controller runs, crashes and starts again until all is over; then the checks."""
+"""One seed: the controller runs, crashes and restarts until all jobs have ended; then checks."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from ones.control.store import Store
 from ones.control.tokens import JobTokens
 from ones.core.state import State
 from ones.lab.faults.checks import check_counts, check_end, check_recovery
+from ones.lab.faults.context import ControllerInstance, CrashedError, FaultContext
 from ones.lab.faults.disk import SimulatedDisk, SimulatedWriter
-from ones.lab.faults.hostile import mutated
+from ones.lab.faults.fault_kinds import KINDS
+from ones.lab.faults.hostile_messages import mutate
 from ones.lab.faults.inbox import SimulatedClock, SimulatedInbox
-from ones.lab.faults.kinds import KINDS
-from ones.lab.faults.launcher import Running, SimulatedLauncher
-from ones.lab.faults.network import Server, SimulatedNetwork
-from ones.lab.faults.scenario import TIMEOUTS, Scenario, Trouble, scenario
-from ones.lab.faults.training import Training
-from ones.lab.faults.users import Users
+from ones.lab.faults.job import SimulatedJob
+from ones.lab.faults.launcher import SimulatedLauncher, SimulatedProcess
+from ones.lab.faults.network import SimulatedNetwork, SimulatedServer
+from ones.lab.faults.scenario import TIMEOUTS, FaultInjector, Scenario, scenario
+from ones.lab.faults.users import SimulatedUsers
 from ones.lab.faults.worker import FixedScript, SimulatedWorker
-from ones.lab.faults.world import CrashedError, Life, World
 from ones.launchers import Launch
 from ones.policies import create
 from ones.runlog import Header, decode
 
 #: after the last fault, all jobs must have ended within this virtual time
 HORIZON_SECONDS = 3600.0
-LOOK_SECONDS = 20.0
+INSPECT_SECONDS = 20.0
 HOSTILE_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class FaultRunResult:
     seed: int
     policy: str
     virtual_seconds: float
     faults: Counter[str]
     violations: tuple[str, ...]
-    digest: str  # of the trace: two runs of a seed have the same
+    digest: str  # of the trace; equal for two runs of a seed
     trace: tuple[str, ...] = ()
 
 
 class _OverdueError(BaseException):
-    """It has not come to an end in time."""
+    """The jobs have not ended in time."""
 
 
 def run_seed(
@@ -63,240 +63,257 @@ def run_seed(
     inspect: Callable[[State], None] = lambda state: None,
     launcher: type[SimulatedLauncher] = SimulatedLauncher,
     controller: type[Controller] = Controller,
-) -> Result:
-    """`inspect` is given the state whenever the controller rests. `launcher` and `controller` can
-    be broken ones: the checks must find it."""
-    world = World(seed, keep_trace=keep_trace)
-    run = _Run(world, scenario(world.dice, kinds, policy), inspect, launcher, controller)
+) -> FaultRunResult:
+    """Runs one seed. `inspect` gets the state whenever the controller is idle. Tests pass a broken
+    `launcher` or `controller`, which the checks must find."""
+    context = FaultContext(seed, keep_trace=keep_trace)
+    run = _Run(context, scenario(context.rng, kinds, policy), inspect, launcher, controller)
     with redirect_stdout(StringIO()):
-        run.until_over()
-    return Result(
+        run.run()
+    return FaultRunResult(
         seed,
         run.scenario.policy,
-        world.now,
-        world.faults,
-        tuple(world.violations),
-        world.digest,
-        tuple(world.trace),
+        context.now,
+        context.faults,
+        tuple(context.violations),
+        context.digest,
+        tuple(context.trace),
     )
 
 
 class _Run:
     def __init__(
         self,
-        world: World,
+        context: FaultContext,
         scenario: Scenario,
         inspect: Callable[[State], None],
         launcher: type[SimulatedLauncher],
         controller: type[Controller],
     ) -> None:
-        self.world, self.scenario, self._inspect = world, scenario, inspect
+        self.context, self.scenario, self._inspect = context, scenario, inspect
         self._make_controller = controller
-        self.disk = SimulatedDisk(world)
-        self.network = SimulatedNetwork(world)
-        self.launcher = launcher(world, scenario.nodes, self._spawn)
-        self.users = Users(world, self.network, {spec.number: spec for _, spec in scenario.jobs})
-        self.trainings: dict[str, Training] = {}
+        self.disk = SimulatedDisk(context)
+        self.network = SimulatedNetwork(context)
+        self.launcher = launcher(context, scenario.nodes, self._spawn)
+        self.users = SimulatedUsers(
+            context, self.network, {spec.number: spec for _, spec in scenario.jobs}
+        )
+        self.simulated_jobs: dict[str, SimulatedJob] = {}
         self._processes: list[SimulatedWorker | FixedScript] = []
-        self._heard: dict[str, list[bytes]] = {}  # token of a hostile job -> its messages
+        self._messages: dict[str, list[bytes]] = {}  # token of a hostile job -> its messages
         self._attacking = False
         self._crashes_left = scenario.crashes
-        self._looked_at = 0.0
-        self._trouble = Trouble(
-            world, scenario, self.disk, self.network, self.launcher, self.users, self._kill_one
+        self._inspected_at = 0.0
+        self._injector = FaultInjector(
+            context, scenario, self.disk, self.network, self.launcher, self.users, self._kill_one
         )
 
-    def until_over(self) -> None:
-        scenario, world = self.scenario, self.world
-        world.note(
+    def run(self) -> None:
+        scenario, context = self.scenario, self.context
+        context.note(
             f"{scenario.policy}, {scenario.mechanism}, nodes {scenario.nodes},"
             f" faults {sorted(scenario.kinds)}, calm at {scenario.calm_at:.0f}"
         )
         for at, spec in scenario.jobs:
-            world.note(f"job {spec.number} at {at:.1f}: {spec}")
-        self._trouble.begin()
-        world.after(5.0, self._look_for_end)
-        while self._one_life():
+            context.note(f"job {spec.number} at {at:.1f}: {spec}")
+        self._injector.begin()
+        context.after(5.0, self._stop_when_over)
+        while self._run_instance():
             pass
 
     # the controller
 
-    def _one_life(self) -> bool:
-        """Start the controller and run it. False: all is over."""
-        world, life = self.world, Life()
-        world.life = life
+    def _run_instance(self) -> bool:
+        """Starts the controller and runs it. False: all jobs have ended."""
+        context, instance = self.context, ControllerInstance()
+        context.instance = instance
         writers: list[SimulatedWriter] = []
         controller: Controller | None = None
 
         def writer(commit: object) -> SimulatedWriter:
-            writers.append(SimulatedWriter(world, self.disk, life, commit))  # type: ignore[arg-type]
+            writers.append(SimulatedWriter(context, self.disk, instance, commit))  # type: ignore[arg-type]
             return writers[-1]
 
-        self._arm()
-        world.note("the controller starts")
+        self._schedule_crash()
+        context.note("the controller starts")
         try:
             store = Store(self.disk.engine, writer=writer)
             controller = self._make_controller(
                 store, JobTokens(b"key"), self.launcher, self._options()
             )
             controller.load("http://controller", "/checkpoints")
-            self.network.server = Server(world, controller, life)
-            world.note("the controller runs")
+            self.network.server = SimulatedServer(context, controller, instance)
+            context.note("the controller runs")
             controller.run()
         except CrashedError as crash:
-            self._crashed(life)
-            world.note(f"the controller has crashed: {crash}")
-            self._compare(controller, writers)
-            world.run(world.now + world.dice.uniform(0.5, 60.0))
+            self._crashed(instance)
+            context.note(f"the controller has crashed: {crash}")
+            self._check_recovery(controller, writers)
+            context.run(context.now + context.rng.uniform(0.5, 60.0))
             return True
         except _OverdueError:
             assert controller is not None
             for job in controller.brain.state.records.values():
-                world.violation(f"{job.id} did not end: {job.phase}, {job.note}")
+                context.violation(f"{job.id} did not end: {job.phase}, {job.note}")
             for id in self.launcher.living():
-                world.violation(f"process {id} did not end")
+                context.violation(f"process {id} did not end")
             for request in self.users.pending:
-                world.violation(f"{request} had no answer")
+                context.violation(f"{request} had no answer")
             return False
         except Exception as problem:
             place = traceback.extract_tb(problem.__traceback__)[-1]
             what = f"{type(problem).__name__}: {problem}"[:300]
             where = f"{Path(place.filename).name}:{place.lineno}"
-            world.violation(f"the controller stopped: {what} ({where})")
+            context.violation(f"the controller stopped: {what} ({where})")
             return False
-        world.arm(None)
+        context.crash_after(None)
         store.flush()
-        self._compare(controller, writers)
-        check_end(world, self.disk, controller, self.users, self.trainings, self.launcher)
-        self._crashed(life)
+        self._check_recovery(controller, writers)
+        check_end(context, self.disk, controller, self.users, self.simulated_jobs, self.launcher)
+        self._crashed(instance)
         return False
 
-    def _arm(self) -> None:
-        dice = self.world.dice
-        if self._crashes_left and self.world.now < self.scenario.calm_at:
+    def _schedule_crash(self) -> None:
+        rng = self.context.rng
+        if self._crashes_left and self.context.now < self.scenario.calm_at:
             self._crashes_left -= 1
-            early = dice.random() < 0.5
-            uses = math.exp(dice.uniform(0.0, 6.5)) if early else dice.uniform(1, 4000)
-            self.world.arm(round(uses))
+            early = rng.random() < 0.5
+            uses = math.exp(rng.uniform(0.0, 6.5)) if early else rng.uniform(1, 4000)
+            self.context.crash_after(round(uses))
         else:
-            self.world.arm(None)
+            self.context.crash_after(None)
 
-    def _crashed(self, life: Life) -> None:
-        life.alive = False
-        self.world.arm(None)
+    def _crashed(self, instance: ControllerInstance) -> None:
+        instance.alive = False
+        self.context.crash_after(None)
         self.disk.cut()
         self.launcher.crashed()
         server, self.network.server = self.network.server, None
         if server is not None:
             server.hang_up()
-        if "clock" in self.scenario.kinds and self.world.dice.random() < 0.5:
-            self.world.fault("clock", "set back")
-            self.world.set_wall_back(self.world.dice.uniform(0.0, 1000.0))
+        if "clock" in self.scenario.kinds and self.context.rng.random() < 0.5:
+            self.context.fault("clock", "set back")
+            self.context.set_wall_back(self.context.rng.uniform(0.0, 1000.0))
 
     def _options(self) -> Options:
         return Options(
             policy=self.scenario.policy,
             mechanism=self.scenario.mechanism,
             timeouts=TIMEOUTS,
-            clock=partial(SimulatedClock, self.world),
-            inbox=lambda: SimulatedInbox(self.world, self._idle),
+            clock=partial(SimulatedClock, self.context),
+            inbox=lambda: SimulatedInbox(self.context, self._idle),
             tail=lambda jobs, workers: self.scenario.tail,
         )
 
     # checks on the way
 
-    def _compare(self, controller: Controller | None, writers: list[SimulatedWriter]) -> None:
+    def _check_recovery(
+        self, controller: Controller | None, writers: list[SimulatedWriter]
+    ) -> None:
         brain = getattr(controller, "brain", None)
         rows = self.disk.query(f"SELECT value FROM meta WHERE key = '{HEADER}'")
         if controller is None or brain is None or not rows:
             return
         header = decode(rows[0][0])
         assert isinstance(header, Header)
-        check_counts(self.world, controller, self.trainings)
+        check_counts(self.context, controller, self.simulated_jobs)
         check_recovery(
-            self.world, self.disk, brain, writers[0], header, partial(create, self.scenario.policy)
+            self.context,
+            self.disk,
+            brain,
+            writers[0],
+            header,
+            partial(create, self.scenario.policy),
         )
 
     def _idle(self) -> None:
-        """The controller has done all that it was told."""
-        if self.world.now - self._looked_at < LOOK_SECONDS or self.network.server is None:
+        """Checks invariants when the controller has handled everything."""
+        if self.context.now - self._inspected_at < INSPECT_SECONDS or self.network.server is None:
             return
-        self._looked_at = self.world.now
+        self._inspected_at = self.context.now
         controller = self.network.server.controller
-        check_counts(self.world, controller, self.trainings)
+        check_counts(self.context, controller, self.simulated_jobs)
         try:
             self._inspect(controller.brain.state)
         except AssertionError as problem:
-            self.world.violation(f"an invariant of the state does not hold: {problem}")
+            self.context.violation(f"an invariant of the state does not hold: {problem}")
 
-    def _look_for_end(self) -> None:
-        world, server = self.world, self.network.server
-        world.after(5.0, self._look_for_end)
-        if server is not None and world.now > self.scenario.calm_at:
+    def _stop_when_over(self) -> None:
+        context, server = self.context, self.network.server
+        context.after(5.0, self._stop_when_over)
+        if server is not None and context.now > self.scenario.calm_at:
             controller = server.controller
             records, jobs = controller.brain.state.records, controller.engine.live.jobs
             missing = len(self.users.acknowledged) < len(self.scenario.jobs)
             rest = records or jobs or missing or self.users.pending or self.launcher.living()
             if not rest:
                 controller.engine.stop()
-            elif world.now > self.scenario.calm_at + HORIZON_SECONDS:
+            elif context.now > self.scenario.calm_at + HORIZON_SECONDS:
                 raise _OverdueError
-            elif world.now > self.scenario.calm_at + HORIZON_SECONDS / 2:
+            elif context.now > self.scenario.calm_at + HORIZON_SECONDS / 2:
                 self._cancel_hostile(records)
 
     def _cancel_hostile(self, unfinished: Collection[str]) -> None:
-        """A job that has lied about the numbers of its own reports is not heard any more: it runs
-        until its user cancels it, as any script without an end does."""
-        for job, training in self.trainings.items():
-            if training.spec.is_hostile and job in unfinished and job not in self.users.cancelled:
+        """Reports of a job that has sent wrong report numbers are ignored, so it runs until its
+        user cancels it."""
+        for job, simulated_job in self.simulated_jobs.items():
+            if (
+                simulated_job.spec.is_hostile
+                and job in unfinished
+                and job not in self.users.cancelled
+            ):
                 self.users.cancel(job)
 
     # processes
 
-    def _spawn(self, launch: Launch) -> Running:
+    def _spawn(self, launch: Launch) -> SimulatedProcess:
         spec = self.users.specs[int(launch.argv[-1])]
-        training = self.trainings.get(launch.job)
-        if training is None:
-            training = self.trainings[launch.job] = Training(self.world, launch.job, spec)
+        simulated_job = self.simulated_jobs.get(launch.job)
+        if simulated_job is None:
+            simulated_job = self.simulated_jobs[launch.job] = SimulatedJob(
+                self.context, launch.job, spec
+            )
         process: SimulatedWorker | FixedScript
         if "ONES_CONTROLLER" in launch.env and spec.joins:
-            process = SimulatedWorker(self.world, self.network, self.launcher, training, launch)
+            process = SimulatedWorker(
+                self.context, self.network, self.launcher, simulated_job, launch
+            )
             if spec.is_hostile:
-                self._be_hostile(process)
+                self._make_hostile(process)
         else:
-            process = FixedScript(self.world, self.launcher, training, launch)
+            process = FixedScript(self.context, self.launcher, simulated_job, launch)
         self._processes.append(process)
         return process
 
     def _kill_one(self) -> None:
         self._processes = [process for process in self._processes if process.alive]
         if self._processes:
-            self.world.fault("worker-death", "killed")
-            self.world.dice.choice(self._processes).die()
+            self.context.fault("worker-death", "killed")
+            self.context.rng.choice(self._processes).die()
 
-    def _be_hostile(self, worker: SimulatedWorker) -> None:
-        """With the token of its job it sends what no honest worker sends."""
-        if worker.token not in self._heard:
-            self._heard[worker.token] = []
+    def _make_hostile(self, worker: SimulatedWorker) -> None:
+        """Makes the worker send invalid messages with the token of its job."""
+        if worker.token not in self._messages:
+            self._messages[worker.token] = []
             before = self.network.observe
 
             def observe(body: bytes, token: str) -> None:
                 before(body, token)
                 if token == worker.token and not self._attacking:
-                    self._heard[token].append(body)
+                    self._messages[token].append(body)
 
             self.network.observe = observe
         self._attack(worker)
 
     def _attack(self, worker: SimulatedWorker) -> None:
-        world, heard = self.world, self._heard[worker.token]
-        if not worker.alive or world.now > self.scenario.calm_at:
+        context, messages = self.context, self._messages[worker.token]
+        if not worker.alive or context.now > self.scenario.calm_at:
             return
-        if heard:
-            what, body = mutated(world.dice.choice(heard[-20:]), world.dice)
-            world.fault("hostile", f"{worker.name}: {what}")
+        if messages:
+            what, body = mutate(context.rng.choice(messages[-20:]), context.rng)
+            context.fault("hostile", f"{worker.name}: {what}")
             self._attacking = True  # only honest messages are changed
             self.network.request(body, worker.token, 0.0, lambda status, answer: None)
             self._attacking = False
-        seconds = world.dice.expovariate(1.0 / HOSTILE_SECONDS)
-        world.after(seconds, lambda: self._attack(worker))
+        seconds = context.rng.expovariate(1.0 / HOSTILE_SECONDS)
+        context.after(seconds, lambda: self._attack(worker))

@@ -1,4 +1,4 @@
-"""Users and operators: they submit, cancel, change priorities and drain, and try again."""
+"""Users and operators: they submit, cancel, change priorities and drain, with retries."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ones.control.store import Done
 from ones.control.submission import Submission
 from ones.core.job import Job
 from ones.errors import OnesError
+from ones.lab.faults.context import FaultContext
+from ones.lab.faults.job_spec import JobSpec
 from ones.lab.faults.network import SimulatedNetwork
-from ones.lab.faults.spec import JobSpec
-from ones.lab.faults.world import World
 
 #: calls the controller; the `Done` is for the answer
 Call = Callable[[Controller, Done], None]
 
 
 @dataclass(slots=True)
-class Users:
-    world: World
+class SimulatedUsers:
+    context: FaultContext
     network: SimulatedNetwork
     specs: dict[int, JobSpec]
     acknowledged: dict[str, JobSpec] = field(default_factory=dict)  # jobs, by id
-    asked: set[str] = field(default_factory=set)  # ids that were given, acknowledged or not
-    cancelled: set[str] = field(default_factory=set)  # a cancellation was at least sent
+    submitted: set[str] = field(default_factory=set)  # ids that were assigned, acknowledged or not
+    cancelled: set[str] = field(default_factory=set)  # jobs with at least one request to cancel
     pending: Counter[str] = field(default_factory=Counter)  # requests without an answer
 
     def submit(self, spec: JobSpec) -> None:
@@ -35,52 +35,49 @@ class Users:
 
         def call(controller: Controller, done: Done) -> None:
             nonlocal id
-            job, submission = _job(controller, spec)
+            job, submission = _make_job(controller, spec)
             id = job.id
-            self.asked.add(id)
+            self.submitted.add(id)
             controller.submit(job, submission, done)
 
         def answered() -> None:
-            self.world.note(f"job {id} is acknowledged")
+            self.context.note(f"job {id} is acknowledged")
             self.acknowledged[id] = spec
 
-        self._ask(f"submission of {spec.number}", call, answered)
+        self._request(f"submission of {spec.number}", call, answered)
 
     def cancel_one(self) -> None:
         job = self._any_job()
         if job is None:
             return
-        self.world.fault("cancel", job)
+        self.context.fault("cancel", job)
         self.cancel(job)
 
     def cancel(self, job: str) -> None:
         self.cancelled.add(job)
-        self._ask(f"cancellation of {job}", lambda c, done: c.cancel(job, "ann", done))
+        self._request(f"cancellation of {job}", lambda c, done: c.cancel(job, "ann", done))
 
     def change_priority(self) -> None:
-        job, priority = self._any_job(), float(self.world.dice.randint(-2, 3))
+        job, priority = self._any_job(), float(self.context.rng.randint(-2, 3))
         if job is not None:
-            self.world.fault("priority", f"{job}: {priority:g}")
-            self._ask(f"priority of {job}", lambda c, done: c.set_priority(job, priority, done))
-
-    def limit(self, max_gpus: int | None) -> None:
-        self._ask("limit of ann", lambda c, done: c.set_limit("ann", max_gpus, done))
+            self.context.fault("priority", f"{job}: {priority:g}")
+            self._request(f"priority of {job}", lambda c, done: c.set_priority(job, priority, done))
 
     def drain(self, place: str) -> None:
-        self.world.fault("drain", place)
-        self._ask(f"drain of {place}", lambda c, done: c.drain(place, "operator", done))
+        self.context.fault("drain", place)
+        self._request(f"drain of {place}", lambda c, done: c.drain(place, "operator", done))
 
     def undrain(self, place: str) -> None:
-        self._ask(f"undrain of {place}", lambda c, done: c.undrain(place, done), keep=True)
+        self._request(f"undrain of {place}", lambda c, done: c.undrain(place, done), keep=True)
 
     def _answered(self, what: str) -> None:
         self.pending -= Counter({what: 1})
 
     def _any_job(self) -> str | None:
         jobs = sorted(self.acknowledged)
-        return self.world.dice.choice(jobs) if jobs else None
+        return self.context.rng.choice(jobs) if jobs else None
 
-    def _ask(
+    def _request(
         self,
         what: str,
         call: Call,
@@ -88,17 +85,18 @@ class Users:
         *,
         keep: bool = False,
     ) -> None:
-        """Until there is an answer. `keep`: also when the controller does not know the place."""
+        """Repeats a request until it is answered; with `keep` also if it was refused."""
         self.pending[what] += 1
-        world, over = self.world, False
+        context, over = self.context, False
 
-        def again() -> None:
+        def retry() -> None:
             nonlocal over
             if not over:
                 over = True
                 self._answered(what)
-                world.after(
-                    world.dice.uniform(0.5, 5.0), lambda: self._ask(what, call, answered, keep=keep)
+                context.after(
+                    context.rng.uniform(0.5, 5.0),
+                    lambda: self._request(what, call, answered, keep=keep),
                 )
 
         def finish(problem: Exception | None) -> None:
@@ -106,30 +104,32 @@ class Users:
             if over:
                 return
             if problem is not None:
-                world.violation(f"{what} was refused: {problem}")
+                context.violation(f"{what} was refused: {problem}")
             over = True
             self._answered(what)
             answered()
 
         server = self.network.server
         if server is None:
-            again()
+            retry()
             return
-        controller, life = server.controller, world.life
-        world.after(COMMIT_SECONDS, again)  # 503, or the connection broke
+        controller, instance = server.controller, context.instance
+        context.after(COMMIT_SECONDS, retry)  # 503, or the connection broke
         try:
-            call(controller, lambda problem: world.after(0.005, lambda: finish(problem), life))
+            call(
+                controller, lambda problem: context.after(0.005, lambda: finish(problem), instance)
+            )
         except OnesError as problem:
-            world.note(f"{what}: {problem}")
+            context.note(f"{what}: {problem}")
             if keep:
-                again()
+                retry()
             else:
                 finish(None)
             return
 
 
-def _job(controller: Controller, spec: JobSpec) -> tuple[Job, Submission]:
-    """As the API makes them of a submission."""
+def _make_job(controller: Controller, spec: JobSpec) -> tuple[Job, Submission]:
+    """Job and submission as the API makes them."""
     fixed = spec.elastic is False
     job = Job(
         id=controller.new_id(f"job{spec.number}"),

@@ -10,10 +10,10 @@ from collections import deque
 from typing import Protocol
 
 from ones.exec import Exit
+from ones.lab.faults.context import FaultContext
+from ones.lab.faults.job_spec import JobSpec
 from ones.lab.faults.launcher import SimulatedLauncher
 from ones.lab.faults.network import CLIENT_SECONDS, SimulatedNetwork
-from ones.lab.faults.spec import JobSpec
-from ones.lab.faults.world import World
 from ones.launchers import Launch
 from ones.wire import CodecError, Orders, Reports, pack, unpack
 from ones.wire.environment import WorkerEnvironment
@@ -30,23 +30,23 @@ from ones.wire.messages import (
 )
 
 WAIT_SECONDS = 20.0  # of a long-poll
-FLUSH_SECONDS = 10.0  # before it exits with reports that nobody has acknowledged
+FLUSH_SECONDS = 10.0  # before it exits with unacknowledged reports
 TERMINATED, LEFT_OUT = 143, 75  # exit codes; see `ones.train.place`
 GOOD_ENDS = ("converged", "finished")
 
 
-class Peers(Protocol):
-    """The workers of a job together: what each tells them. See `training`."""
+class WorkerCallbacks(Protocol):
+    """What a worker tells its job. See `SimulatedJob`."""
 
     spec: JobSpec
-    unsaid: int
+    unreported_epochs: int
     completed: int
 
     def seconds_to_join(self) -> float | None: ...
     def fails_before_joining(self) -> bool: ...
     def joined(self, worker: SimulatedWorker) -> None: ...
-    def said(self, report: Report) -> None: ...
-    def gone(self, worker: SimulatedWorker, unsaid: int) -> None: ...
+    def count_report(self, report: Report) -> None: ...
+    def gone(self, worker: SimulatedWorker, unreported_epochs: int) -> None: ...
     def cut(self, worker: SimulatedWorker) -> None: ...
     def ordered(self, worker: SimulatedWorker) -> None: ...
     def save_and_leave(self, worker: SimulatedWorker) -> None: ...
@@ -57,27 +57,27 @@ class Peers(Protocol):
 class SimulatedWorker:
     def __init__(
         self,
-        world: World,
+        context: FaultContext,
         network: SimulatedNetwork,
         launcher: SimulatedLauncher,
-        training: Peers,
+        job: WorkerCallbacks,
         launch: Launch,
     ) -> None:
         environment = WorkerEnvironment.from_env(launch.env)
         assert environment is not None
-        self._world, self._network, self._launcher = world, network, launcher
+        self._context, self._network, self._launcher = context, network, launcher
         self._environment, self._id = environment, launch.id
-        self.training = training
+        self.job = job
         self.name = environment.worker
         self.token = environment.token
         self.generation = (environment.plan, environment.incarnation)
         self.alive = True
         self.joined = False
         self.is_cut = False
-        self.is_expelled = False  # the others went on without it
+        self.is_expelled = False  # the other workers continue without it
         self.was_first = False
-        self.parted = False  # it leaves; no more training
-        self.order: Switch | None = None  # that it was given and has not carried out
+        self.is_leaving = False  # does not train any more
+        self.order: Switch | None = None  # received and not carried out
         self._queue: deque[tuple[int, tuple[int, int], Report]] = deque()
         self._next, self._seen = 1, 0
         self._reporting = False
@@ -89,26 +89,26 @@ class SimulatedWorker:
         return self.name.rpartition("/")[0]
 
     @property
-    def unsaid(self) -> int:
+    def unreported_epochs(self) -> int:
         """Epochs whose report was not acknowledged."""
         return sum(isinstance(report, Epoch) for _, _, report in self._queue)
 
     # its process
 
     def start(self) -> None:
-        seconds = self.training.seconds_to_join()
+        seconds = self.job.seconds_to_join()
         if seconds is not None:
-            self._world.after(seconds, self._join)
+            self._context.after(seconds, self._join)
 
     def _join(self) -> None:
-        if not self.alive or self.parted:
+        if not self.alive or self.is_leaving:
             return
-        if self.training.fails_before_joining():
+        if self.job.fails_before_joining():
             self.exit(1)
             return
-        spec = self.training.spec
+        spec = self.job.spec
         self.joined = True
-        self.say(
+        self.send(
             Joined(
                 dataset_size=spec.dataset_size,
                 base_batch=spec.base_batch,
@@ -117,28 +117,28 @@ class SimulatedWorker:
                 max_local_batch=spec.max_local_batch,
             )
         )
-        self.training.joined(self)
+        self.job.joined(self)
         self._listen()
 
     def terminate(self, grace: float) -> None:
         if grace <= 0.0:
-            self._world.after(0.02, self._killed)
+            self._context.after(0.02, self._killed)
             return
-        self._exit = (0 if self.parted else TERMINATED, "stopped")
-        self._world.after(self._world.dice.uniform(0.02, 1.0), self._terminated)
-        self._world.after(grace, self._killed)
+        self._exit = (0 if self.is_leaving else TERMINATED, "stopped")
+        self._context.after(self._context.rng.uniform(0.02, 1.0), self._terminated)
+        self._context.after(grace, self._killed)
 
     def _terminated(self) -> None:
-        if self.alive and not self.parted:
+        if self.alive and not self.is_leaving:
             if not self.joined:
                 self.exit(TERMINATED, "stopped")
             else:
-                self.training.terminated(self)
+                self.job.terminated(self)
 
     def _killed(self) -> None:
         if self.alive:
             self._gone()
-            at = self._world.now
+            at = self._context.now
             self._launcher.exited(self._id, Exit(code=None, signal=9, at=at, cause="stopped"))
 
     def kill(self) -> None:
@@ -146,42 +146,42 @@ class SimulatedWorker:
             self._gone()
 
     def die(self) -> None:
-        """Killed by something beside us."""
+        """The process is killed from outside."""
         if self.alive:
             self._gone()
-            at = self._world.now
+            at = self._context.now
             self._launcher.exited(self._id, Exit(code=None, signal=9, at=at, cause="exited"))
 
     def exit(self, code: int, cause: str = "exited") -> None:
         if self.alive:
             self._gone()
-            at = self._world.now
+            at = self._context.now
             self._launcher.exited(self._id, Exit(code=code, at=at, cause=cause))
 
     def _gone(self) -> None:
         self.alive = False
-        self.training.gone(self, self.unsaid)
+        self.job.gone(self, self.unreported_epochs)
 
     def cut(self, is_cut: bool) -> None:
         self.is_cut = is_cut
         if not is_cut and self.is_expelled:
             self.exit(LEFT_OUT)
         else:
-            self.training.cut(self)
+            self.job.cut(self)
 
     def leave(self, *, done: bool) -> None:
-        """Say so, wait until all reports are acknowledged, but not for long, and exit."""
-        if self.alive and not self.parted:
-            self.say(Leaving(done))
-            self.parted = True
-            self._world.after(FLUSH_SECONDS, lambda: self.exit(*self._exit))
+        """Reports that it leaves, waits a short time for acknowledgements, and exits."""
+        if self.alive and not self.is_leaving:
+            self.send(Leaving(done))
+            self.is_leaving = True
+            self._context.after(FLUSH_SECONDS, lambda: self.exit(*self._exit))
 
     # reports
 
-    def say(self, report: Report) -> None:
-        if not self.alive or self.parted:
+    def send(self, report: Report) -> None:
+        if not self.alive or self.is_leaving:
             return
-        self.training.said(report)
+        self.job.count_report(report)
         if len(self._queue) > 1 and isinstance(report, Steps):
             number, _, last = self._queue[-1]
             if isinstance(last, Steps):  # counts since the start of the epoch replace one another
@@ -220,7 +220,7 @@ class SimulatedWorker:
             seen=self._seen,
         )
         if self.is_cut:
-            self._world.after(CLIENT_SECONDS / 4, lambda: self._answered(line, None, b""))
+            self._context.after(CLIENT_SECONDS / 4, lambda: self._answered(line, None, b""))
             return
         wait = WAIT_SECONDS if line == "orders" else 0.0
         self._network.request(
@@ -234,21 +234,21 @@ class SimulatedWorker:
         if not self.alive:
             return
         if status == 409:
-            self._world.note(f"{self._id} has no place any more")
+            self._context.note(f"{self._id} has no place any more")
             self.exit(LEFT_OUT)
             return
         try:
             orders = unpack(body) if status == 200 and not self.is_cut else None
         except CodecError as problem:
-            self._world.violation(f"the controller's answer is not valid: {problem}")
+            self._context.violation(f"the controller's answer is not valid: {problem}")
             orders = None
         if line == "reports":
             self._reporting = False
-        again = self._report if line == "reports" else self._listen
+        retry = self._report if line == "reports" else self._listen
         if not isinstance(orders, Orders):
             pause = self._pause[line]
             self._pause[line] = min(2 * pause, 5.0)
-            self._world.after(pause, again)
+            self._context.after(pause, retry)
             return
         self._pause[line] = 0.1
         while self._queue and self._queue[0][0] <= orders.acknowledged:
@@ -256,51 +256,55 @@ class SimulatedWorker:
         if orders.order is not None and orders.order.plan > self._seen:
             self._seen = orders.order.plan
             self._obey(orders.order)
-        if self.parted and not self._queue:
-            self._world.after(0.05, lambda: self.exit(*self._exit))
+        if self.is_leaving and not self._queue:
+            self._context.after(0.05, lambda: self.exit(*self._exit))
         elif line == "orders":
-            self._world.after(0.01, again)
+            self._context.after(0.01, retry)
         else:
-            again()
+            retry()
 
     def _obey(self, order: Order) -> None:
-        if self.parted:
+        if self.is_leaving:
             return
-        self._world.note(f"{self._id} is told {type(order).__name__} {order.plan}")
+        self._context.note(f"{self._id} is told {type(order).__name__} {order.plan}")
         if isinstance(order, Switch):
             self.order = order
-            self.training.ordered(self)
+            self.job.ordered(self)
         elif isinstance(order, CheckpointAndLeave):
-            self.training.save_and_leave(self)
+            self.job.save_and_leave(self)
         elif isinstance(order, End):
-            self.training.end(self, good=order.reason in GOOD_ENDS)
+            self.job.end(self, good=order.reason in GOOD_ENDS)
 
 
 class FixedScript:
-    """A process that never joins: it runs for a while, and exits."""
+    """A process that never joins: runs for some time and exits."""
 
     def __init__(
-        self, world: World, launcher: SimulatedLauncher, training: Peers, launch: Launch
+        self,
+        context: FaultContext,
+        launcher: SimulatedLauncher,
+        job: WorkerCallbacks,
+        launch: Launch,
     ) -> None:
-        self._world, self._launcher, self._training = world, launcher, training
+        self._context, self._launcher, self._job = context, launcher, job
         self._id = launch.id
         self.alive = True
 
     def start(self) -> None:
-        code = 1 if self._training.fails_before_joining() else 0
-        self._world.after(self._training.spec.fixed_seconds, lambda: self._exit(code, "exited"))
+        code = 1 if self._job.fails_before_joining() else 0
+        self._context.after(self._job.spec.fixed_seconds, lambda: self._exit(code, "exited"))
 
     def _exit(self, code: int | None, cause: str, signal: int | None = None) -> None:
         if self.alive:
             self.alive = False
             if code == 0 and cause == "exited":
-                self._training.completed += 1
-                self._training.unsaid += self._training.spec.epochs  # it reports nothing
-            exit = Exit(code=code, signal=signal, at=self._world.now, cause=cause)
+                self._job.completed += 1
+                self._job.unreported_epochs += self._job.spec.epochs  # it reports nothing
+            exit = Exit(code=code, signal=signal, at=self._context.now, cause=cause)
             self._launcher.exited(self._id, exit)
 
     def terminate(self, grace: float) -> None:
-        self._world.after(0.02, lambda: self._exit(None, "stopped", 15 if grace > 0 else 9))
+        self._context.after(0.02, lambda: self._exit(None, "stopped", 15 if grace > 0 else 9))
 
     def kill(self) -> None:
         self.alive = False

@@ -1,1 +1,1 @@
-"""The paper's evaluation, rebuilt: every figure and table of it, beside what its text reports."""
+"""`ones paper`: each figure and table of the paper's evaluation, with the numbers of its text."""

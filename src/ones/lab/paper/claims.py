@@ -1,5 +1,7 @@
-"""What the paper's text reports. Its images are not in the source that we have, so a figure
-without a number in the text has none here. Times in seconds, reductions in per cent."""
+"""Numbers of the paper's text, in seconds and percent.
+
+Figures without a number in the text have none here, because the images are not in our source.
+"""
 
 from __future__ import annotations
 

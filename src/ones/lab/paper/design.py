@@ -1,28 +1,28 @@
-"""Which runs the evaluation is made of, quick or full, and which variant stands for a rival."""
+"""The runs of the evaluation, quick or full, and the strongest variant of each rival."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ones.lab.entrants import Entrant, entrants, variants_of
-from ones.lab.grid import Cell, Grid
-from ones.lab.paper import claims, ladder
+from ones.lab.comparison.grid import Cell, Grid
+from ones.lab.comparison.summary import Record
+from ones.lab.comparison.variants import Variant, named_variants, parse_variants
+from ones.lab.paper import ablation, claims
 from ones.lab.runs import RunSpec
-from ones.lab.tables import Record
 from ones.policies import names
 
 FIRST_SEED = 1000  # 1 to 99 were used for calibration
 #: in the order of the tables
 SCHEDULERS = ("ones", "ones-paper", "drl", "tiresias", "optimus", "pollux", "sia", "equi", "fifo")
-#: they are told the truth about every job: a bound, and no rival
+#: they know the truth about every job: bounds, not rivals
 ORACLES = ("srtf", "srsf")
 MECHANISMS = ("native", "elastic", "checkpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Depth:
-    """How much is run of each part: seeds, and jobs where it is fewer than the paper's 50."""
+class EvaluationSize:
+    """Seeds of each part, and jobs where they are fewer than the paper's 50."""
 
     seeds: int
     jobs: int = 50
@@ -30,61 +30,70 @@ class Depth:
     mechanism_seeds: int
     scaling_seeds: int
     sizes: Sequence[int] = claims.SIZES
-    ladder_seeds: int
-    ladder_jobs: int = 50
-    without: bool = True
+    ablation_seeds: int
+    ablation_jobs: int = 50
+    leave_one_out: bool = True
     prediction_seeds: int
 
 
-FULL = Depth(seeds=10, mechanism_seeds=10, scaling_seeds=10, ladder_seeds=10, prediction_seeds=3)
-QUICK = Depth(
+FULL = EvaluationSize(
+    seeds=10, mechanism_seeds=10, scaling_seeds=10, ablation_seeds=10, prediction_seeds=3
+)
+QUICK = EvaluationSize(
     seeds=2, variants=False, mechanism_seeds=1, scaling_seeds=1, sizes=(16, 64),
-    ladder_seeds=1, ladder_jobs=20, without=False, prediction_seeds=1,
+    ablation_seeds=1, ablation_jobs=20, leave_one_out=False, prediction_seeds=1,
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """The parts, by name. Those of the second half depend on who is the stronger variant."""
+    """The parts. `mechanisms` and `scaling` depend on the strongest variants of the headline."""
 
-    depth: Depth
+    size: EvaluationSize
     first_seed: int = FIRST_SEED
 
     def headline(self) -> list[Cell]:
-        """Everybody, in every variant, under the native mechanism on 64 GPUs."""
+        """All policies in all variants, with their native mechanism on 64 GPUs."""
         known = present((*SCHEDULERS, *ORACLES))
         labels = [
             label
             for name in known
-            for label in (name, *(f"{name}:{v}" for v in variants_of(name) if self.depth.variants))
+            for label in (
+                name,
+                *(f"{name}:{v}" for v in named_variants(name) if self.size.variants),
+            )
         ]
-        return self._grid(entrants(labels), self.depth.seeds)
+        return self._grid(parse_variants(labels), self.size.seeds)
 
-    def mechanisms(self, standing: Mapping[str, str]) -> list[Cell]:
-        labels = [standing.get(name, name) for name in present(SCHEDULERS)]
-        return self._grid(entrants(labels), self.depth.mechanism_seeds, mechanisms=MECHANISMS)
+    def mechanisms(self, strongest: Mapping[str, str]) -> list[Cell]:
+        labels = [strongest.get(name, name) for name in present(SCHEDULERS)]
+        return self._grid(parse_variants(labels), self.size.mechanism_seeds, mechanisms=MECHANISMS)
 
-    def scaling(self, standing: Mapping[str, str]) -> list[Cell]:
+    def scaling(self, strongest: Mapping[str, str]) -> list[Cell]:
         """The paper's four, and `ones-paper`."""
         chosen = present(("ones", "ones-paper", *claims.RIVALS))
-        labels = [standing.get(name, name) for name in chosen]
-        return self._grid(entrants(labels), self.depth.scaling_seeds, gpus=self.depth.sizes)
+        labels = [strongest.get(name, name) for name in chosen]
+        return self._grid(parse_variants(labels), self.size.scaling_seeds, gpus=self.size.sizes)
 
-    def up(self) -> list[Cell]:
-        return self._grid(ladder.up(), self.depth.ladder_seeds, jobs=self.depth.ladder_jobs)
+    def cumulative(self) -> list[Cell]:
+        return self._grid(
+            ablation.cumulative(), self.size.ablation_seeds, jobs=self.size.ablation_jobs
+        )
 
-    def without(self) -> list[Cell]:
-        if not self.depth.without:
+    def leave_one_out(self) -> list[Cell]:
+        if not self.size.leave_one_out:
             return []
-        return self._grid(ladder.without(), self.depth.ladder_seeds, jobs=self.depth.ladder_jobs)
+        return self._grid(
+            ablation.leave_one_out(), self.size.ablation_seeds, jobs=self.size.ablation_jobs
+        )
 
     def prediction(self) -> list[Cell]:
-        cells = self._grid(entrants(["ones"]), self.depth.prediction_seeds)
+        cells = self._grid(parse_variants(["ones"]), self.size.prediction_seeds)
         return [Cell(label=c.label, asked=c.asked, spec=c.spec, task="prediction") for c in cells]
 
     def _grid(
         self,
-        who: Sequence[Entrant],
+        chosen: Sequence[Variant],
         seeds: int,
         *,
         gpus: Sequence[int] = (64,),
@@ -92,11 +101,11 @@ class Design:
         jobs: int | None = None,
     ) -> list[Cell]:
         return Grid(
-            entrants=who,
+            variants=chosen,
             seeds=range(self.first_seed, self.first_seed + seeds),
             gpus=gpus,
             mechanisms=mechanisms,
-            base=RunSpec(policy="", jobs=jobs or self.depth.jobs),
+            base=RunSpec(policy="", jobs=jobs or self.size.jobs),
         ).cells()
 
 
@@ -110,10 +119,12 @@ def missing() -> list[str]:
     return [name for name in (*SCHEDULERS, *ORACLES) if name not in known]
 
 
-def stronger(records: Sequence[Record]) -> dict[str, str]:
-    """Policy -> the label of its variant with the least mean completion time over the seeds that
-    all its variants have. Chosen on the very runs that are shown, which favours the rivals; `ones`
-    and `ones-paper` stand as they are, and a variant that is told the truth is never chosen."""
+def strongest_variants(records: Sequence[Record]) -> dict[str, str]:
+    """Policy -> label of its variant with the least mean completion time over common seeds.
+
+    Chosen on the same runs that are shown, which favours the rivals. `ones` and `ones-paper` keep
+    their defaults, and an oracle is never chosen.
+    """
     means: dict[str, dict[str, list[float]]] = {}
     for record in records:
         policy, label = record.cell.spec.policy, record.cell.label

@@ -1,4 +1,4 @@
-"""The whole evaluation: carry out what is missing, choose who stands for whom, make the panels."""
+"""The whole evaluation: missing runs, the strongest variants, the panels."""
 
 from __future__ import annotations
 
@@ -7,29 +7,44 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ones.lab.compare import Comparison, Failure, Plan, carry_out, records_of
-from ones.lab.grid import Cell
-from ones.lab.kept import Kept
-from ones.lab.paper import performance, predicted, scaling, trained, training, traits
-from ones.lab.paper.design import SCHEDULERS, Depth, Design, is_oracle, missing, present, stronger
-from ones.lab.paper.measured import Measurement, measurements
-from ones.lab.paper.panel import Panel
-from ones.lab.tables import Record
+from ones.lab.comparison.execution import RunFailure, RunPlan, run_missing
+from ones.lab.comparison.grid import Cell
+from ones.lab.comparison.result_store import ResultStore
+from ones.lab.comparison.results import Comparison, records_of
+from ones.lab.comparison.summary import Record
+from ones.lab.paper import (
+    comparison_panels,
+    performance,
+    prediction_panel,
+    scaling,
+    training_panels,
+)
+from ones.lab.paper.design import (
+    SCHEDULERS,
+    Design,
+    EvaluationSize,
+    is_oracle,
+    missing,
+    present,
+    strongest_variants,
+)
+from ones.lab.paper.measurements import Measurement, measurements
+from ones.lab.paper.panel import EvaluationPanel
 
 FIGURES = "figures"
 
-#: opens a watch over so many runs
-Watching = Callable[[Plan], Sequence[Failure]]
+#: executes the missing runs of a plan and shows the progress
+RunPlanned = Callable[[RunPlan], Sequence[RunFailure]]
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    panels: Sequence[Panel]
+    panels: Sequence[EvaluationPanel]
     comparison: Comparison
-    standing: Mapping[str, str]
+    strongest: Mapping[str, str]
     headline: Mapping[str, Sequence[Record]]  # label -> its runs
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """What `--json` prints."""
         return {
             "panels": [
@@ -47,131 +62,128 @@ class Evaluation:
                 }
                 for panel in self.panels
             ],
-            "stronger_variants": dict(self.standing),
+            "stronger_variants": dict(self.strongest),
             "missing": missing(),
-            **self.comparison.told(),
+            **self.comparison.to_json(),
         }
 
 
-def whole_plan(design: Design, kept: Kept, processes: int) -> Plan:
-    """All of it, as far as it is known before the stronger variants are."""
+def whole_plan(design: Design, store: ResultStore, processes: int) -> RunPlan:
+    """All runs, as far as they are known before the strongest variants are."""
     cells = [*_first(design), *design.mechanisms({}), *design.scaling({})]
-    return Plan.of(cells, kept, processes)
+    return RunPlan.of(cells, store, processes)
 
 
 def evaluate(
     design: Design,
-    kept: Kept,
+    store: ResultStore,
     home: Path,
-    carry: Watching,
+    run_planned: RunPlanned,
     processes: int,
     measured: Mapping[str, Measurement] | None = None,
-    beyond: Sequence[Panel] = (),
+    beyond: Sequence[EvaluationPanel] = (),
 ) -> Evaluation:
-    """In two parts: who is the stronger variant is known after the first."""
+    """In two parts: the strongest variants are known after the first."""
     first = _first(design)
-    failures = list(carry(Plan.of(first, kept, processes)))
-    headline = _told_by(design.headline(), kept)
-    standing = stronger(headline)
-    leading, _ = _split(headline, standing)
-    second = [*design.mechanisms(standing), *design.scaling(standing)]
-    failures += carry(Plan.of(second, kept, processes))
+    failures = list(run_planned(RunPlan.of(first, store, processes)))
+    headline = _completed(design.headline(), store)
+    strongest = strongest_variants(headline)
+    headline_runs, _ = _split(headline, strongest)
+    second = [*design.mechanisms(strongest), *design.scaling(strongest)]
+    failures += run_planned(RunPlan.of(second, store, processes))
     panels = [
-        *_panels(design, kept, standing, home / FIGURES),
+        *_panels(design, store, strongest, home / FIGURES),
         *_training(measurements() if measured is None else measured, home / FIGURES),
         *beyond,
     ]
-    records = records_of([*first, *second], kept)
-    return Evaluation(panels, Comparison(_once(records), failures), standing, leading)
+    records = records_of([*first, *second], store)
+    return Evaluation(panels, Comparison(_distinct(records), failures), strongest, headline_runs)
 
 
 def _first(design: Design) -> list[Cell]:
-    return [*design.headline(), *design.prediction(), *design.up(), *design.without()]
+    return [*design.headline(), *design.prediction(), *design.cumulative(), *design.leave_one_out()]
 
 
-def _told_by(cells: Sequence[Cell], kept: Kept) -> list[Record]:
-    """Runs in which some job completed: of the others there are no times."""
-    return [r for r in records_of(cells, kept) if r.row["mean_jct"] is not None]
+def _completed(cells: Sequence[Cell], store: ResultStore) -> list[Record]:
+    """Records of runs in which a job completed; the others have no times."""
+    return [r for r in records_of(cells, store) if r.row["mean_jct"] is not None]
 
 
-def _once(records: Sequence[Record]) -> list[Record]:
-    """A run that several panels use is one row."""
+def _distinct(records: Sequence[Record]) -> list[Record]:
+    """Each run once, though several panels use it."""
     seen: dict[tuple[str, str, str], Record] = {}
     for record in records:
         seen.setdefault((record.cell.label, record.cell.asked, record.cell.key), record)
     return list(seen.values())
 
 
-def _panels(design: Design, kept: Kept, standing: Mapping[str, str], home: Path) -> Iterator[Panel]:
-    runs, others = _split(_told_by(design.headline(), kept), standing)
+def _panels(
+    design: Design, store: ResultStore, strongest: Mapping[str, str], home: Path
+) -> Iterator[EvaluationPanel]:
+    runs, others = _split(_completed(design.headline(), store), strongest)
     if runs:
-        yield performance.headline(runs, others, missing(), standing)
-        yield from performance.performance(runs, standing, home)
+        yield performance.headline(runs, others, missing(), strongest)
+        yield from performance.performance(runs, strongest, home)
         yield performance.longest(runs)
-        yield traits.significance(runs, standing)
-    mechanisms = _told_by(design.mechanisms(standing), kept)
+        yield comparison_panels.significance(runs, strongest)
+    mechanisms = _completed(design.mechanisms(strongest), store)
     if mechanisms:
-        yield traits.mechanisms(mechanisms)
-    yield from scaling.scaling(_told_by(design.scaling(standing), kept), standing, home)
-    up = _told_by(design.up(), kept)
-    if up:
-        yield scaling.ablation(up, _told_by(design.without(), kept))
+        yield comparison_panels.mechanisms(mechanisms)
+    yield from scaling.scaling(_completed(design.scaling(strongest), store), strongest, home)
+    cumulative = _completed(design.cumulative(), store)
+    if cumulative:
+        yield scaling.ablation(cumulative, _completed(design.leave_one_out(), store))
     if runs:
-        yield traits.properties(runs)
-    prediction = predicted.prediction(records_of(design.prediction(), kept, "prediction"), home)
+        yield comparison_panels.properties(runs)
+    prediction = prediction_panel.prediction(
+        records_of(design.prediction(), store, "prediction"), home
+    )
     if prediction is not None:
         yield prediction
 
 
-def _training(measured: Mapping[str, Measurement], home: Path) -> Iterator[Panel]:
-    """What was measured on real training, and else what the simulator assumes."""
-    yield training.speed(home)
-    found = measured.get("convergence")
-    if found is None:
-        yield training.fixed_local_batch(home)
-        yield from training.growth(home)
-    else:
-        yield trained.fixed_local_batch(found, home)
-        yield from trained.growth(found, home)
-    pauses = measured.get("rescale")
-    yield training.overheads(home) if pauses is None else trained.overheads(pauses, home)
+def _training(measured: Mapping[str, Measurement], home: Path) -> Iterator[EvaluationPanel]:
+    yield training_panels.speed(home)
+    yield training_panels.fixed_local_batch(measured["convergence"], home)
+    yield from training_panels.growth(measured["convergence"], home)
+    yield training_panels.overheads(measured["rescale"], home)
 
 
 def _split(
-    records: Sequence[Record], standing: Mapping[str, str]
+    records: Sequence[Record], strongest: Mapping[str, str]
 ) -> tuple[dict[str, list[Record]], dict[str, list[Record]]]:
-    """The headline, in the order of the tables, and the rest."""
+    """Runs of the headline in the order of the tables, and the other runs."""
     by: dict[str, list[Record]] = {}
     for record in records:
         by.setdefault(record.cell.label, []).append(record)
-    leading = [standing.get(name, name) for name in present(SCHEDULERS)]
-    first = {label: by[label] for label in leading if label in by and not is_oracle(label)}
+    headline_runs = [strongest.get(name, name) for name in present(SCHEDULERS)]
+    first = {label: by[label] for label in headline_runs if label in by and not is_oracle(label)}
     return first, {label: found for label, found in by.items() if label not in first}
 
 
-def with_seeds(depth: Depth, seeds: int | None) -> Depth:
-    """Another number of seeds, for every part that has as many as the headline."""
+def with_seeds(size: EvaluationSize, seeds: int | None) -> EvaluationSize:
+    """Changes the number of seeds of every part that has as many as the headline."""
     if seeds is None:
-        return depth
+        return size
 
     def some(before: int) -> int:
-        return seeds if before == depth.seeds else min(before, seeds)
+        return seeds if before == size.seeds else min(before, seeds)
 
     return replace(
-        depth,
+        size,
         seeds=seeds,
-        mechanism_seeds=some(depth.mechanism_seeds),
-        scaling_seeds=some(depth.scaling_seeds),
-        ladder_seeds=some(depth.ladder_seeds),
-        prediction_seeds=some(depth.prediction_seeds),
+        mechanism_seeds=some(size.mechanism_seeds),
+        scaling_seeds=some(size.scaling_seeds),
+        ablation_seeds=some(size.ablation_seeds),
+        prediction_seeds=some(size.prediction_seeds),
     )
 
 
-def carrying(kept: Kept, processes: int, watched: Callable[..., Any]) -> Watching:
-    """Runs a plan under a watch that is opened for it."""
+def planned_runner(store: ResultStore, processes: int, watched: Callable[..., Any]) -> RunPlanned:
+    """A function that executes the missing runs of a plan with a progress display."""
 
-    def carry(plan: Plan) -> Sequence[Failure]:
+    def run_planned(plan: RunPlan) -> Sequence[RunFailure]:
         with watched(len(plan.missing)) as watch:
-            return carry_out(plan, kept, processes, watch)
+            return run_missing(plan, store, processes, watch)
 
-    return carry
+    return run_planned

@@ -1,4 +1,4 @@
-"""The page of the evaluation, and its data beside it."""
+"""The HTML page of the evaluation, and its data files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ones import __version__
-from ones.lab.compare import write, write_results
+from ones.lab.comparison.results import write_results, write_text
+from ones.lab.comparison.summary import summary_of
 from ones.lab.paper import claims
 from ones.lab.paper.design import Design
 from ones.lab.paper.evaluation import Evaluation
-from ones.lab.paper.panel import Panel
-from ones.lab.tables import summary_of
+from ones.lab.paper.panel import EvaluationPanel
 from ones.report import page as html
 
 PAGE_NAME, PANELS_NAME, TABLE_NAME = "index.html", "panels.json", "headline.md"
@@ -21,19 +21,19 @@ PAGE_NAME, PANELS_NAME, TABLE_NAME = "index.html", "panels.json", "headline.md"
 def write_evaluation(
     evaluation: Evaluation, design: Design, command: str, home: Path
 ) -> list[Path]:
-    """The page, and everything that it was made from."""
+    """Writes the page and the data that it shows."""
     text = html.page("The paper's evaluation, rebuilt", _parts(evaluation, design, command))
-    panels = {"software": __version__, "command": command, "panels": evaluation.told()["panels"]}
+    panels = {"software": __version__, "command": command, "panels": evaluation.to_json()["panels"]}
     return [
-        write(home / PAGE_NAME, text),
-        write(home / PANELS_NAME, json.dumps(panels, indent=2) + "\n"),
-        write(home / TABLE_NAME, _main_table(evaluation)),
+        write_text(home / PAGE_NAME, text),
+        write_text(home / PANELS_NAME, json.dumps(panels, indent=2) + "\n"),
+        write_text(home / TABLE_NAME, _main_table(evaluation)),
         *write_results(evaluation.comparison, home),
     ]
 
 
 def _parts(evaluation: Evaluation, design: Design, command: str) -> Iterator[str]:
-    depth, first = design.depth, design.first_seed
+    size, first = design.size, design.first_seed
     yield html.paragraph(
         "Every figure and table of the evaluation of *Online Evolutionary Batch Size Orchestration"
         " for Scheduling Deep Learning Workloads in GPU Clusters* (SC'21), simulated, or measured"
@@ -44,8 +44,8 @@ def _parts(evaluation: Evaluation, design: Design, command: str) -> Iterator[str
     yield html.paragraph("Rebuilt by:")
     yield html.command(command)
     yield html.paragraph(
-        f"ones {__version__}. {depth.jobs} jobs on 64 GPUs of 16 nodes, Poisson arrivals 12 s apart"
-        f" on average, seeds {first} to {first + depth.seeds - 1}. The same command again does only"
+        f"ones {__version__}. {size.jobs} jobs on 64 GPUs of 16 nodes, Poisson arrivals 12 s apart"
+        f" on average, seeds {first} to {first + size.seeds - 1}. The same command again does only"
         " what is missing; sentences on agreement are made from the numbers.",
         quiet=True,
     )
@@ -60,7 +60,7 @@ def _parts(evaluation: Evaluation, design: Design, command: str) -> Iterator[str
 
 
 def _main_table(evaluation: Evaluation) -> str:
-    """The headline as markdown, for a README."""
+    """The headline as a markdown table."""
     lines = [
         "| scheduler | mean completion s (95 %) | 99 % within s | running s | queueing s"
         " | within 200 s | paper: mean s |",
@@ -85,7 +85,7 @@ def _range(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f" ({low:.0f} to {high:.0f})"
 
 
-def _overview(panels: Sequence[Panel]) -> str:
+def _overview(panels: Sequence[EvaluationPanel]) -> str:
     words = {True: "agrees", False: "differs", None: "-"}
     rows: list[list[html.Cell]] = [
         [panel.title, words[panel.verdict.agrees], panel.tag] for panel in panels

@@ -1,4 +1,4 @@
-"""A figure or table of the evaluation, with what the paper says of it and whether we agree."""
+"""A panel of the evaluation: figure or table, the paper's statement, and the agreement."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MEASURED = "measured on real training"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A sentence made from the numbers; None: there is nothing to agree with."""
+    """A sentence made from the numbers; `agrees` is None if there is nothing to compare with."""
 
     agrees: bool | None
     sentence: str
-    parts: tuple[Verdict, ...] = ()  # of which it is made
+    parts: tuple[Verdict, ...] = ()  # verdicts that it combines
 
     @property
     def mark(self) -> str:
@@ -26,7 +26,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class EvaluationPanel:
     anchor: str
     title: str
     paper: str = NO_NUMBER
@@ -35,7 +35,7 @@ class Panel:
     spread: str
     verdict: Verdict
     assumption: bool = False
-    measured: str = ""  # of real training: where, when, at which load
+    measured: str = ""  # origin of a measurement of real training
     parts: Sequence[str] = field(default_factory=tuple)  # figures and tables
 
     @property
@@ -61,7 +61,7 @@ class Panel:
 
 
 def near(what: str, ours: float, paper: float, within: float, unit: str = " s") -> Verdict:
-    """Within a share of the paper's value."""
+    """Is our value within a share of the paper's?"""
     off = ours / paper - 1
     agrees = abs(off) <= within
     word = "agrees" if agrees else "does not agree"
@@ -73,7 +73,7 @@ def near(what: str, ours: float, paper: float, within: float, unit: str = " s") 
 
 
 def points(what: str, ours: float, paper: float, within: float) -> Verdict:
-    """Percentages, within so many points."""
+    """Are two percentages within so many points?"""
     off = ours - paper
     agrees = abs(off) <= within
     word = "agrees" if agrees else "does not agree"
@@ -85,7 +85,7 @@ def points(what: str, ours: float, paper: float, within: float) -> Verdict:
 
 
 def same_order(ours: Mapping[str, float], paper: Mapping[str, float]) -> Verdict:
-    """Of schedulers from the least to the largest value, over those that both have."""
+    """Is the order of the schedulers by value the paper's? Over those that both have."""
     both = [name for name in paper if name in ours]
     if len(both) < 2:
         return Verdict(None, "Too few of the paper's schedulers are here to compare their order.")
@@ -99,7 +99,7 @@ def same_order(ours: Mapping[str, float], paper: Mapping[str, float]) -> Verdict
 
 
 def all_of(*verdicts: Verdict) -> Verdict:
-    """Agreement only if every part agrees; parts with nothing to agree with do not count."""
+    """Agrees if every part agrees; parts with nothing to compare with do not count."""
     counted = [verdict.agrees for verdict in verdicts if verdict.agrees is not None]
     sentence = " ".join(verdict.sentence for verdict in verdicts)
     return Verdict(all(counted) if counted else None, sentence, verdicts)

@@ -1,4 +1,4 @@
-"""Panels on how schedulers perform: who is first, times of jobs, and their reductions."""
+"""Panels on performance: the headline, times of jobs, and their reductions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from ones.lab.compare_page import summary_table
+from ones.lab.comparison.page import summary_table
+from ones.lab.comparison.summary import Record, reduction, summary_of, times_of
 from ones.lab.paper import claims
-from ones.lab.paper.panel import Panel, Verdict, all_of, count, near, points, same_order
-from ones.lab.tables import Record, reduction, summary_of, times_of
+from ones.lab.paper.panel import EvaluationPanel, Verdict, all_of, count, near, points, same_order
 from ones.report import page as html
 from ones.report.charts import Axis, Bar, bars, boxes, draw, shares
 from ones.report.statistics import Interval, mean_interval
@@ -20,7 +20,7 @@ OURS = ("ones", "ones-paper")
 Runs = Mapping[str, Sequence[Record]]  # label -> its runs, in the order of the tables
 
 
-class Measure(NamedTuple):
+class TimeMeasure(NamedTuple):
     time: str  # of a job
     key: str  # of a row
     title: str
@@ -29,18 +29,18 @@ class Measure(NamedTuple):
 
 
 MEASURES = (
-    Measure(
+    TimeMeasure(
         "completion", "mean_jct", "Completion time",
         "Mean of ONES 244.97 s; 26.9 % less than DRL, 45.6 % than Tiresias, 41.7 % than Optimus"
         " (so 335, 450 and 420 s). Within 200 s: 86 % of the jobs, 60-80 % under the others.",
         claims.JCT_REDUCTION,
     ),
-    Measure(
+    TimeMeasure(
         "execution", "mean_exec", "Execution time",
         "53.9 % less than Tiresias; less than DRL and Optimus (no number in the text).",
         claims.EXECUTION_REDUCTION,
     ),
-    Measure(
+    TimeMeasure(
         "queueing", "mean_queue", "Queueing time",
         "31.3 % less than DRL, 19.1 % than Tiresias, 56.6 % than Optimus.",
         claims.QUEUEING_REDUCTION,
@@ -48,16 +48,18 @@ MEASURES = (
 )  # fmt: skip
 
 
-def performance(runs: Runs, standing: Mapping[str, str], home: Path) -> list[Panel]:
+def performance(runs: Runs, strongest: Mapping[str, str], home: Path) -> list[EvaluationPanel]:
     """Mean, box and cumulative curve of each time, with the reductions that the paper gives."""
-    return [_times(measure, runs, standing, home) for measure in MEASURES]
+    return [_times(measure, runs, strongest, home) for measure in MEASURES]
 
 
-def _times(measure: Measure, runs: Runs, standing: Mapping[str, str], home: Path) -> Panel:
+def _times(
+    measure: TimeMeasure, runs: Runs, strongest: Mapping[str, str], home: Path
+) -> EvaluationPanel:
     means = {label: [r.row[measure.key] for r in found] for label, found in runs.items()}
     middle = {label: fmean(values) for label, values in means.items()}
     spread = {label: mean_interval(v) if len(v) > 1 else None for label, v in means.items()}
-    marks = {standing.get(k, k): v for k, v in claims.IMPLIED_JCT.items()}
+    marks = {strongest.get(k, k): v for k, v in claims.IMPLIED_JCT.items()}
     marks["ones"] = claims.MEAN_JCT
     show_marks = measure.time == "completion"
     values = [(label, times_of(found, measure.time)) for label, found in runs.items()]
@@ -81,12 +83,12 @@ def _times(measure: Measure, runs: Runs, standing: Mapping[str, str], home: Path
         ],
         size=(4.6, 3.8),
     )  # fmt: skip
-    table, verdicts = _reductions(measure, runs, standing)
+    table, verdicts = _reductions(measure, runs, strongest)
     if measure.time == "completion":
-        verdicts = [*_completion_verdicts(runs, middle, standing), *verdicts]
-    if measure.time == "queueing" and "optimus" in standing:
-        verdicts.append(_half_interval(middle.get(standing["optimus"])))
-    return Panel(
+        verdicts = [*_completion_verdicts(runs, middle, strongest), *verdicts]
+    if measure.time == "queueing" and "optimus" in strongest:
+        verdicts.append(_half_interval(middle.get(strongest["optimus"])))
+    return EvaluationPanel(
         anchor=measure.time,
         title=f"{measure.title}: mean, distribution, cumulative frequency",
         paper=measure.paper,
@@ -122,9 +124,9 @@ def _spread(intervals: Mapping[str, Interval | None]) -> str:
 
 
 def _reductions(
-    measure: Measure, runs: Runs, standing: Mapping[str, str]
+    measure: TimeMeasure, runs: Runs, strongest: Mapping[str, str]
 ) -> tuple[str, list[Verdict]]:
-    """Of `ones` and of `ones-paper`, against everybody else."""
+    """Reductions of `ones` and `ones-paper` against every other policy."""
     rows: list[list[html.Cell]] = []
     verdicts = []
     ours = [label for label in OURS if label in runs]
@@ -135,7 +137,7 @@ def _reductions(
         paper = measure.reductions.get(policy)
         found = {name: reduction(runs[name], runs[label], measure.time) for name in ours}
         rows.append([label, paper, *(value for three in found.values() for value in three)])
-        if standing.get(policy) == label and policy in claims.RIVALS and "ones" in found:
+        if strongest.get(policy) == label and policy in claims.RIVALS and "ones" in found:
             verdicts += _reduced(measure.time, label, found["ones"][0], paper)
     heads = [f"`{name}`: less by %" if i == 0 else ("95 % from", "to")[i - 1]
              for name in ours for i in range(3)]  # fmt: skip
@@ -162,18 +164,18 @@ def _reduced(time: str, label: str, percent: float | None, paper: float | None) 
 
 
 def _completion_verdicts(
-    runs: Runs, middle: Mapping[str, float], standing: Mapping[str, str]
+    runs: Runs, middle: Mapping[str, float], strongest: Mapping[str, str]
 ) -> list[Verdict]:
     verdicts = []
     for label in ("ones", "ones-paper"):
         if label in middle:
             verdicts.append(near(f"The mean of `{label}`", middle[label], claims.MEAN_JCT, 0.10))
     for rival, implied in claims.IMPLIED_JCT.items():
-        label = standing.get(rival, rival)
+        label = strongest.get(rival, rival)
         if label in middle:
             verdicts.append(near(f"The mean of `{label}`", middle[label], implied, 0.15))
-    ours = {name: middle[standing.get(name, name)] for name in claims.SCHEDULERS.values()
-            if standing.get(name, name) in middle}  # fmt: skip
+    ours = {name: middle[strongest.get(name, name)] for name in claims.SCHEDULERS.values()
+            if strongest.get(name, name) in middle}  # fmt: skip
     verdicts.append(same_order(ours, {"ones": claims.MEAN_JCT, **claims.IMPLIED_JCT}))
     if "ones" in runs:
         within = 100 * fmean(r.row["within_200s"] for r in runs["ones"])
@@ -183,7 +185,7 @@ def _completion_verdicts(
         )  # fmt: skip
     low, high = (100 * share for share in claims.WITHIN_200S_RIVALS)
     for rival in claims.RIVALS:
-        label = standing.get(rival, rival)
+        label = strongest.get(rival, rival)
         if label in runs:
             within = 100 * fmean(r.row["within_200s"] for r in runs[label])
             agrees = low <= within <= high
@@ -204,8 +206,8 @@ def _half_interval(queue: float | None) -> Verdict:
     )
 
 
-def headline(runs: Runs, variants: Runs, missing: Sequence[str], standing: Mapping[str, str]
-             ) -> Panel:  # fmt: skip
+def headline(runs: Runs, variants: Runs, missing: Sequence[str], strongest: Mapping[str, str]
+             ) -> EvaluationPanel:  # fmt: skip
     """The main table, the order, and the share under 200 s."""
     rows = summary_of([record for found in runs.values() for record in found])
     parts = [summary_table(rows, "The stronger variant of each rival, by mean completion time.")]
@@ -213,14 +215,14 @@ def headline(runs: Runs, variants: Runs, missing: Sequence[str], standing: Mappi
     if others:
         parts.append(summary_table(summary_of(others), "Other variants, and oracles that are told"
                                    " the true length of every job."))  # fmt: skip
-    chosen = [label for label in standing.values() if ":" in label]
+    chosen = [label for label in strongest.values() if ":" in label]
     if missing:
         parts.append(html.paragraph(f"Not here: {', '.join(missing)}.", kind="no"))
     means = {row["label"]: row["mean_jct"] for row in rows}
     order = sorted(means, key=lambda label: float(means[label]))
     best = order[0]
     ones = means.get("ones")
-    return Panel(
+    return EvaluationPanel(
         anchor="headline",
         title="All schedulers, 64 GPUs, each re-scaling its own way",
         paper="Order by mean completion time: ONES 245 s, DRL 335 s, Optimus 420 s, Tiresias 450 s."
@@ -245,7 +247,7 @@ def headline(runs: Runs, variants: Runs, missing: Sequence[str], standing: Mappi
     )  # fmt: skip
 
 
-def longest(runs: Runs) -> Panel:
+def longest(runs: Runs) -> EvaluationPanel:
     """The longest execution under each scheduler."""
     rows: list[list[html.Cell]] = []
     most = {}
@@ -275,7 +277,7 @@ def longest(runs: Runs) -> Panel:
                 f" (`{worst}`), up to 10,000 s in the text.",
             )
         )
-    return Panel(
+    return EvaluationPanel(
         anchor="longest",
         title="The longest execution of each scheduler",
         paper="ONES: basically all jobs under 2,000 s. The others: up to 10,000 s.",

@@ -1,4 +1,4 @@
-"""Panels over cluster sizes, and the ladder from `ones-paper` to `ones`."""
+"""Panels over cluster sizes, and the ablation between `ones-paper` and `ones`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ones.lab.compare_page import curve
+from ones.lab.comparison.page import curve
+from ones.lab.comparison.summary import Record, by_setting, reduction, summary_of
 from ones.lab.paper import claims
-from ones.lab.paper.panel import Panel, Verdict, all_of, count, points
-from ones.lab.tables import Record, by_setting, reduction, summary_of
+from ones.lab.paper.panel import EvaluationPanel, Verdict, all_of, count, points
 from ones.report import page as html
 from ones.report.charts import Axis, Curve, curves, draw
 
 
-def scaling(records: Sequence[Record], standing: Mapping[str, str], home: Path) -> list[Panel]:
+def scaling(
+    records: Sequence[Record], strongest: Mapping[str, str], home: Path
+) -> list[EvaluationPanel]:
     """Mean completion against GPUs, and the improvement of ONES against GPUs."""
     rows = [row for row in summary_of(records) if row["mean_jct"] is not None]
     if not rows:
         return []
-    return [_against_gpus(rows, home), _improvement(records, standing, home)]
+    return [_against_gpus(rows, home), _improvement(records, strongest, home)]
 
 
-def _against_gpus(rows: Sequence[Mapping[str, Any]], home: Path) -> Panel:
+def _against_gpus(rows: Sequence[Mapping[str, Any]], home: Path) -> EvaluationPanel:
     sizes = sorted({int(row["gpus"]) for row in rows})
     labels = list(dict.fromkeys(row["label"] for row in rows))
     by = {(row["label"], row["gpus"]): row for row in rows}
@@ -56,7 +58,7 @@ def _against_gpus(rows: Sequence[Mapping[str, Any]], home: Path) -> Panel:
          *(by[label, size]["mean_queue"] if (label, size) in by else None for size in sizes)]
         for label in labels
     ]  # fmt: skip
-    return Panel(
+    return EvaluationPanel(
         anchor="scaling",
         title="Scaling: completion time against GPUs",
         paper="All schedulers show similar trends; the average falls almost linearly with GPUs,"
@@ -81,11 +83,13 @@ def _against_gpus(rows: Sequence[Mapping[str, Any]], home: Path) -> Panel:
     )  # fmt: skip
 
 
-def _improvement(records: Sequence[Record], standing: Mapping[str, str], home: Path) -> Panel:
+def _improvement(
+    records: Sequence[Record], strongest: Mapping[str, str], home: Path
+) -> EvaluationPanel:
     found: dict[str, dict[int, tuple[float, float, float]]] = {}
     for setting, labels in by_setting(records).items():
         for rival in claims.RIVALS:
-            label = standing.get(rival, rival)
+            label = strongest.get(rival, rival)
             if "ones" not in labels or label not in labels:
                 continue
             less, least, most = reduction(labels["ones"], labels[label], "completion")
@@ -96,7 +100,7 @@ def _improvement(records: Sequence[Record], standing: Mapping[str, str], home: P
     lines = []
     rows: list[list[html.Cell]] = []
     for rival, at in found.items():
-        label = standing.get(rival, rival)
+        label = strongest.get(rival, rival)
         known = sorted(at)
         middle, low, high = ([at[size][i] for size in known] for i in range(3))
         lines.append(Curve(label, known, middle, low, high))
@@ -134,13 +138,13 @@ def _improvement(records: Sequence[Record], standing: Mapping[str, str], home: P
             html.table(["against", *(f"{s} GPUs: %" for s in sizes),
                         *(f"paper, {s} GPUs: %" for s in sizes)], rows),
         ]  # fmt: skip
-    return Panel(
+    return EvaluationPanel(
         anchor="improvement",
         title="Improvement against GPUs",
         paper="From 16 to 64 GPUs: 19 to 27 % against DRL, 44 to 46 % against Tiresias, 24 to 42 %"
         " against Optimus.",
         ours="; ".join(
-            f"`{standing.get(rival, rival)}` "
+            f"`{strongest.get(rival, rival)}` "
             + ", ".join(f"{at[size][0]:.0f} % ({size})" for size in sorted(at))
             for rival, at in found.items()
         )
@@ -152,12 +156,12 @@ def _improvement(records: Sequence[Record], standing: Mapping[str, str], home: P
     )
 
 
-def ablation(up: Sequence[Record], without: Sequence[Record]) -> Panel:
-    """One switch at a time."""
-    climbing = summary_of(up)
+def ablation(cumulative: Sequence[Record], leave_one_out: Sequence[Record]) -> EvaluationPanel:
+    """One group of settings at a time."""
+    steps = summary_of(cumulative)
     rows: list[list[html.Cell]] = []
     before = None
-    for row in climbing:
+    for row in steps:
         change = None if before is None else 100 * (row["mean_jct"] / before - 1)
         rows.append([row["label"], row["mean_jct"], row["mean_jct_low"], row["mean_jct_high"],
                      change, row["p99_jct"], row["n"]])  # fmt: skip
@@ -170,7 +174,7 @@ def ablation(up: Sequence[Record], without: Sequence[Record]) -> Panel:
             " it to all those above; the last has every setting of `ones`.",
         )
     ]
-    least = summary_of(without)
+    least = summary_of(leave_one_out)
     if least:
         whole = least[0]["mean_jct"]
         parts.append(
@@ -184,8 +188,8 @@ def ablation(up: Sequence[Record], without: Sequence[Record]) -> Panel:
     changes = [(row[0], row[4]) for row in rows if isinstance(row[4], float)]
     best = min(changes, key=lambda pair: pair[1], default=None)
     worst = max(changes, key=lambda pair: pair[1], default=None)
-    first, last = climbing[0]["mean_jct"], climbing[-1]["mean_jct"]
-    return Panel(
+    first, last = steps[0]["mean_jct"], steps[-1]["mean_jct"]
+    return EvaluationPanel(
         anchor="ablation",
         title="Ablation: from ones-paper to ones, one switch at a time",
         paper="None.",
@@ -193,7 +197,7 @@ def ablation(up: Sequence[Record], without: Sequence[Record]) -> Panel:
         f" ({100 * (last / first - 1):+.0f} %)."
         + (f" The largest gain: {best[0]} ({best[1]:+.0f} %)." if best and best[1] < 0 else "")
         + (f" The largest loss: {worst[0]} ({worst[1]:+.0f} %)." if worst and worst[1] > 0 else ""),
-        n=f"{count(climbing[0]['n'], 'seed')} of {climbing[0]['jobs']} jobs, 64 GPUs, each"
+        n=f"{count(steps[0]['n'], 'seed')} of {steps[0]['jobs']} jobs, 64 GPUs, each"
         " re-scaling its own way",
         spread="95 % bootstrap intervals of the mean over seeds",
         verdict=Verdict(None, "The paper has no such table; it tells what of the gain is whose."),

@@ -1,7 +1,7 @@
-"""Beyond the paper: the comparisons that show where `ones` leads, and where it would not.
+"""`ones paper sweeps`: comparisons beyond the paper, which show where `ones` leads and where not.
 
-Each sweep is a few calls of `ones compare`, in order of importance: stopped at any time, what is
-there is the most telling part. Seeds of a part go one by one through all its settings.
+Each sweep stands for a few calls of `ones compare`. The most important sweep comes first, and the
+seeds of a part go one by one through all its settings, so it can be stopped at any time.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ones.errors import UnknownNameError
-from ones.lab.entrants import entrants
-from ones.lab.grid import Cell, Grid
+from ones.lab.comparison.grid import Cell, Grid
+from ones.lab.comparison.variants import parse_variants
 from ones.lab.runs import RunSpec
 from ones.sim.altered import factors_of
 
 OURS = "ones"
 RIVALS = (OURS, "equi", "sia")
-BOTH = ("elastic", "checkpoint")  # the same price for everybody
+BOTH = ("elastic", "checkpoint")  # the same cost of a change for all policies
 #: values of `seniority`, and the one that `ones` has
 DEFAULT_SENIORITY = 0.5
 SENIORITY = (0.0, 0.25, 1.0, 2.0)
 PREDICTION_ERRORS = (2, 4)
-WORLDS = ("noise=0.3", "noise=3", "network=0.3", "rescale=10")
+PHYSICS_CHANGES = ("noise=0.3", "noise=3", "network=0.3", "rescale=10")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SweepPart:
     """One `ones compare`."""
 
     policies: Sequence[str]
     seeds: int
     jobs: int
-    world: str = ""  # what is not as usual, in words
+    scenario: str = ""  # what differs from the usual, in words
     given: Sequence[str] = ()
     gpus: int = 64
     mechanisms: Sequence[str] = BOTH
@@ -46,7 +46,7 @@ class Part:
 
     def cells(self, first_seed: int) -> list[Cell]:
         return Grid(
-            entrants=entrants(self.policies, given=self.given),
+            variants=parse_variants(self.policies, given=self.given),
             seeds=range(first_seed, first_seed + self.seeds),
             gpus=[self.gpus],
             mechanisms=self.mechanisms,
@@ -82,62 +82,62 @@ class Sweep:
     name: str
     title: str
     question: str
-    parts: Sequence[Part]
+    parts: Sequence[SweepPart]
 
     def cells(self, first_seed: int) -> list[Cell]:
-        """Seed by seed, so that all parts are as far when it is stopped."""
+        """Seed by seed, so that all parts have as many seeds when it is stopped."""
         found = [cell for part in self.parts for cell in part.cells(first_seed)]
         return sorted(found, key=lambda cell: cell.spec.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Depth:
-    """How much of each."""
+class SweepSize:
+    """Seeds, jobs and cluster sizes."""
 
     seeds: int = 10
     large_seeds: int = 3  # from 256 GPUs up
-    jobs: int = 200  # on up to 64 GPUs; a load means nothing on a trace of ten minutes
+    jobs: int = 200  # on up to 64 GPUs; the load of a shorter trace would mean nothing
     sizes: Sequence[int] = (16, 64, 256, 1024)
 
-    def with_seeds(self, seeds: int | None) -> Depth:
+    def with_seeds(self, seeds: int | None) -> SweepSize:
         if seeds is None:
             return self
         return replace(self, seeds=seeds, large_seeds=min(seeds, self.large_seeds))
 
 
-FULL = Depth()
-QUICK = Depth(seeds=2, large_seeds=1, jobs=30, sizes=(16, 64))
+FULL = SweepSize()
+QUICK = SweepSize(seeds=2, large_seeds=1, jobs=30, sizes=(16, 64))
 
 
-def sweeps(depth: Depth, traces: Sequence[Path] = ()) -> list[Sweep]:
-    """All of them, the most important first; traces of other clusters have a sweep each."""
+def sweeps(size: SweepSize, traces: Sequence[Path] = ()) -> list[Sweep]:
+    """All sweeps, the most important first; each trace of another cluster has its own."""
     return [
-        _loads(depth),
-        _pollux(depth),
-        _worlds(depth),
-        _predictor(depth),
-        _kinds(depth),
-        *(_trace(depth, path) for path in traces),
-        _frontier(depth),
-        _sizes(depth),
+        _loads(size),
+        _pollux(size),
+        _physics(size),
+        _predictor(size),
+        _kinds(size),
+        *(_trace(size, path) for path in traces),
+        _frontier(size),
+        _sizes(size),
     ]
 
 
-def _usual(depth: Depth) -> Part:
-    return Part(policies=RIVALS, seeds=depth.seeds, jobs=depth.jobs)
+def _usual(size: SweepSize) -> SweepPart:
+    return SweepPart(policies=RIVALS, seeds=size.seeds, jobs=size.jobs)
 
 
-def _loads(depth: Depth) -> Sweep:
+def _loads(size: SweepSize) -> Sweep:
     return Sweep(
         name="loads",
         title="Loads, everybody paying the same for a change",
         question="With one mechanism for all, what is left of the lead is the policy's.",
-        parts=[replace(_usual(depth), loads=(0.5, 0.8, 1.0, 1.2))],
+        parts=[replace(_usual(size), loads=(0.5, 0.8, 1.0, 1.2))],
     )
 
 
-def _pollux(depth: Depth) -> Sweep:
-    part = replace(_usual(depth), loads=(0.8, 1.2))
+def _pollux(size: SweepSize) -> Sweep:
+    part = replace(_usual(size), loads=(0.8, 1.2))
     return Sweep(
         name="pollux",
         title="Against Pollux, everybody paying the same for a change",
@@ -146,22 +146,22 @@ def _pollux(depth: Depth) -> Sweep:
     )
 
 
-def _worlds(depth: Depth) -> Sweep:
+def _physics(size: SweepSize) -> Sweep:
     return Sweep(
         name="physics",
         title="Other worlds: is the lead owed to our own physics?",
         question="The truth of the simulator is multiplied, and no policy is told.",
         parts=[
-            replace(_usual(depth), physics=(world,), world=world.replace("=", " x"))
-            for world in WORLDS
+            replace(_usual(size), physics=(scenario,), scenario=scenario.replace("=", " x"))
+            for scenario in PHYSICS_CHANGES
         ],
     )
 
 
-def _predictor(depth: Depth) -> Sweep:
+def _predictor(size: SweepSize) -> Sweep:
     wrong = [f"{OURS}:error-{error}" for error in PREDICTION_ERRORS]
     given = [f"{OURS}:error-{error}.prediction_error={error}" for error in PREDICTION_ERRORS]
-    part = replace(_usual(depth), loads=(0.8, 1.2), mechanisms=("elastic",))
+    part = replace(_usual(size), loads=(0.8, 1.2), mechanisms=("elastic",))
     return Sweep(
         name="predictor",
         title="A predictor that errs",
@@ -171,37 +171,37 @@ def _predictor(depth: Depth) -> Sweep:
     )
 
 
-def _kinds(depth: Depth) -> Sweep:
-    usual = _usual(depth)
+def _kinds(size: SweepSize) -> Sweep:
+    usual = _usual(size)
     return Sweep(
         name="kinds",
         title="Kinds hidden, and lengths that scatter",
         question="How much rests on knowing jobs by their kind.",
         parts=[
-            replace(usual, hide_kinds=True, world="kinds hidden"),
+            replace(usual, hide_kinds=True, scenario="kinds hidden"),
             *(
-                replace(usual, scatter=scatter, world=f"scatter {scatter:g}")
+                replace(usual, scatter=scatter, scenario=f"scatter {scatter:g}")
                 for scatter in (0.0, 0.3, 0.6)
             ),
         ],
     )
 
 
-def _trace(depth: Depth, path: Path) -> Sweep:
+def _trace(size: SweepSize, path: Path) -> Sweep:
     return Sweep(
         name=f"trace-{path.stem}",
         title=f"Arrivals and sizes of {path.name}",
         question="Jobs of another cluster, mapped to ours and stretched to the same loads.",
-        parts=[replace(_usual(depth), workload=str(path), loads=(0.8, 1.0, 1.2))],
+        parts=[replace(_usual(size), workload=str(path), loads=(0.8, 1.0, 1.2))],
     )
 
 
-def _frontier(depth: Depth) -> Sweep:
+def _frontier(size: SweepSize) -> Sweep:
     labels = {value: f"{OURS}:seniority-{value:g}" for value in SENIORITY}
     before = [label for value, label in labels.items() if value < DEFAULT_SENIORITY]
     after = [label for value, label in labels.items() if value > DEFAULT_SENIORITY]
     part = replace(
-        _usual(depth),
+        _usual(size),
         policies=(*before, OURS, *after, "equi", "sia"),
         given=[f"{label}.seniority={value:g}" for value, label in labels.items()],
         mechanisms=("elastic",),
@@ -215,13 +215,15 @@ def _frontier(depth: Depth) -> Sweep:
     )
 
 
-def _sizes(depth: Depth) -> Sweep:
-    def part(gpus: int) -> Part:
+def _sizes(size: SweepSize) -> Sweep:
+    def part(gpus: int) -> SweepPart:
         return replace(
-            _usual(depth),
+            _usual(size),
             gpus=gpus,
-            jobs=max(depth.jobs, depth.jobs * gpus // 64),  # as long a trace on a larger cluster
-            seeds=depth.seeds if gpus < 256 else depth.large_seeds,
+            jobs=max(
+                size.jobs, size.jobs * gpus // 64
+            ),  # the same length of the trace on a larger cluster
+            seeds=size.seeds if gpus < 256 else size.large_seeds,
             mechanisms=("elastic",),
         )
 
@@ -229,12 +231,12 @@ def _sizes(depth: Depth) -> Sweep:
         name="sizes",
         title="Cluster sizes",
         question="Does the lead shrink, and what does the policy itself cost?",
-        parts=[part(gpus) for gpus in depth.sizes],
+        parts=[part(gpus) for gpus in size.sizes],
     )
 
 
-def chosen(found: Sequence[Sweep], names: Sequence[str]) -> list[Sweep]:
-    """Those that are named, or all."""
+def select_sweeps(found: Sequence[Sweep], names: Sequence[str]) -> list[Sweep]:
+    """The sweeps with these names, or all."""
     known = {sweep.name: sweep for sweep in found}
     for name in names:
         if name not in known:

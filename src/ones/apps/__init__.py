@@ -1,0 +1,1 @@
+"""Applications around the service: diagnosis, demonstrations, and a player of traces."""

@@ -1,0 +1,192 @@
+"""`ones bench fidelity`, `control`, `scale` and `faults`: the live service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ones.cli.bench.output import print_rows, print_rows_json
+from ones.cli.options import Json, parse_numbers
+from ones.cli.output import print_table, say
+from ones.errors import InvalidSettingError, UnknownNameError
+
+FIDELITY_COLUMNS = {
+    "case": "case", "n": "jobs", "mean_jct_seconds": "mean JCT s",
+    "simulated_mean_jct_seconds": "simulated s", "mean_jct_error_percent": "error %",
+    "mean_job_error_percent": "mean job error %", "max_job_error_percent": "max job error %",
+    "rescales": "re-scales", "simulated_rescales": "simulated", "preemptions": "preemptions",
+    "restarts": "restarts", "losses": "lost workers",
+}  # fmt: skip
+SCALE_COLUMNS = {
+    "workers": "workers", "jobs": "jobs", "settled_seconds": "all train, s",
+    "paced_reports_per_second": "paced/s", "paced_ack_ms": "acknowledged, ms",
+    "paced_ack_p99_ms": "p99", "paced_cpu_percent": "CPU %", "reports_per_second": "at most/s",
+    "plan_fanout_ms": "orders to a job, ms", "wide_fanout_ms": "to the wide one",
+    "peak_mb": "peak MB",
+}  # fmt: skip
+
+
+def fidelity(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Three jobs on three slots: that it runs, not how true.")
+    ] = False,
+    policies: Annotated[
+        str | None, typer.Option(help="Only these, as ones,fifo; ones re-scales in place.")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep run logs and state directories here.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """The simulator against real processes: the same paced jobs, and the error of each job.
+
+    Takes about a quarter of an hour; leave the machine alone meanwhile.
+
+    Example: ones bench fidelity --policies ones,fifo
+    """
+    from ones.cli.client import Client
+    from ones.lab.bench.fidelity.benchmark import RUNS, bench_fidelity
+
+    chosen, known = None, dict(RUNS)
+    if policies is not None:
+        for name in policies.split(","):
+            if name not in known:
+                raise UnknownNameError("value of --policies", name, known)
+        chosen = [(name, known[name]) for name in policies.split(",")]
+    rows = bench_fidelity(Client, quick=quick, runs=chosen, keep=keep, progress=say)
+    if json:
+        print_rows_json("fidelity", rows)
+        return
+    compared = [row for row in rows if "policy" in row]
+    print_rows("fidelity", compared, json, "simulator against life", FIDELITY_COLUMNS)
+    for row in rows:
+        if row["case"] == "order":
+            print("live:     ", " < ".join(row["live_order"]))
+            print("simulated:", " < ".join(row["simulated_order"]))
+
+
+def control(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A little of everything: that it runs, not how fast.")
+    ] = False,
+    policy: Annotated[str, typer.Option(help="Which policy decides.")] = "ones",
+    json: Json = False,
+) -> None:
+    """The live service: submissions, first steps, decisions, restarts, CPU and memory.
+
+    Takes about five minutes; leave the machine alone meanwhile.
+
+    Example: ones bench control --quick
+    """
+    from ones.cli.client import Client
+    from ones.lab.bench.control.benchmark import FULL, QUICK, bench_control
+    from ones.policies import settings_of
+
+    settings_of(policy)  # refuses an unknown name
+    rows = bench_control(Client, QUICK if quick else FULL, policy=policy, progress=say)
+    if json:
+        print_rows_json("control", rows)
+        return
+    table = [
+        [row["case"], key, value]
+        for row in rows
+        for key, value in row.items()
+        if key not in ("case", "policy")
+    ]
+    print_table("the live service", ["case", "what", "value"], table)
+
+
+def scale(
+    workers: Annotated[
+        str | None, typer.Option(help="How many, as 1024,10240; multiples of --per-job.")
+    ] = None,
+    per_job: Annotated[int, typer.Option(help="Workers of each job but the wide one.")] = 8,
+    seconds: Annotated[float, typer.Option(help="Of each stage of reporting.")] = 10.0,
+    ray: Annotated[
+        int | None,
+        typer.Option(min=1, help="Instead: paced jobs on so many Ray nodes on this machine."),
+    ] = None,
+    per_node: Annotated[int, typer.Option(min=1, help="Slots of each Ray node.")] = 4,
+    json: Json = False,
+) -> None:
+    """One controller against very many workers that do not train: reports, orders, memory.
+
+    A quarter of them, but no more than 1,024, are one wide job.
+
+    Example: ones bench scale --workers 128 --seconds 3
+    """
+    from ones.cli.client import Client
+    from ones.lab.bench.scale.benchmark import SIZES, bench_scale
+    from ones.lab.bench.scale.ray import bench_ray
+
+    if ray is not None:
+        row = bench_ray(Client, nodes=ray, per_node=per_node, seconds=seconds, progress=say)
+        if json:
+            print_rows_json("scale", [row])
+        else:
+            values = [[key, value] for key, value in row.items() if key != "case"]
+            print_table(row["case"], ["what", "value"], values)
+        return
+    sizes = parse_numbers("workers", workers, int, at_least=1) or list(SIZES)
+    if per_job < 1 or any(size < per_job or size % per_job for size in sizes):
+        raise InvalidSettingError(f"--workers: {workers} are not multiples of {per_job}")
+    rows = bench_scale(Client, sizes, per_job=per_job, seconds=seconds, progress=say)
+    print_rows("scale", rows, json, "one controller", SCALE_COLUMNS)
+
+
+def faults(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 300,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Only this one, and print what happened in it.")
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Which policy decides; by the seed unless told.")
+    ] = None,
+    without: Annotated[
+        str | None, typer.Option(help="Kinds of faults to leave out, as crash,hostile.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """The live controller under a virtual clock: crashes, lost reports, full disks, hostile jobs.
+
+    A seed decides every fault. Exit code 1 if something that must hold did not; the seed is
+    printed, and --seed plays it again with a trace.
+
+    Example: ones bench faults --seeds 20
+    """
+    from ones.lab.bench.faults import bench_faults, replay_seed
+    from ones.lab.faults import KINDS
+    from ones.lab.processes import results_only
+    from ones.policies import settings_of
+
+    if policy is not None:
+        settings_of(policy)  # refuses an unknown name
+    left_out = [] if without is None else without.split(",")
+    for name in left_out:
+        if name not in KINDS:
+            raise UnknownNameError("value of --without", name, KINDS)
+    kinds = [kind for kind in KINDS if kind not in left_out]
+    with results_only():
+        if seed is None:
+            rows = bench_faults(
+                range(first_seed, first_seed + seeds), policy=policy, kinds=kinds, progress=say
+            )
+        else:
+            rows, trace = replay_seed(seed, policy=policy, kinds=kinds)
+            for line in trace:
+                say(line)
+    if json:
+        print_rows_json("faults", rows)
+    else:
+        heads = ["case", "seeds", "virtual h", "faults", "violations", "seeds/s"]
+        table = [
+            [row["case"], row["seeds"], row["virtual_hours"], sum(row["faults"].values()),
+             len(row["violations"]), row["seeds_per_second"]]
+            for row in rows
+        ]  # fmt: skip
+        print_table("the live service under faults", heads, table)
+    if any(row["violations"] for row in rows):
+        raise typer.Exit(1)

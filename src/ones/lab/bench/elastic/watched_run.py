@@ -1,0 +1,48 @@
+"""An elastic job that runs until its measurements are complete."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ones.lab.bench.elastic.restarts import TIMEOUT_SECONDS, one_thread
+from ones.lab.elastic_run import ElasticRun, RunOutcome, SchedulePhase
+
+POLL_SECONDS = 0.3
+
+
+def run_until(
+    is_done: Callable[[], bool],
+    module: str,
+    arguments: Sequence[str],
+    phases: Sequence[SchedulePhase],
+    directory: Path,
+    cwd: Path,
+) -> RunOutcome:
+    """Runs `python -m module` by the schedule and interrupts it when `is_done` returns True."""
+    run = ElasticRun(
+        [sys.executable, "-m", module, *arguments],
+        phases,
+        slots=max(phase.workers for phase in phases),
+        directory=directory,
+        env=one_thread(),
+        cwd=cwd,
+    )
+    over = threading.Event()
+
+    def watch() -> None:
+        until = time.monotonic() + TIMEOUT_SECONDS
+        while time.monotonic() < until and not over.wait(POLL_SECONDS):
+            if is_done():
+                break
+        run.interrupt()
+
+    threading.Thread(target=watch, daemon=True).start()
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
+        outcome = run.run()
+    over.set()
+    return outcome

@@ -1,0 +1,1 @@
+"""`ones bench embed`: our policies in a simulator with laws of its own."""

@@ -1,0 +1,1 @@
+"""`ones bench fidelity`: the same paced jobs live and simulated."""

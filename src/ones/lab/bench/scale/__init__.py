@@ -1,0 +1,1 @@
+"""`ones bench scale`: one controller with thousands of workers."""

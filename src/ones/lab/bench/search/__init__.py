@@ -1,0 +1,1 @@
+"""`ones bench search`: speed and quality of the evolutionary search."""

@@ -1,0 +1,1 @@
+"""`ones compare`: many simulated runs, their statistics, and the page that shows them."""

@@ -1,0 +1,34 @@
+"""What this installation has: example scripts, and optional libraries."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from ones.errors import WorldError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+#: root of the clone that this code runs from; not meaningful in an installed wheel
+CHECKOUT = _PACKAGE.parents[1]
+#: in a wheel; in a clone
+_EXAMPLE_DIRECTORIES = (_PACKAGE / "examples", CHECKOUT / "examples")
+
+
+def examples() -> Path:
+    """Directory of digits.py and the other example scripts."""
+    for directory in _EXAMPLE_DIRECTORIES:
+        if (directory / "digits.py").is_file():
+            return directory
+    raise WorldError(
+        "the example scripts are not there: neither in this installation nor beside its source;"
+        " install ones from its wheel or from a clone"
+    )
+
+
+def check_installed(command: str, *modules: str) -> None:
+    """Raises an error that names every missing module."""
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise WorldError(
+            f"{command} needs {', '.join(missing)}, not installed here: pip install 'ones[all]'"
+        )
