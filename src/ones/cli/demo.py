@@ -1,4 +1,4 @@
-"""`ones demo`: see it work."""
+"""`ones demo`: real or simulated jobs under the scheduler."""
 
 from __future__ import annotations
 

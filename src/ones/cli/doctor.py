@@ -1,4 +1,4 @@
-"""`ones doctor`: what is wrong with the set-up."""
+"""`ones doctor`: examines the set-up."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _read(path: Path) -> Learned:
 
 
 def _check_writable(path: Path, *, overwrite: bool) -> None:
-    """Before hours are spent."""
+    """Refuses a path that cannot be written, before hours are spent."""
     if path.is_dir():
         raise InvalidFileError(path, "is a directory, not a file")
     if path.exists() and not overwrite:
@@ -119,18 +119,14 @@ def _check_writable(path: Path, *, overwrite: bool) -> None:
 
 
 def _write(path: Path, learned: Learned) -> None:
-    """Whole or not at all."""
-    beside = path.with_name(path.name + ".new")
-    try:
-        beside.write_text(learned.text())
-        beside.replace(path)
-    except OSError as problem:
-        raise WorldError(f"{path}: cannot be written: {problem.strerror}") from problem
+    from ones.lab.comparison.results import write_text
+
+    write_text(path, learned.text())
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[TrainingStatus], None]]:
-    """A bar with the time left where somebody watches; else a line now and then."""
+    """A progress bar on a terminal; else lines."""
     if not sys.stderr.isatty():
         yield _Lines()
         return

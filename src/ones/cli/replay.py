@@ -1,4 +1,4 @@
-"""`ones replay`: the same log again."""
+"""`ones replay`: replays a recorded run and compares the plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running service as a picture in the terminal: slots, jobs, what was decided last."""
+"""A running service in the terminal: slots, jobs, latest decisions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DECISIONS = 6
 
 
 def is_live(console: Console) -> bool:
-    """Can it be drawn upon again and again?"""
+    """Can the console be redrawn?"""
     return console.is_terminal and not console.is_dumb_terminal and os.environ.get("TERM") != "dumb"
 
 
 def picture(
     snapshot: ServiceSnapshot, title: str, width: int, *, ended: int = 20
 ) -> RenderableType:
-    """All of it, in so many columns; of the jobs that have ended only the last so many."""
+    """The snapshot in `width` columns, with the last `ended` jobs that have ended."""
     over = [job["id"] for job in snapshot.jobs if job["ended_at"] is not None]
     hidden = set(over[: max(0, len(over) - ended)])
     jobs = [job for job in snapshot.jobs if job["id"] not in hidden]
@@ -82,7 +82,7 @@ def _said(snapshot: ServiceSnapshot) -> Iterable[tuple[float, str, str, int]]:
 
 
 class Lines:
-    """Where nothing can be drawn: a line for each thing that is new."""
+    """For consoles that cannot be redrawn: a line for each decision and each end of a job."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -71,7 +71,7 @@ def top(
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A key as soon as it is pressed, or "" after so many seconds."""
+    """Returns the next key, or "" after so many seconds."""
     if not sys.stdin.isatty():
         yield _sleep
         return

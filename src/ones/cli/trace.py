@@ -130,7 +130,7 @@ def physics(
 
     numbers = paper_numbers()
     if model is not None:
-        numbers.kind(model)  # refuses one that nobody knows
+        numbers.kind(model)  # refuses an unknown name
     rows = [p for p in numbers.provenance if model in (None, p.table)]
     if json:
         print_json(

@@ -1,4 +1,4 @@
-"""One elastic job by a schedule of steps instead of a brain: `ones run`.
+"""`ones run`: one elastic job by a schedule of steps instead of a policy.
 
 The same launcher and the same wire protocol as the service, so tests and benchmarks of
 the training library need no service.

@@ -14,7 +14,7 @@ import pytest
 
 from ones.cli import main
 from ones.lab.drl import LEARNERS, TrainingPlan, TrainingStatus, train, training
-from ones.lab.drl.episodes import Episode, EpisodeScenario, Student, fifo_jct, run_episode
+from ones.lab.drl.episodes import Episode, DrlScenario, Student, fifo_jct, run_episode
 from ones.lab.drl.learners import advantages
 from ones.lab.drl.teacher import teacher_choice
 from ones.policies.drl.learned import Learned, from_file, shipped
@@ -32,7 +32,7 @@ from ones.policies.drl.network import (
 TINY = TrainingPlan(
     iterations=2, rollouts=2, gathered=1, taught=1, lessons=1, evaluate_every=1, jobs=4
 )
-QUICK = EpisodeScenario(seed=3, gpus=16, jobs=10)
+QUICK = DrlScenario(seed=3, gpus=16, jobs=10)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_the_same_luck_gives_the_same_episode_and_other_luck_another() -> None:
 def test_the_teacher_makes_open_moves_and_beats_whoever_does_as_it_likes() -> None:
     kinds = shipped().kinds
     careless = Learned(np.zeros(WEIGHTS), kinds)
-    scenario = EpisodeScenario(seed=2, gpus=64, jobs=20)
+    scenario = DrlScenario(seed=2, gpus=64, jobs=20)
     taught = run_episode(scenario, Student(careless, pick=partial(teacher_choice, gpus=64)))
     assert all(look.valid[c] for look, c in zip(taught.looks, taught.chosen, strict=True))
     luck = [run_episode(scenario, Student(careless, seed=s)).mean_jct for s in range(3)]

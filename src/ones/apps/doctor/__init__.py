@@ -1,4 +1,4 @@
-"""What is wrong with a set-up, and what to do: one check after another, none of which raises."""
+"""`ones doctor`: checks of the set-up, each with a status and advice. No check raises."""
 
 from __future__ import annotations
 

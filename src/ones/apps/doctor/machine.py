@@ -1,4 +1,4 @@
-"""What is installed, and what this machine has: versions, torch, GPUs and who else uses them."""
+"""Checks of installation and machine: versions, torch, GPUs and their other users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ones.config import ServiceSettings
 FEW_FILES = 1024
 TORCH_SECONDS = 120.0
 
-#: extra -> modules by which it is told, what is lost without it
+#: extra -> its modules, and what does not work without it
 EXTRAS = {
     "serve": (("fastapi", "uvicorn", "sqlalchemy", "alembic", "sse_starlette"), "no ones up"),
     "train": (("torch",), "scripts that call ones.join cannot run"),
@@ -89,7 +89,7 @@ def torch_and_gpus(settings: ServiceSettings) -> Findings:
 
 
 def _torch() -> dict[str, Any] | Finding | None:
-    """In a process of its own: a broken installation may take its interpreter with it."""
+    """Asks torch in another process, because a broken installation may crash the interpreter."""
     if find_spec("torch") is None:
         return None
     try:

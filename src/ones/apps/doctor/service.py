@@ -1,4 +1,4 @@
-"""The service: its directory, disk, database, address, clock, and workers that nobody watches."""
+"""Checks of the service: directory, disk, database, address, clock, orphaned workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ones.apps.doctor.findings import GB, NOTE, OK, PROBLEM, WARNING, Finding, F
 from ones.config import ServiceSettings
 
 LOW_DISK, NO_DISK = 5 * GB, 1 * GB
-LARGEST_CHECKED = 200 << 20  # bytes of a database that is read through
+LARGEST_CHECKED = 200 << 20  # bytes of a database that is checked whole
 CLOCK_SECONDS = 5.0
 SHOWN_MARKS = 10
 NETWORK_FILES = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "lustre", "ceph")
@@ -48,12 +48,12 @@ def state(settings: ServiceSettings) -> Findings:
 
 
 def _nearest(path: Path) -> Path:
-    """Itself, or the first of its parents that is there."""
+    """The path or its nearest parent that exists."""
     return next(p for p in (path, *path.parents) if p.exists())
 
 
 def _file_system(path: Path) -> str:
-    """Its type, by the longest mount point that holds the path."""
+    """Type of the file system, by the longest mount point that contains the path."""
     best, kind = "", ""
     try:
         lines = Path("/proc/mounts").read_text().splitlines()
@@ -194,7 +194,7 @@ def _port(settings: ServiceSettings) -> Findings:
 
 
 def workers(settings: ServiceSettings) -> Findings:
-    """Processes of jobs that nobody looks after."""
+    """Processes of jobs without a service."""
     from ones.control.statedir import StateDir
 
     directory = StateDir.of(settings.state)

@@ -32,7 +32,7 @@ GAP = 12.0
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeScenario:
+class DrlScenario:
     """One workload on one cluster."""
 
     seed: int
@@ -97,7 +97,7 @@ class Student(Drl):
         return super()._pick(window) if self._instead is None else self._instead(window)
 
 
-def run_episode(scenario: EpisodeScenario, student: Student) -> Episode:
+def run_episode(scenario: DrlScenario, student: Student) -> Episode:
     """Runs the scenario to its end. Deterministic."""
     result = _simulator(scenario, student).run()
     times = np.array([at for at, _ in student.counts])
@@ -115,13 +115,13 @@ def run_episode(scenario: EpisodeScenario, student: Student) -> Episode:
 
 
 @lru_cache(maxsize=1024)
-def fifo_jct(scenario: EpisodeScenario) -> float:
+def fifo_jct(scenario: DrlScenario) -> float:
     """Mean completion time of `fifo` in this scenario: the baseline."""
     result = _simulator(scenario, Fifo()).run()
     return float(np.mean([job.completion_seconds for job in result.state.ended.values()]))
 
 
-def _simulator(scenario: EpisodeScenario, policy: Drl | Fifo) -> Simulator:
+def _simulator(scenario: DrlScenario, policy: Drl | Fifo) -> Simulator:
     trace = generate(jobs=scenario.jobs, seed=scenario.seed, gap=scenario.gap)
     cluster = Cluster.of(scenario.gpus)
     return Simulator(trace, cluster, policy, mechanism=scenario.mechanism, seed=scenario.seed)

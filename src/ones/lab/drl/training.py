@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ones.lab.drl.episodes import GAP, Episode, EpisodeScenario, Student, fifo_jct, run_episode
+from ones.lab.drl.episodes import GAP, DrlScenario, Episode, Student, fifo_jct, run_episode
 from ones.lab.drl.learners import LEARNERS
 from ones.lab.drl.teacher import teacher_choice
 from ones.policies.drl.learned import Learned
@@ -44,7 +44,7 @@ class TrainingPlan:
     late_rate: float = 0.3  # times the rate: in the second half, and in the last lessons
     gathered: int = 20  # traces from which kinds are learned first
     taught: int = 20  # traces on which the teacher is imitated
-    lessons: int = 20  # times that each is gone through
+    lessons: int = 20  # passes over them
     teach_rate: float = 5e-3
     evaluate_every: int = 10
     jobs: int = 50
@@ -141,7 +141,7 @@ def validate(learned: Learned, jobs: int = 50) -> dict[str, float]:
     """Mean completion seconds on traces that selected nothing, and fifo's."""
     means: dict[str, float] = {}
     for mechanism in ("checkpoint", "elastic"):
-        scenarios = [EpisodeScenario(seed, mechanism=mechanism, jobs=jobs) for seed in VALIDATED_ON]
+        scenarios = [DrlScenario(seed, mechanism=mechanism, jobs=jobs) for seed in VALIDATED_ON]
         jcts = [
             run_episode(scenario, Student(learned, sampled=False)).mean_jct
             for scenario in scenarios
@@ -149,7 +149,7 @@ def validate(learned: Learned, jobs: int = 50) -> dict[str, float]:
         means[mechanism] = round(float(np.mean(jcts)), 1)
         means["fifo"] = round(float(np.mean([fifo_jct(scenario) for scenario in scenarios])), 1)
     sampled = [
-        run_episode(EpisodeScenario(seed, jobs=jobs), Student(learned, seed=seed))
+        run_episode(DrlScenario(seed, jobs=jobs), Student(learned, seed=seed))
         for seed in VALIDATED_ON
     ]
     means["checkpoint, sampled"] = round(float(np.mean([e.mean_jct for e in sampled])), 1)
@@ -158,10 +158,10 @@ def validate(learned: Learned, jobs: int = 50) -> dict[str, float]:
 
 def score(learned: Learned, seeds: range, jobs: int = 50) -> float:
     """Mean completion time relative to fifo's: every trace at 64 GPUs, two in other settings."""
-    scenarios = [EpisodeScenario(seed, jobs=jobs) for seed in seeds]
-    scenarios += [EpisodeScenario(seed, mechanism="elastic", jobs=jobs) for seed in seeds[:2]]
+    scenarios = [DrlScenario(seed, jobs=jobs) for seed in seeds]
+    scenarios += [DrlScenario(seed, mechanism="elastic", jobs=jobs) for seed in seeds[:2]]
     scenarios += [
-        EpisodeScenario(seed, gpus=gpus, jobs=jobs) for gpus in (32, 16) for seed in seeds[:2]
+        DrlScenario(seed, gpus=gpus, jobs=jobs) for gpus in (32, 16) for seed in seeds[:2]
     ]
     parts = [
         run_episode(scenario, Student(learned, sampled=False)).mean_jct / fifo_jct(scenario)
@@ -176,7 +176,7 @@ def _gather(plan: TrainingPlan, report: Callable[[TrainingStatus], None]) -> Map
     for i, seed in enumerate(LEARNED_FROM[: plan.gathered]):
         report(TrainingStatus("gathering", i, plan.gathered))
         student = Student(learned, seed=plan.seed * 1000 + seed)
-        run_episode(EpisodeScenario(seed, jobs=plan.jobs), student)
+        run_episode(DrlScenario(seed, jobs=plan.jobs), student)
         learned = Learned(learned.weights, student.kinds())
     return learned.kinds
 
@@ -221,8 +221,8 @@ def _episodes(plan: TrainingPlan, learned: Learned, iteration: int) -> Iterator[
         yield run_episode(scenario, Student(learned, seed=int(luck)))
 
 
-def _scenario(plan: TrainingPlan, rng: np.random.Generator) -> EpisodeScenario:
-    return EpisodeScenario(
+def _scenario(plan: TrainingPlan, rng: np.random.Generator) -> DrlScenario:
+    return DrlScenario(
         seed=int(rng.choice(LEARNED_FROM)),
         gpus=int(rng.choice(CLUSTERS)),
         gap=float(np.round(GAP * rng.uniform(1 - JITTER, 1 + JITTER), 3)),

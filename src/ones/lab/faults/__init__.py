@@ -6,7 +6,7 @@ launcher, network and disk. A seed decides every fault; two runs of a seed are i
 
 from __future__ import annotations
 
-from ones.lab.faults.fault_kinds import KINDS
+from ones.lab.faults.scenario import KINDS
 from ones.lab.faults.simulation import FaultRunResult, run_seed
 
 __all__ = ["KINDS", "FaultRunResult", "run_seed"]

@@ -73,24 +73,24 @@ def _first(path: str, one: Any, other: Any) -> str:  # noqa: ANN401
 
 
 def check_counts(
-    context: FaultContext, controller: Controller, simulated_jobs: Mapping[str, SimulatedJob]
+    context: FaultContext, controller: Controller, jobs: Mapping[str, SimulatedJob]
 ) -> None:
     """No report counts twice, and none counts that was not made."""
     state = controller.brain.state
     for record in state.records.values():
-        simulated_job = simulated_jobs.get(record.id)
-        if simulated_job is None or simulated_job.spec.is_hostile:
+        job = jobs.get(record.id)
+        if job is None or job.spec.is_hostile:
             continue
-        _at_most(context, record.id, "epochs", record.epochs, simulated_job.last_epoch)
-        samples = record.epochs * simulated_job.spec.dataset_size
+        _at_most(context, record.id, "epochs", record.epochs, job.last_epoch)
+        samples = record.epochs * job.spec.dataset_size
         _at_most(context, record.id, "samples", record.samples, samples)
         steps = sum(known.steps for known in record.profile.values())
-        _at_most(context, record.id, "steps of speeds", steps, simulated_job.speed_steps)
+        _at_most(context, record.id, "steps of speeds", steps, job.speed_steps)
 
 
-def _at_most(context: FaultContext, job: str, what: str, value: float, limit: float) -> None:
+def _at_most(context: FaultContext, id: str, what: str, value: float, limit: float) -> None:
     if value > limit:
-        context.violation(f"{job}: {what} {value} in the state, {limit} in truth")
+        context.violation(f"{id}: {what} {value} in the state, {limit} in truth")
 
 
 def check_end(
@@ -98,69 +98,58 @@ def check_end(
     disk: SimulatedDisk,
     controller: Controller,
     users: SimulatedUsers,
-    simulated_jobs: Mapping[str, SimulatedJob],
+    jobs: Mapping[str, SimulatedJob],
     launcher: SimulatedLauncher,
 ) -> None:
     """Checks of the final state: jobs, processes, GPUs, read models, log."""
     state = controller.brain.state
-    for job in users.acknowledged:
-        if job not in state.ended and job not in state.records:
-            context.violation(f"{job} was acknowledged and is lost")
-    for job in state.records:
-        context.violation(f"{job} has not ended: {state.records[job].phase}")
+    for id in users.acknowledged:
+        if id not in state.ended and id not in state.records:
+            context.violation(f"{id} was acknowledged and is lost")
+    for id in state.records:
+        context.violation(f"{id} has not ended: {state.records[id].phase}")
     for launch in launcher.living():
         context.violation(f"process {launch} outlives its job")
     for gpu, occupant in state.occupants.items():
         context.violation(f"{gpu} is still held by {occupant.job}")
     shown = {row[0]: json.loads(row[1]) for row in disk.query("SELECT job, body FROM ended_cards")}
-    for job, outcome in state.ended.items():
-        card = controller.board.cards.get(job)
-        if card is None or not card.over or job not in shown:
-            context.violation(f"{job} has ended and its card does not say so")
-        if job not in users.submitted:
-            context.violation(f"{job} was never submitted")
-        simulated_job = simulated_jobs.get(job)
-        if simulated_job is not None and not simulated_job.spec.is_hostile:
-            _check_outcome(context, job, outcome.reason, users, simulated_job)
-            _check_progress(
-                context, job, outcome.epochs, outcome.samples, outcome.reason, simulated_job
-            )
-    _check_log(context, disk, simulated_jobs)
+    for id, outcome in state.ended.items():
+        card = controller.board.cards.get(id)
+        if card is None or not card.over or id not in shown:
+            context.violation(f"{id} has ended and its card does not say so")
+        if id not in users.submitted:
+            context.violation(f"{id} was never submitted")
+        job = jobs.get(id)
+        if job is not None and not job.spec.is_hostile:
+            _check_outcome(context, id, outcome.reason, users, job)
+            _check_progress(context, id, outcome.epochs, outcome.samples, outcome.reason, job)
+    _check_log(context, disk, jobs)
 
 
 def _check_outcome(
-    context: FaultContext,
-    job: JobId,
-    reason: EndReason,
-    users: SimulatedUsers,
-    simulated_job: SimulatedJob,
+    context: FaultContext, id: JobId, reason: EndReason, users: SimulatedUsers, job: SimulatedJob
 ) -> None:
-    if reason is EndReason.FINISHED and not simulated_job.completed:
-        context.violation(f"{job} counts as finished and its script has not ended")
-    if reason is EndReason.CANCELLED and job not in users.cancelled:
-        context.violation(f"{job} counts as cancelled and was not")
+    if reason is EndReason.FINISHED and not job.completed:
+        context.violation(f"{id} counts as finished and its script has not ended")
+    if reason is EndReason.CANCELLED and id not in users.cancelled:
+        context.violation(f"{id} counts as cancelled and was not")
 
 
 def _check_progress(
-    context: FaultContext,
-    job: str,
-    epochs: int,
-    samples: int,
-    reason: EndReason,
-    simulated_job: SimulatedJob,
+    context: FaultContext, id: str, epochs: int, samples: int, reason: EndReason, job: SimulatedJob
 ) -> None:
-    spec = simulated_job.spec
-    _at_most(context, job, "epochs", epochs, simulated_job.last_epoch)
-    _at_most(context, job, "samples", samples, epochs * spec.dataset_size)
-    if reason is EndReason.FINISHED and spec.joins and not simulated_job.unreported_epochs:
+    spec = job.spec
+    _at_most(context, id, "epochs", epochs, job.last_epoch)
+    _at_most(context, id, "samples", samples, epochs * spec.dataset_size)
+    if reason is EndReason.FINISHED and spec.joins and not job.unreported_epochs:
         if epochs != spec.epochs:
-            context.violation(f"{job} finished with {epochs} epochs of {spec.epochs}")
+            context.violation(f"{id} finished with {epochs} epochs of {spec.epochs}")
         elif samples != epochs * spec.dataset_size:
-            context.violation(f"{job} has {samples} samples, not {epochs * spec.dataset_size}")
+            context.violation(f"{id} has {samples} samples, not {epochs * spec.dataset_size}")
 
 
 def _check_log(
-    context: FaultContext, disk: SimulatedDisk, simulated_jobs: Mapping[str, SimulatedJob]
+    context: FaultContext, disk: SimulatedDisk, jobs: Mapping[str, SimulatedJob]
 ) -> None:
     """The log has at most one entry for each report."""
     kinds = {
@@ -172,8 +161,7 @@ def _check_log(
         "SELECT m.job, l.kind, count(*) FROM log l JOIN mentions m ON m.number = l.number"
         " GROUP BY m.job, l.kind"
     )
-    for job, kind, count in rows:
-        simulated_job = simulated_jobs.get(job)
-        if kind in kinds and simulated_job is not None and not simulated_job.spec.is_hostile:
-            count_report = simulated_job.report_counts[kinds[kind]]
-            _at_most(context, job, f"entries {kind}", count, count_report)
+    for id, kind, count in rows:
+        job = jobs.get(id)
+        if kind in kinds and job is not None and not job.spec.is_hostile:
+            _at_most(context, id, f"entries {kind}", count, job.report_counts[kinds[kind]])

@@ -14,6 +14,26 @@ from ones.lab.faults.launcher import SimulatedLauncher, SimulatedNode
 from ones.lab.faults.network import SimulatedNetwork
 from ones.lab.faults.users import SimulatedUsers
 
+#: kinds of faults and what happens
+KINDS = {
+    "crash": "the controller ends at any use of clock, disk, launcher or inbox",
+    "loss": "a request of a worker, or its answer, does not arrive",
+    "duplicate": "a request arrives twice, the second time later",
+    "delay": "requests take seconds, so that they overtake one another",
+    "slow-disk": "commits take seconds",
+    "full-disk": "commits fail for a while",
+    "node-loss": "a node vanishes; it is fenced and returns later",
+    "node-cut": "a node is out of reach for a while; its workers live",
+    "worker-death": "a worker process is killed",
+    "script-failure": "a script ends with an error",
+    "slow-join": "a script takes long to join, or never does",
+    "stranger": "another user's process comes to a GPU",
+    "cancel": "users cancel jobs",
+    "priority": "users change priorities",
+    "drain": "operators drain nodes and GPUs",
+    "clock": "the wall clock is set back while the controller is down",
+    "hostile": "a job sends changed, repeated, oversized and random reports",
+}
 POLICIES = ("fifo", "fifo", "fifo", "equi", "equi", "equi", "equi", "ones")
 TIMEOUTS = Timeouts(
     join_seconds=60.0,
@@ -38,7 +58,7 @@ class Scenario:
     tail: int  # entries before a snapshot is taken
 
 
-def scenario(rng: Random, kinds: Collection[str], policy: str | None) -> Scenario:
+def draw_scenario(rng: Random, kinds: Collection[str], policy: str | None) -> Scenario:
     nodes = {f"n{i}": rng.randint(2, 4) for i in range(rng.randint(1, 3))}
     chosen = frozenset(k for k in kinds if rng.random() < (0.8 if k == "crash" else 0.4))
     # a script that does not join is one process, and no policy keeps such a job on one node

@@ -20,13 +20,12 @@ from ones.core.state import State
 from ones.lab.faults.checks import check_counts, check_end, check_recovery
 from ones.lab.faults.context import ControllerInstance, CrashedError, FaultContext
 from ones.lab.faults.disk import SimulatedDisk, SimulatedWriter
-from ones.lab.faults.fault_kinds import KINDS
 from ones.lab.faults.hostile_messages import mutate
 from ones.lab.faults.inbox import SimulatedClock, SimulatedInbox
 from ones.lab.faults.job import SimulatedJob
 from ones.lab.faults.launcher import SimulatedLauncher, SimulatedProcess
 from ones.lab.faults.network import SimulatedNetwork, SimulatedServer
-from ones.lab.faults.scenario import TIMEOUTS, FaultInjector, Scenario, scenario
+from ones.lab.faults.scenario import KINDS, TIMEOUTS, FaultInjector, Scenario, draw_scenario
 from ones.lab.faults.users import SimulatedUsers
 from ones.lab.faults.worker import FixedScript, SimulatedWorker
 from ones.launchers import Launch
@@ -67,7 +66,7 @@ def run_seed(
     """Runs one seed. `inspect` gets the state whenever the controller is idle. Tests pass a broken
     `launcher` or `controller`, which the checks must find."""
     context = FaultContext(seed, keep_trace=keep_trace)
-    run = _Run(context, scenario(context.rng, kinds, policy), inspect, launcher, controller)
+    run = _Run(context, draw_scenario(context.rng, kinds, policy), inspect, launcher, controller)
     with redirect_stdout(StringIO()):
         run.run()
     return FaultRunResult(
@@ -98,7 +97,7 @@ class _Run:
         self.users = SimulatedUsers(
             context, self.network, {spec.number: spec for _, spec in scenario.jobs}
         )
-        self.simulated_jobs: dict[str, SimulatedJob] = {}
+        self.jobs: dict[str, SimulatedJob] = {}
         self._processes: list[SimulatedWorker | FixedScript] = []
         self._messages: dict[str, list[bytes]] = {}  # token of a hostile job -> its messages
         self._attacking = False
@@ -169,7 +168,7 @@ class _Run:
         context.crash_after(None)
         store.flush()
         self._check_recovery(controller, writers)
-        check_end(context, self.disk, controller, self.users, self.simulated_jobs, self.launcher)
+        check_end(context, self.disk, controller, self.users, self.jobs, self.launcher)
         self._crashed(instance)
         return False
 
@@ -216,7 +215,7 @@ class _Run:
             return
         header = decode(rows[0][0])
         assert isinstance(header, Header)
-        check_counts(self.context, controller, self.simulated_jobs)
+        check_counts(self.context, controller, self.jobs)
         check_recovery(
             self.context,
             self.disk,
@@ -232,7 +231,7 @@ class _Run:
             return
         self._inspected_at = self.context.now
         controller = self.network.server.controller
-        check_counts(self.context, controller, self.simulated_jobs)
+        check_counts(self.context, controller, self.jobs)
         try:
             self._inspect(controller.brain.state)
         except AssertionError as problem:
@@ -256,32 +255,24 @@ class _Run:
     def _cancel_hostile(self, unfinished: Collection[str]) -> None:
         """Reports of a job that has sent wrong report numbers are ignored, so it runs until its
         user cancels it."""
-        for job, simulated_job in self.simulated_jobs.items():
-            if (
-                simulated_job.spec.is_hostile
-                and job in unfinished
-                and job not in self.users.cancelled
-            ):
-                self.users.cancel(job)
+        for id, job in self.jobs.items():
+            if job.spec.is_hostile and id in unfinished and id not in self.users.cancelled:
+                self.users.cancel(id)
 
     # processes
 
     def _spawn(self, launch: Launch) -> SimulatedProcess:
         spec = self.users.specs[int(launch.argv[-1])]
-        simulated_job = self.simulated_jobs.get(launch.job)
-        if simulated_job is None:
-            simulated_job = self.simulated_jobs[launch.job] = SimulatedJob(
-                self.context, launch.job, spec
-            )
+        job = self.jobs.get(launch.job)
+        if job is None:
+            job = self.jobs[launch.job] = SimulatedJob(self.context, launch.job, spec)
         process: SimulatedWorker | FixedScript
         if "ONES_CONTROLLER" in launch.env and spec.joins:
-            process = SimulatedWorker(
-                self.context, self.network, self.launcher, simulated_job, launch
-            )
+            process = SimulatedWorker(self.context, self.network, self.launcher, job, launch)
             if spec.is_hostile:
                 self._make_hostile(process)
         else:
-            process = FixedScript(self.context, self.launcher, simulated_job, launch)
+            process = FixedScript(self.context, self.launcher, job, launch)
         self._processes.append(process)
         return process
 

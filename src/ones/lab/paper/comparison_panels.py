@@ -9,13 +9,13 @@ from typing import Any
 from ones.lab.comparison.page import TESTS_CAPTION, format_p
 from ones.lab.comparison.summary import Record, paired_test, pairs_of, summary_of
 from ones.lab.paper import claims
-from ones.lab.paper.panel import EvaluationPanel, Verdict, all_of, count
+from ones.lab.paper.panel import PaperPanel, Verdict, all_of, count
 from ones.lab.paper.performance import OURS, Runs, seeds_of
 from ones.report import page as html
 from ones.report.statistics import signed_rank_test
 
 
-def significance(runs: Runs, strongest: Mapping[str, str]) -> EvaluationPanel:
+def significance(runs: Runs, strongest: Mapping[str, str]) -> PaperPanel:
     """Wilcoxon tests, pooled over seeds and for single seeds, because the paper has one trace."""
     rows: list[list[html.Cell]] = []
     verdicts, told = [], []
@@ -56,7 +56,7 @@ def significance(runs: Runs, strongest: Mapping[str, str]) -> EvaluationPanel:
                             f" (p = {format_p(test['p_less'])}); in the paper it is.",
                         )
                     )
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="wilcoxon",
         title="Significance: Wilcoxon tests of completion times",
         paper="ONES against DRL, Tiresias, Optimus: two-sided p 5.17e-4, 4.53e-8, 7.55e-10;"
@@ -88,7 +88,7 @@ def _single(ours: Sequence[Record], theirs: Sequence[Record]) -> float | None:
     return signed_rank_test(*pairs).p_two_sided if pairs.first else None
 
 
-def properties(runs: Runs) -> EvaluationPanel:
+def properties(runs: Runs) -> PaperPanel:
     """What the schedulers may do according to the paper, and what they did."""
     rows: list[list[html.Cell]] = []
     verdicts = []
@@ -111,7 +111,7 @@ def properties(runs: Runs) -> EvaluationPanel:
                     )  # fmt: skip
     if not verdicts:
         verdicts = [Verdict(True, "Nobody was seen to do what the paper's table denies it.")]
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="schedulers",
         title="Comparison of the schedulers (the paper's table)",
         paper="ONES: dynamic, preemption, elastic size and batch. DRL: dynamic, elastic size only."
@@ -131,7 +131,7 @@ def properties(runs: Runs) -> EvaluationPanel:
     )  # fmt: skip
 
 
-def mechanisms(records: Sequence[Record]) -> EvaluationPanel:
+def mechanisms(records: Sequence[Record]) -> PaperPanel:
     """The gain of the policy and the gain of cheap rescaling, separately."""
     summary = summary_of(records)
     labels = list(dict.fromkeys(row["label"] for row in summary))
@@ -159,7 +159,7 @@ def mechanisms(records: Sequence[Record]) -> EvaluationPanel:
         if cheap[0] and cheap[1]
         else ""
     )
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="mechanisms",
         title="Policy and mechanism told apart",
         ours="; ".join(orders) + "." + gain,

@@ -29,7 +29,7 @@ from ones.lab.paper.design import (
     strongest_variants,
 )
 from ones.lab.paper.measurements import Measurement, measurements
-from ones.lab.paper.panel import EvaluationPanel
+from ones.lab.paper.panel import PaperPanel
 
 FIGURES = "figures"
 
@@ -39,7 +39,7 @@ RunPlanned = Callable[[RunPlan], Sequence[RunFailure]]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    panels: Sequence[EvaluationPanel]
+    panels: Sequence[PaperPanel]
     comparison: Comparison
     strongest: Mapping[str, str]
     headline: Mapping[str, Sequence[Record]]  # label -> its runs
@@ -81,7 +81,7 @@ def evaluate(
     run_planned: RunPlanned,
     processes: int,
     measured: Mapping[str, Measurement] | None = None,
-    beyond: Sequence[EvaluationPanel] = (),
+    beyond: Sequence[PaperPanel] = (),
 ) -> Evaluation:
     """In two parts: the strongest variants are known after the first."""
     first = _first(design)
@@ -119,7 +119,7 @@ def _distinct(records: Sequence[Record]) -> list[Record]:
 
 def _panels(
     design: Design, store: ResultStore, strongest: Mapping[str, str], home: Path
-) -> Iterator[EvaluationPanel]:
+) -> Iterator[PaperPanel]:
     runs, others = _split(_completed(design.headline(), store), strongest)
     if runs:
         yield performance.headline(runs, others, missing(), strongest)
@@ -142,7 +142,7 @@ def _panels(
         yield prediction
 
 
-def _training(measured: Mapping[str, Measurement], home: Path) -> Iterator[EvaluationPanel]:
+def _training(measured: Mapping[str, Measurement], home: Path) -> Iterator[PaperPanel]:
     yield training_panels.speed(home)
     yield training_panels.fixed_local_batch(measured["convergence"], home)
     yield from training_panels.growth(measured["convergence"], home)

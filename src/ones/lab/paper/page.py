@@ -12,7 +12,7 @@ from ones.lab.comparison.summary import summary_of
 from ones.lab.paper import claims
 from ones.lab.paper.design import Design
 from ones.lab.paper.evaluation import Evaluation
-from ones.lab.paper.panel import EvaluationPanel
+from ones.lab.paper.panel import PaperPanel
 from ones.report import page as html
 
 PAGE_NAME, PANELS_NAME, TABLE_NAME = "index.html", "panels.json", "headline.md"
@@ -85,7 +85,7 @@ def _range(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f" ({low:.0f} to {high:.0f})"
 
 
-def _overview(panels: Sequence[EvaluationPanel]) -> str:
+def _overview(panels: Sequence[PaperPanel]) -> str:
     words = {True: "agrees", False: "differs", None: "-"}
     rows: list[list[html.Cell]] = [
         [panel.title, words[panel.verdict.agrees], panel.tag] for panel in panels

@@ -26,7 +26,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationPanel:
+class PaperPanel:
     anchor: str
     title: str
     paper: str = NO_NUMBER

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ones.lab.comparison.page import summary_table
 from ones.lab.comparison.summary import Record, reduction, summary_of, times_of
 from ones.lab.paper import claims
-from ones.lab.paper.panel import EvaluationPanel, Verdict, all_of, count, near, points, same_order
+from ones.lab.paper.panel import PaperPanel, Verdict, all_of, count, near, points, same_order
 from ones.report import page as html
 from ones.report.charts import Axis, Bar, bars, boxes, draw, shares
 from ones.report.statistics import Interval, mean_interval
@@ -48,14 +48,14 @@ MEASURES = (
 )  # fmt: skip
 
 
-def performance(runs: Runs, strongest: Mapping[str, str], home: Path) -> list[EvaluationPanel]:
+def performance(runs: Runs, strongest: Mapping[str, str], home: Path) -> list[PaperPanel]:
     """Mean, box and cumulative curve of each time, with the reductions that the paper gives."""
     return [_times(measure, runs, strongest, home) for measure in MEASURES]
 
 
 def _times(
     measure: TimeMeasure, runs: Runs, strongest: Mapping[str, str], home: Path
-) -> EvaluationPanel:
+) -> PaperPanel:
     means = {label: [r.row[measure.key] for r in found] for label, found in runs.items()}
     middle = {label: fmean(values) for label, values in means.items()}
     spread = {label: mean_interval(v) if len(v) > 1 else None for label, v in means.items()}
@@ -88,7 +88,7 @@ def _times(
         verdicts = [*_completion_verdicts(runs, middle, strongest), *verdicts]
     if measure.time == "queueing" and "optimus" in strongest:
         verdicts.append(_half_interval(middle.get(strongest["optimus"])))
-    return EvaluationPanel(
+    return PaperPanel(
         anchor=measure.time,
         title=f"{measure.title}: mean, distribution, cumulative frequency",
         paper=measure.paper,
@@ -207,7 +207,7 @@ def _half_interval(queue: float | None) -> Verdict:
 
 
 def headline(runs: Runs, variants: Runs, missing: Sequence[str], strongest: Mapping[str, str]
-             ) -> EvaluationPanel:  # fmt: skip
+             ) -> PaperPanel:  # fmt: skip
     """The main table, the order, and the share under 200 s."""
     rows = summary_of([record for found in runs.values() for record in found])
     parts = [summary_table(rows, "The stronger variant of each rival, by mean completion time.")]
@@ -222,7 +222,7 @@ def headline(runs: Runs, variants: Runs, missing: Sequence[str], strongest: Mapp
     order = sorted(means, key=lambda label: float(means[label]))
     best = order[0]
     ones = means.get("ones")
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="headline",
         title="All schedulers, 64 GPUs, each re-scaling its own way",
         paper="Order by mean completion time: ONES 245 s, DRL 335 s, Optimus 420 s, Tiresias 450 s."
@@ -247,7 +247,7 @@ def headline(runs: Runs, variants: Runs, missing: Sequence[str], strongest: Mapp
     )  # fmt: skip
 
 
-def longest(runs: Runs) -> EvaluationPanel:
+def longest(runs: Runs) -> PaperPanel:
     """The longest execution under each scheduler."""
     rows: list[list[html.Cell]] = []
     most = {}
@@ -277,7 +277,7 @@ def longest(runs: Runs) -> EvaluationPanel:
                 f" (`{worst}`), up to 10,000 s in the text.",
             )
         )
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="longest",
         title="The longest execution of each scheduler",
         paper="ONES: basically all jobs under 2,000 s. The others: up to 10,000 s.",

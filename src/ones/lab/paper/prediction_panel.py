@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ones.lab.comparison.summary import Record
-from ones.lab.paper.panel import EvaluationPanel, Verdict, count
+from ones.lab.paper.panel import PaperPanel, Verdict, count
 from ones.report import page as html
 from ones.report.charts import Axis, Curve, curves, draw
 
@@ -19,7 +19,7 @@ CALIBRATED = (0.8, 0.98)
 EXAMPLES = 3
 
 
-def prediction(records: Sequence[Record], home: Path) -> EvaluationPanel | None:
+def prediction(records: Sequence[Record], home: Path) -> PaperPanel | None:
     from scipy.special import betainc
 
     jobs = [job for record in records for job in record.result["jobs"]]
@@ -34,17 +34,11 @@ def prediction(records: Sequence[Record], home: Path) -> EvaluationPanel | None:
     late = [part for part, job in zip(inside, jobs, strict=True) if job["learned_from"] >= 10]
     coverage, settled = float(np.mean(inside)), float(np.mean(late)) if late else float("nan")
     shown = _examples(records[0].result["jobs"])
-    drawn = draw(
-        home,
-        "prediction",
-        [_paint(job) for job in shown],
-        columns=3,
-        size=(4.2, 3.3),
-    )
+    drawn = draw(home, "prediction", [_paint(job) for job in shown], columns=3, size=(4.2, 3.3))
     low_limit, high_limit = CALIBRATED
     is_calibrated = low_limit <= coverage <= high_limit
     low, high = np.quantile(inside, [0.25, 0.75])
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="prediction",
         title="Prediction of progress with its 90 % band",
         paper="An example with a mean line and a 90 % band. No number in the text.",

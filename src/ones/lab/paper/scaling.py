@@ -9,14 +9,14 @@ from typing import Any
 from ones.lab.comparison.page import curve
 from ones.lab.comparison.summary import Record, by_setting, reduction, summary_of
 from ones.lab.paper import claims
-from ones.lab.paper.panel import EvaluationPanel, Verdict, all_of, count, points
+from ones.lab.paper.panel import PaperPanel, Verdict, all_of, count, points
 from ones.report import page as html
 from ones.report.charts import Axis, Curve, curves, draw
 
 
 def scaling(
     records: Sequence[Record], strongest: Mapping[str, str], home: Path
-) -> list[EvaluationPanel]:
+) -> list[PaperPanel]:
     """Mean completion against GPUs, and the improvement of ONES against GPUs."""
     rows = [row for row in summary_of(records) if row["mean_jct"] is not None]
     if not rows:
@@ -24,7 +24,7 @@ def scaling(
     return [_against_gpus(rows, home), _improvement(records, strongest, home)]
 
 
-def _against_gpus(rows: Sequence[Mapping[str, Any]], home: Path) -> EvaluationPanel:
+def _against_gpus(rows: Sequence[Mapping[str, Any]], home: Path) -> PaperPanel:
     sizes = sorted({int(row["gpus"]) for row in rows})
     labels = list(dict.fromkeys(row["label"] for row in rows))
     by = {(row["label"], row["gpus"]): row for row in rows}
@@ -58,7 +58,7 @@ def _against_gpus(rows: Sequence[Mapping[str, Any]], home: Path) -> EvaluationPa
          *(by[label, size]["mean_queue"] if (label, size) in by else None for size in sizes)]
         for label in labels
     ]  # fmt: skip
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="scaling",
         title="Scaling: completion time against GPUs",
         paper="All schedulers show similar trends; the average falls almost linearly with GPUs,"
@@ -83,9 +83,7 @@ def _against_gpus(rows: Sequence[Mapping[str, Any]], home: Path) -> EvaluationPa
     )  # fmt: skip
 
 
-def _improvement(
-    records: Sequence[Record], strongest: Mapping[str, str], home: Path
-) -> EvaluationPanel:
+def _improvement(records: Sequence[Record], strongest: Mapping[str, str], home: Path) -> PaperPanel:
     found: dict[str, dict[int, tuple[float, float, float]]] = {}
     for setting, labels in by_setting(records).items():
         for rival in claims.RIVALS:
@@ -138,7 +136,7 @@ def _improvement(
             html.table(["against", *(f"{s} GPUs: %" for s in sizes),
                         *(f"paper, {s} GPUs: %" for s in sizes)], rows),
         ]  # fmt: skip
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="improvement",
         title="Improvement against GPUs",
         paper="From 16 to 64 GPUs: 19 to 27 % against DRL, 44 to 46 % against Tiresias, 24 to 42 %"
@@ -156,7 +154,7 @@ def _improvement(
     )
 
 
-def ablation(cumulative: Sequence[Record], leave_one_out: Sequence[Record]) -> EvaluationPanel:
+def ablation(cumulative: Sequence[Record], leave_one_out: Sequence[Record]) -> PaperPanel:
     """One group of settings at a time."""
     steps = summary_of(cumulative)
     rows: list[list[html.Cell]] = []
@@ -189,7 +187,7 @@ def ablation(cumulative: Sequence[Record], leave_one_out: Sequence[Record]) -> E
     best = min(changes, key=lambda pair: pair[1], default=None)
     worst = max(changes, key=lambda pair: pair[1], default=None)
     first, last = steps[0]["mean_jct"], steps[-1]["mean_jct"]
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="ablation",
         title="Ablation: from ones-paper to ones, one switch at a time",
         paper="None.",

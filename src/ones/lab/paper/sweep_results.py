@@ -21,7 +21,7 @@ from ones.lab.comparison.margins import (
 from ones.lab.comparison.result_store import ResultStore
 from ones.lab.comparison.results import records_of, write_text
 from ones.lab.comparison.summary import Record, by_setting, summary_of
-from ones.lab.paper.panel import EvaluationPanel, Verdict
+from ones.lab.paper.panel import PaperPanel, Verdict
 from ones.lab.paper.sweeps import OURS, Sweep
 from ones.report import page as html
 from ones.report.charts import Axis, Curve, Painter, curves, draw
@@ -87,7 +87,7 @@ def markdown_table(heads: Sequence[str], lines: Iterable[Sequence[object]]) -> s
     return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)
 
 
-def read_panels(home: Path) -> list[EvaluationPanel]:
+def read_panels(home: Path) -> list[PaperPanel]:
     """Reads the panels of stored sweeps for the page of the paper's evaluation."""
     path = home / RESULT_NAME
     try:
@@ -103,10 +103,10 @@ def read_panels(home: Path) -> list[EvaluationPanel]:
         raise InvalidFileError(path, "is not what `ones paper sweeps` writes") from problem
 
 
-def _panel(found: SweepJson, origin: str, home: Path) -> EvaluationPanel:
+def _panel(found: SweepJson, origin: str, home: Path) -> PaperPanel:
     seeds = sorted({margin["seeds"] for margin in found["leads"]})
     jobs = sorted({margin["jobs"] for margin in found["leads"]})
-    return EvaluationPanel(
+    return PaperPanel(
         anchor=f"beyond-{found['name']}",
         title=f"Beyond the paper: {found['title']}",
         paper="None.",

@@ -10,7 +10,7 @@ from typing import Any
 from ones.lab.bench.convergence import CHANGE, EPOCHS, LOCAL_BATCH, STEADY
 from ones.lab.paper import claims
 from ones.lab.paper.measurements import Measurement
-from ones.lab.paper.panel import EvaluationPanel, Verdict, all_of, count
+from ones.lab.paper.panel import PaperPanel, Verdict, all_of, count
 from ones.lab.physics_figures import SPEED_FIGURE, rate
 from ones.report import page as html
 from ones.report.charts import Axis, Bar, Curve, bars, curves, draw
@@ -24,7 +24,7 @@ BATCH = 256
 Row = Mapping[str, Any]
 
 
-def speed(home: Path) -> EvaluationPanel:
+def speed(home: Path) -> PaperPanel:
     training = Training(kind=SPEED_FIGURE, dataset_size=50_000, base_batch=BATCH)
     fixed = [rate(training, n, BATCH) for n in WORKERS]
     elastic = [rate(training, n, BATCH * n) for n in WORKERS]
@@ -54,7 +54,7 @@ def speed(home: Path) -> EvaluationPanel:
         size=(5.4, 3.6),
     )
     same = peak == claims.FIXED_BATCH_PEAK and grows
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="speed",
         title="Training speed against workers, fixed and elastic batch (Fig. 2)",
         paper="With a fixed batch of 256 speed rises up to 2 workers, then drops; with a batch of"
@@ -75,7 +75,7 @@ def speed(home: Path) -> EvaluationPanel:
     )
 
 
-def fixed_local_batch(found: Measurement, home: Path) -> EvaluationPanel:
+def fixed_local_batch(found: Measurement, home: Path) -> PaperPanel:
     rows = [r for r in found.rows if r["figure"] == "workers"]
     fixed = sorted((r for r in rows if r["rule"] == "none"), key=lambda r: int(r["workers"]))
     follows = [r for r in rows if r["rule"] != "none"]
@@ -94,7 +94,7 @@ def fixed_local_batch(found: Measurement, home: Path) -> EvaluationPanel:
     epochs = [float(r["epochs_to_target"]) for r in fixed]
     slower = epochs == sorted(epochs) and epochs[-1] > epochs[0]
     told = ", ".join(f"{_workers(r)}: {r['epochs_to_target']:.1f}" for r in fixed)
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="accuracy",
         title="Convergence with a fixed local batch (Fig. 3)",
         paper="With a local batch of 256, more GPUs converge more slowly, especially above 2. No"
@@ -115,7 +115,7 @@ def fixed_local_batch(found: Measurement, home: Path) -> EvaluationPanel:
     )  # fmt: skip
 
 
-def growth(found: Measurement, home: Path) -> list[EvaluationPanel]:
+def growth(found: Measurement, home: Path) -> list[PaperPanel]:
     """Sudden and gradual."""
     rows = {r["case"]: r for r in found.rows if r["figure"] == "jump"}
     steady = rows[STEADY.name]
@@ -132,7 +132,7 @@ def growth(found: Measurement, home: Path) -> list[EvaluationPanel]:
     calm = highest < SPIKE
     told = "; ".join(f"{r['case']}: {_peak(r)}" for r in grown)
     return [
-        EvaluationPanel(
+        PaperPanel(
             anchor="sudden",
             title="Sudden growth of the batch, 16-fold at once",
             paper="From 256 to 4096 at epoch 30: a sudden increase in the training loss; many"
@@ -146,7 +146,7 @@ def growth(found: Measurement, home: Path) -> list[EvaluationPanel]:
             measured=found.origin,
             parts=[_losses(home, "growth-sudden", [*at_once, steady])],
         ),
-        EvaluationPanel(
+        PaperPanel(
             anchor="gradual",
             title="Gradual growth of the batch, 16-fold in steps",
             paper="From 256 to 1024 to 4096: the training performance can be basically guaranteed."
@@ -166,7 +166,7 @@ def growth(found: Measurement, home: Path) -> list[EvaluationPanel]:
     ]  # fmt: skip
 
 
-def overheads(found: Measurement, home: Path) -> EvaluationPanel:
+def overheads(found: Measurement, home: Path) -> PaperPanel:
     """By size of the model: the median over all changes, from the shortest to the longest."""
     by_size: dict[float, list[Row]] = {}
     for row in found.rows:
@@ -191,7 +191,7 @@ def overheads(found: Measurement, home: Path) -> EvaluationPanel:
     restart = (min(k.restart_seconds for k in kinds), max(k.restart_seconds for k in kinds))
     within, over = longest <= 1.5, slowest > claims.CHECKPOINT_SECONDS
     n = sorted({int(row["n"]) for rows in by_size.values() for row in rows})
-    return EvaluationPanel(
+    return PaperPanel(
         anchor="overheads",
         title="Overheads: elastic re-scaling and checkpoint migration",
         paper="Elastic: around 1 second. Checkpoint: can be greater than 20 seconds.",

@@ -7,7 +7,7 @@ import asyncio
 from ones.errors import WorldError
 
 
-class FencedError(WorldError):
+class WorkerFencedError(WorldError):
     """The worker has no place in its job any more (409)."""
 
 
@@ -52,7 +52,7 @@ class WorkerConnection(asyncio.Protocol):
         if status == b"200":
             self._answer.set_result(body)
         else:
-            error = FencedError if status == b"409" else WorldError
+            error = WorkerFencedError if status == b"409" else WorldError
             self._answer.set_exception(error(f"the controller answered {status!r}: {body!r}"))
 
     def connection_lost(self, problem: Exception | None) -> None:

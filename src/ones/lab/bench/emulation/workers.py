@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ones.errors import WorldError
-from ones.lab.bench.emulation.connection import FencedError, WorkerConnection
+from ones.lab.bench.emulation.connection import WorkerConnection, WorkerFencedError
 from ones.wire import Reports, pack
 from ones.wire.environment import WorkerEnvironment
 from ones.wire.messages import Epoch, Joined, Leaving, Ready, Report, Speed, Steps, Switched
@@ -231,7 +231,7 @@ class EmulatedWorker:
                     stays = await self._obey(connection, self._orders.popleft())
             if self._workers.leaves:
                 await self._report(connection, Leaving())
-        except FencedError:
+        except WorkerFencedError:
             if not self._workers.leaves:
                 raise
         finally:
@@ -270,7 +270,7 @@ class EmulatedWorker:
         try:
             reports = self._job.next_reports(self._workers.epoch_reports)
             await self._report(self._report_connection, *reports)
-        except FencedError:
+        except WorkerFencedError:
             if not self._workers.leaves:
                 raise
             self.is_member = False

@@ -36,7 +36,7 @@ NAMES = (
 @dataclass(frozen=True, slots=True)
 class MeasuredTimes:
     times: SwitchTimes
-    overhead: tuple[tuple[int, float], ...]  # workers -> seconds of a step beside its arithmetic
+    overhead: tuple[tuple[int, float], ...]  # workers -> seconds of a step without its arithmetic
     samples: Mapping[str, Sequence[float]]
 
     def overhead_seconds(self, workers: int) -> float:
@@ -120,11 +120,7 @@ class Calibrator:
                     job.prepared = False
 
     def _observe(
-        self,
-        event: ev.Event,
-        job: _Job,
-        record: JobRecord,
-        held: Allocation | None,
+        self, event: ev.Event, job: _Job, record: JobRecord, held: Allocation | None
     ) -> None:
         order = job.order
         match event:

@@ -29,13 +29,7 @@ from ones.policies.ones.problem import Problem, optimum
 from ones.policies.ones.search import Search
 
 #: (GPUs, jobs, population)
-CASES = (
-    (16, 16, 16),
-    (64, 64, 64),
-    (256, 256, 256),
-    (1_024, 1_024, 1_024),
-    (10_240, 10_000, 128),
-)
+CASES = ((16, 16, 16), (64, 64, 64), (256, 256, 256), (1_024, 1_024, 1_024), (10_240, 10_000, 128))
 DRAWS, MOST_GPUS, NODE = 16, 16, 4
 #: generations of the default policy after an event
 SHIPPED_GENERATIONS = 5
