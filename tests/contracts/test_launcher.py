@@ -21,12 +21,12 @@ import pytest
 from ones.exec import Exit
 from ones.launchers import (
     Exited,
-    KeepingReports,
     Launch,
     Launcher,
     LauncherEvent,
-    Preparing,
     Started,
+    SupportsKeptReports,
+    SupportsPrepare,
 )
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
@@ -122,7 +122,8 @@ def local(root: Path) -> Launcher:
 
 
 def ray(root: Path) -> Launcher:
-    from ones.launchers.ray import RayLauncher, RayOptions
+    from ones.launchers.ray.launcher import RayLauncher
+    from ones.launchers.ray.settings import RayOptions
 
     options = RayOptions(
         address=os.environ["ONES_TEST_RAY"],
@@ -238,7 +239,7 @@ def test_the_same_launch_twice_is_one_process(world: World) -> None:
 def test_what_may_follow_is_prepared_and_binds_nobody(world: World) -> None:
     """A manager of the job is there before its first worker; no launch has been."""
     launcher = world.launcher
-    assert isinstance(launcher, Preparing)
+    assert isinstance(launcher, SupportsPrepare)
     slot = launcher.slots()[0].id
     like = Launch(id="1-x", job="job", slots=(slot,), argv=("sh",), cwd="/", env=ENV)
     launcher.prepare(like)
@@ -462,13 +463,13 @@ def test_reports_that_a_worker_left_are_read_once_its_exit_is_told(world: World)
     world.run("printf '{}' > $ONES_RUN_DIR/reports.jsonl; exit 3")
     world.run("exit 0", "1-b", slot=1)
     assert world.wait_exit().code == 3
-    assert isinstance(world.launcher, KeepingReports)
+    assert isinstance(world.launcher, SupportsKeptReports)
     assert world.launcher.reports("job", "1-a") == b"{}"
     world.wait_exit("1-b")
     assert world.launcher.reports("job", "1-b") == b""
     assert world.launcher.reports("nobody", "1-a") == b""
     world.reopen()
-    assert isinstance(world.launcher, KeepingReports)
+    assert isinstance(world.launcher, SupportsKeptReports)
     assert world.launcher.reports("job", "1-a") == b"{}"
 
 

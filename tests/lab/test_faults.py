@@ -25,7 +25,7 @@ from ones.lab.faults.disk import SimulatedDisk, SimulatedWriter
 from ones.lab.faults.inbox import SimulatedClock, SimulatedInbox
 from ones.lab.faults.launcher import SimulatedLauncher
 from ones.lab.faults.world import Life, World
-from ones.launchers import Process
+from ones.launchers import LaunchedProcess
 from ones.wire import Reports
 from tests.invariants import check_invariants
 
@@ -87,7 +87,7 @@ def _found(what: str, **broken: type) -> bool:
 class _Forgetful(SimulatedLauncher):
     """Knows nothing of what an earlier controller has launched."""
 
-    def running(self) -> dict[str, Process]:
+    def running(self) -> dict[str, LaunchedProcess]:
         return {}
 
 

@@ -52,7 +52,7 @@ from ones.core.policy import Policy
 from ones.core.state import State
 from ones.errors import UnknownNameError, UserError, described
 from ones.launchers import Launcher, LauncherEvent, Slot, SlotUp
-from ones.launchers.threaded import Threaded
+from ones.launchers.threaded_launcher import ThreadedLauncher
 from ones.policies import create
 from ones.runlog import VERSION, Header
 from ones.wire import Reports
@@ -371,7 +371,7 @@ class Service(Controller):
     def _busy(self) -> list[tuple[str, float]]:
         beats = (self.engine.heartbeat, self.store.heartbeat, self.server_heartbeat)
         found = [(beat.name, beat.busy_seconds()) for beat in beats]
-        if isinstance(self.launcher, Threaded):
+        if isinstance(self.launcher, ThreadedLauncher):
             found.append(("launcher", time.monotonic() - self.launcher.beat))
         return found
 

@@ -31,7 +31,7 @@ from ones.lab.bench_control_service import (
     wait_for,
 )
 from ones.lab.bench_fidelity_live import Connect
-from ones.launchers import Exited, Launch, Process, Slot, Started
+from ones.launchers import Exited, Launch, LaunchedProcess, Slot, Started
 from ones.launchers.api import Listener
 from ones.train.agent import Agent
 from ones.wire.environment import WorkerEnvironment
@@ -64,7 +64,7 @@ class PipeLauncher:
         if len(names) == 1:
             names = {0: NODE}
         self._slots = [Slot(node=names[i // size], index=i % size) for i in range(slots)]
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, LaunchedProcess] = {}
         self._lock = threading.Lock()
 
     def open(self, listener: Listener) -> None:
@@ -81,7 +81,7 @@ class PipeLauncher:
             known = self._processes.get(id)
             if known is None or known.exit is not None:
                 return
-            self._processes[id] = Process(
+            self._processes[id] = LaunchedProcess(
                 id=id, job=known.job, slots=known.slots, pid=known.pid, exit=exit
             )
         self._listener(Exited(id, exit))
@@ -91,7 +91,7 @@ class PipeLauncher:
 
     def launch(self, launch: Launch) -> None:
         with self._lock:
-            process = Process(id=launch.id, job=launch.job, slots=launch.slots, pid=1)
+            process = LaunchedProcess(id=launch.id, job=launch.job, slots=launch.slots, pid=1)
             self._processes[launch.id] = process
         print(json.dumps({"id": launch.id, "env": dict(launch.env)}), flush=True)
         self._listener(Started(launch.id, 1))
@@ -99,11 +99,11 @@ class PipeLauncher:
     def stop(self, id: str, grace_seconds: float) -> None:
         self._gone(id)
 
-    def running(self) -> dict[str, Process]:
+    def running(self) -> dict[str, LaunchedProcess]:
         with self._lock:
             return dict(self._processes)
 
-    def history(self, job: str) -> list[Process]:
+    def history(self, job: str) -> list[LaunchedProcess]:
         return [process for process in self.running().values() if process.job == job]
 
     def logs(self, job: str, id: str, offset: int, limit: int) -> Chunk:

@@ -96,8 +96,8 @@ def _live(
     state, log = home / "state", home / "run.jsonl"
     began = time.monotonic()
     with service(
-        connect, state, policy="equi", launcher="ray", ray_address=address, ray_slots="ones",
-        node_dir=str(home / "nodes"),
+        connect, state, policy="equi", launcher="ray",
+        launchers={"ray": {"address": address, "slots": "ones", "node_dir": str(home / "nodes")}},
     ) as (client, pid):  # fmt: skip
         _wait(lambda: _slots(client) == slots, f"{slots} slots")
         up = time.monotonic() - began

@@ -25,7 +25,7 @@ from ones.core.job import JobId
 from ones.core.plan import Action, Finish, Rescale, Start, Stop
 from ones.core.record import JobRecord, OrderKind
 from ones.core.state import State
-from ones.launchers import Exited, Process, Started
+from ones.launchers import Exited, LaunchedProcess, Started
 from ones.launchers.api import Launcher
 
 log = logs.logger(__name__)
@@ -67,7 +67,7 @@ def _take_in(
     engine: LiveEngine,
     state: State,
     launcher: Launcher,
-    process: Process,
+    process: LaunchedProcess,
     reports: Mapping[str, sa.Row[tuple[str, str, int, bool]]],
 ) -> None:
     job_id, plan = JobId(process.job), _plan(process)
@@ -96,7 +96,7 @@ def _take_in(
     job.workers[process.id] = worker
 
 
-def _plan(process: Process) -> int | None:
+def _plan(process: LaunchedProcess) -> int | None:
     """None: it is no launch of ours. A job can make directories beside those of its launches."""
     try:
         return plan_of(process.id)

@@ -15,7 +15,7 @@ from ones.control.live.departures import exited
 from ones.control.live.engine import LiveEngine
 from ones.control.live.hearing import hear
 from ones.control.live.jobs import LiveJob, LiveWorker
-from ones.launchers import Exited, KeepingReports, LauncherEvent
+from ones.launchers import Exited, LauncherEvent, SupportsKeptReports
 from ones.wire import CodecError, Reports, unpack
 
 #: lines of one file; a worker writes up to 500 reports to a line
@@ -41,7 +41,7 @@ def _reports_and_exit(engine: LiveEngine, event: Exited, kept: bytes) -> None:
 
 def _kept(engine: LiveEngine, launch: str) -> bytes:
     job, launcher = launch.split("~", maxsplit=1)[0], engine.launcher
-    if not isinstance(launcher, KeepingReports):
+    if not isinstance(launcher, SupportsKeptReports):
         return b""
     try:
         return launcher.reports(job, launch)

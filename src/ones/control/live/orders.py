@@ -18,7 +18,7 @@ from ones.core.cluster import Gpu
 from ones.core.job import EndReason, Generation
 from ones.core.plan import Action, Finish, Prepare, Rescale, Start, Stop, Withdraw
 from ones.core.schedule import Allocation
-from ones.launchers import Launch, Preparing
+from ones.launchers import Launch, SupportsPrepare
 from ones.wire import messages as wire
 from ones.wire.environment import WorkerEnvironment
 
@@ -87,7 +87,7 @@ def _warm_up(floor: Floor, job: LiveJob, plan: int, allocation: Allocation) -> N
     """While others still leave the GPUs: torch is loaded where the newcomers will be. Their script
     itself begins when the GPUs are free, for it may touch them before it joins."""
     launcher = floor.launcher
-    if floor.winding_down or not isinstance(launcher, Preparing):
+    if floor.winding_down or not isinstance(launcher, SupportsPrepare):
         return
     there = {gpu.node for gpu in job.present()}
     for node in {gpu.node: gpu for gpu in allocation.gpus if gpu.node not in there}.values():

@@ -1,4 +1,4 @@
-"""All that is said to Ray: connect, nodes, managers, licences. Everything here may block."""
+"""All calls to Ray: connection, nodes, agents as actors, licences. Each of them may block."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ones.launchers.ray.manager import NodeManager, node_root, slots_of
-from ones.launchers.ray.options import RayOptions
+from ones.launchers.ray.node_agent import RayNodeAgent, granted_slots, node_root
+from ones.launchers.ray.settings import RayOptions
 
 NAMESPACE = "ones"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
@@ -19,7 +19,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
 @dataclass(frozen=True, slots=True)
 class RayNode:
     id: str
-    name: str  # ours: never given again, as Ray's id is not
+    name: str  # ours, unique: it contains part of the id
     host: str
     resources: Mapping[str, float]
 
@@ -52,8 +52,8 @@ def alive_nodes() -> dict[str, RayNode]:
     return found
 
 
-def room_on(node: RayNode, options: RayOptions) -> int:
-    """Slots of this node that nobody else on the cluster has, and that we were given."""
+def free_slots_on(node: RayNode, options: RayOptions) -> int:
+    """Slots of this node that are free on the cluster, within our limit per node."""
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()  # type: ignore[no-untyped-call]
@@ -61,8 +61,8 @@ def room_on(node: RayNode, options: RayOptions) -> int:
     return count if options.per_node is None else min(count, options.per_node)
 
 
-class Managers:
-    """Of one service."""
+class NodeAgents:
+    """The agents of one service."""
 
     def __init__(self, options: RayOptions) -> None:
         self._options = options
@@ -88,7 +88,7 @@ class Managers:
             {"num_gpus": count} if is_gpu else {"resources": {options.slots: count}}
         )
         return (
-            ray.remote(Manager)
+            ray.remote(NodeAgentActor)
             .options(
                 name=self.name(node.name),
                 namespace=NAMESPACE,
@@ -116,7 +116,7 @@ class Managers:
 
         ray.kill(actor, no_restart=True)
 
-    # licences: keys in the head's own table
+    # licences: keys in the table of the head
 
     def license(self, node: str) -> None:
         from ray.experimental.internal_kv import _internal_kv_put
@@ -129,8 +129,8 @@ class Managers:
         _internal_kv_del(self.name(node), namespace=NAMESPACE)
 
 
-class Manager(NodeManager):
-    """A NodeManager as Ray makes it, on its node."""
+class NodeAgentActor(RayNodeAgent):
+    """An agent as Ray creates it, on its node."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Manager(NodeManager):
             gpus = [str(id) for id in ray.get_gpu_ids()]
         super().__init__(
             node_root(node_dir, instance, node),
-            slots_of(node, host, count or 0, gpus),
+            granted_slots(node, host, count or 0, gpus),
             lease_seconds,
             lambda timeout: _has_licence(licence, timeout),
         )
