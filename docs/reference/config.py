@@ -67,13 +67,13 @@ def _section(name: str) -> str:
         ["setting", "type", "default", "variable", "what it is"],
         (
             [
-                code(f"{name}.{known.name}"),
-                SPOKEN[known.type.removesuffix(" | None")],
-                code(known.default) if known.default not in ("", None) else "-",
-                code(f"{config.PREFIX}{name.upper()}_{known.name.upper()}"),
-                known.help,
+                code(f"{name}.{key}"),
+                SPOKEN[info.type.removesuffix(" | None")],
+                code(info.default) if info.default not in ("", None) else "-",
+                code(f"{config.PREFIX}{name.upper()}_{key.upper()}"),
+                info.help,
             ]
-            for known in config.settings_in(name).values()
+            for key, info in config.settings_in(name).items()
         ),
     )
 

@@ -33,6 +33,11 @@ class SettingInfo:
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
+def setting(default: Any, help: str, **metadata: Any) -> Any:  # noqa: ANN401  # as `field`
+    """A field of a `Settings` class, with its help and what else is to be known of it."""
+    return field(default=default, metadata={"help": help, **metadata})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionPoint:
     """What can be named, and where it is found. A class counts if it has the method `method`."""

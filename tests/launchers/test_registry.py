@@ -51,8 +51,7 @@ def test_ours_are_listed_and_have_documented_settings() -> None:
             assert load(path).Settings is load(SETTINGS[name])  # type: ignore[attr-defined]
         for setting in settings_of(name):
             assert setting.help, f"{name}: {setting.name} has no help"
-    in_service = [setting.name for setting in service_settings()]
-    assert len(in_service) == len(set(in_service))
+    assert len(service_settings()) == sum(len(settings_of(name)) for name in SETTINGS)
 
 
 def test_an_unknown_launcher_or_setting_is_refused_with_a_hint(context: LauncherContext) -> None:

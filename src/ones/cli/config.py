@@ -15,29 +15,29 @@ def config(json: Json = False) -> None:
     """Show the effective settings with the origin of each value, and the policies with theirs."""
     from ones import launchers, policies
     from ones.config import SECTIONS, settings_in
-    from ones.launchers.registry import OURS
+    from ones.launchers.registry import OURS, service_settings
     from ones.models.oracle import unasked
 
     found = effective()
-    given = found.settings.service.launchers
+    given, of_launchers = found.settings.service.launchers, service_settings()
     values: dict[str, object] = {}
     help_of: dict[str, str] = {}
     for section in SECTIONS:
-        for key, known in settings_in(section).items():
-            help_of[f"{section}.{key}"] = known.help
-            values[f"{section}.{key}"] = (
-                given.get(known.launcher, {}).get(known.field, known.default)
-                if known.launcher
-                else getattr(getattr(found.settings, section), key)
-            )
+        for key, info in settings_in(section).items():
+            help_of[f"{section}.{key}"] = info.help
+            if section == "service" and key in of_launchers:
+                chosen = given.get(of_launchers[key].launcher, {})
+                values[f"{section}.{key}"] = chosen.get(info.name, info.default)
+            else:
+                values[f"{section}.{key}"] = getattr(getattr(found.settings, section), key)
     others = [name for name in launchers.names() if name not in OURS]
-    for name, settings in _settings_of(others, launchers.settings_of).items():
-        for s in settings:
+    for name, infos in _settings_of(others, launchers.settings_of).items():
+        for s in infos:
             help_of[f"launcher.{name}.{s.name}"] = s.help
             values[f"launcher.{name}.{s.name}"] = given.get(name, {}).get(s.name, s.default)
     origins = {key: found.origins.get(key, "default") for key in values}
-    for name, chosen in found.settings.policy.items():
-        policies.create(name, oracle=unasked, **chosen)  # refuses values out of range
+    for name, settings in found.settings.policy.items():
+        policies.create(name, oracle=unasked, **settings)  # refuses values out of range
     of_policies = _settings_of(policies.names(), policies.settings_of)
     if json:
         print_json(
@@ -61,8 +61,8 @@ def config(json: Json = False) -> None:
     rows: list[tuple[object, ...]] = [
         (key, str(value), origins[key], help_of[key]) for key, value in values.items()
     ]
-    for name, settings in of_policies.items():
-        for s in settings:
+    for name, infos in of_policies.items():
+        for s in infos:
             key = f"policy.{name}.{s.name}"
             value = found.settings.policy.get(name, {}).get(s.name, s.default)
             rows.append((key, str(value), found.origins.get(key, "default"), s.help))

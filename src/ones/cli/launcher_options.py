@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ones.launchers.registry import ServiceSetting, service_settings
+from ones.extensions import SettingInfo
+from ones.launchers.registry import service_settings
 
 KINDS: dict[str, type] = {"int": int, "float": float, "str": str}
 
@@ -22,15 +23,15 @@ def with_launcher_options(command: Callable[..., None]) -> Callable[..., None]:
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
             parameters.append(parameter)
         if parameter.name == "launcher":
-            options = (s for s in service_settings() if "option" in s.info.metadata)
-            parameters += [_parameter(setting) for setting in options]
+            for name, setting in service_settings().items():
+                if "option" in setting.info.metadata:
+                    parameters.append(_parameter(name, setting.info))
     changed = signature.replace(parameters=parameters)
     command.__signature__ = changed  # type: ignore[attr-defined]  # read by `inspect`, and typer
     return command
 
 
-def _parameter(setting: ServiceSetting) -> inspect.Parameter:
-    info = setting.info
+def _parameter(name: str, info: SettingInfo) -> inspect.Parameter:
     option = typer.Option(
         info.metadata["option"],
         metavar=info.metadata.get("metavar"),
@@ -38,7 +39,7 @@ def _parameter(setting: ServiceSetting) -> inspect.Parameter:
     )
     kind = KINDS[info.type.removesuffix(" | None")]
     return inspect.Parameter(
-        setting.name,
+        name,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
         default=None,
         annotation=Annotated[kind | None, option],

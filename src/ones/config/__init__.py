@@ -11,7 +11,6 @@ from ones.config.loading import (
     PREFIX,
     SECTIONS,
     Effective,
-    KnownSetting,
     load,
     settings_in,
 )
@@ -23,7 +22,6 @@ __all__ = [
     "PREFIX",
     "SECTIONS",
     "Effective",
-    "KnownSetting",
     "ServiceSettings",
     "Settings",
     "SimSettings",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from ones.config.settings import ServiceSettings, Settings, SimSettings
 from ones.config.values import convert, of_launcher, of_policy
 from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError, UserError
+from ones.extensions import SettingInfo, infos_of
 from ones.launchers.registry import service_settings
 
 FILE_NAME = "ones.toml"
@@ -36,30 +37,14 @@ SECTIONS: Mapping[str, type[SimSettings] | type[ServiceSettings]] = {
 _NAMED = ("launcher", "policy")
 
 
-@dataclass(frozen=True, slots=True)
-class KnownSetting:
-    """A setting as a section of the file has it."""
-
-    name: str
-    type: str
-    default: object
-    help: str
-    launcher: str = ""  # the launcher of ours that it belongs to, and its name there
-    field: str = ""
-
-
-def settings_in(section: str) -> dict[str, KnownSetting]:
+def settings_in(section: str) -> dict[str, SettingInfo]:
     """By name. Those of launchers of ours are in `[service]`, after `launcher`."""
-    found: dict[str, KnownSetting] = {}
-    for f in fields(SECTIONS[section]):
-        if "help" in f.metadata:
-            found[f.name] = KnownSetting(f.name, str(f.type), f.default, f.metadata["help"])
-        if (section, f.name) == ("service", "launcher"):
-            for s in service_settings():
-                info = s.info
-                found[s.name] = KnownSetting(
-                    s.name, info.type, info.default, info.help, s.launcher, info.name
-                )
+    found: dict[str, SettingInfo] = {}
+    for info in infos_of(SECTIONS[section]):
+        if info.help:
+            found[info.name] = info
+        if info.name == "launcher":
+            found |= {name: setting.info for name, setting in service_settings().items()}
     return found
 
 
@@ -90,6 +75,7 @@ class _Found:
 
     def __init__(self) -> None:
         self._known = {section: settings_in(section) for section in SECTIONS}
+        self._of_launchers = service_settings()
         self._values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
         self._launchers: dict[str, dict[str, Any]] = {}
         self._policies: dict[str, dict[str, Any]] = {}
@@ -105,9 +91,9 @@ class _Found:
         return Effective(Settings(sim=sim, service=service, policy=self._policies), self._origins)
 
     def put(self, section: str, name: str, value: object, origin: str) -> None:
-        known = self._known[section][name]
-        if known.launcher:
-            self._launchers.setdefault(known.launcher, {})[known.field] = value
+        owner = self._of_launchers.get(name) if section == "service" else None
+        if owner is not None:
+            self._launchers.setdefault(owner.launcher, {})[owner.info.name] = value
         else:
             self._values[section][name] = value
         self._origins[f"{section}.{name}"] = origin
@@ -144,18 +130,17 @@ class _Found:
             self._policies[key] = of_policy(key, value)
             self._origins.update({f"policy.{key}.{name}": origin for name in value})
         else:
-            known = {s.field: s.name for s in self._known["service"].values() if s.launcher == key}
             self._launchers.setdefault(key, {}).update(of_launcher(key, value))
+            ours = {s.info.name: n for n, s in self._of_launchers.items() if s.launcher == key}
             for name in value:
-                is_ours = name in known
-                shown = f"service.{known[name]}" if is_ours else f"launcher.{key}.{name}"
+                shown = f"service.{ours[name]}" if name in ours else f"launcher.{key}.{name}"
                 self._origins[shown] = origin
 
     def take_environment(self, environment: Mapping[str, str]) -> None:
         known = {
-            f"{PREFIX}{section.upper()}_{name.upper()}": (section, setting)
+            f"{PREFIX}{section.upper()}_{name.upper()}": (section, name)
             for section, settings in self._known.items()
-            for name, setting in settings.items()
+            for name in settings
         }
         ours = tuple(f"{PREFIX}{section.upper()}_" for section in SECTIONS)
         for variable, text in sorted(environment.items()):
@@ -167,8 +152,8 @@ class _Found:
                 if near or variable.startswith(ours):
                     raise UnknownNameError("variable", variable, known)
                 continue
-            section, setting = known[variable]
+            section, name = known[variable]
             try:
-                self.put(section, setting.name, convert(text, setting.type), variable)
+                self.put(section, name, convert(text, self._known[section][name].type), variable)
             except InvalidSettingError as problem:
                 raise InvalidSettingError(f"{variable}: {problem}") from problem

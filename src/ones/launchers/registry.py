@@ -93,19 +93,16 @@ def with_absolute_paths(name: str, settings: Mapping[str, Any]) -> dict[str, Any
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceSetting:
-    """A setting of a launcher of ours as the section `[service]` has it."""
-
-    name: str
+class LauncherSetting:
     launcher: str
     info: SettingInfo
 
 
-def service_settings() -> list[ServiceSetting]:
-    """Settings of ours are in `[service]`: `ray_address` is `address` of ray, unless the field
-    has another name there."""
-    return [
-        ServiceSetting(info.metadata.get("setting", f"{name}_{info.name}"), name, info)
+def service_settings() -> dict[str, LauncherSetting]:
+    """Settings of ours by their names in the section `[service]`: `ray_address` is `address` of
+    ray, unless the field has another name there."""
+    return {
+        info.metadata.get("setting", f"{name}_{info.name}"): LauncherSetting(name, info)
         for name in SETTINGS
         for info in settings_of(name)
-    ]
+    }

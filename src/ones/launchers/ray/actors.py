@@ -67,14 +67,11 @@ class NodeAgents:
     def __init__(self, options: RayOptions) -> None:
         self._options = options
 
-    def name(self, node: str) -> str:
-        return f"{self._options.instance}/{node}"
-
     def find(self, node: str) -> Any | None:  # noqa: ANN401
         import ray
 
         try:
-            return ray.get_actor(self.name(node), namespace=NAMESPACE)
+            return ray.get_actor(_agent_name(self._options, node), namespace=NAMESPACE)
         except ValueError:
             return None
 
@@ -82,15 +79,13 @@ class NodeAgents:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        options = self._options
-        is_gpu = options.slots == "GPU"
-        claim: dict[str, Any] = (
-            {"num_gpus": count} if is_gpu else {"resources": {options.slots: count}}
-        )
+        resource = self._options.slots
+        is_gpu = resource == "GPU"
+        claim: dict[str, Any] = {"num_gpus": count} if is_gpu else {"resources": {resource: count}}
         return (
             ray.remote(NodeAgentActor)
             .options(
-                name=self.name(node.name),
+                name=_agent_name(self._options, node.name),
                 namespace=NAMESPACE,
                 lifetime="detached",
                 get_if_exists=True,
@@ -100,15 +95,7 @@ class NodeAgents:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
                 **claim,
             )
-            .remote(
-                node_dir=options.node_dir,
-                instance=options.instance,
-                node=node.name,
-                host=node.host,
-                count=None if is_gpu else count,
-                lease_seconds=options.lease_seconds,
-                licence=self.name(node.name),
-            )
+            .remote(self._options, node.name, node.host, None if is_gpu else count)
         )
 
     def kill(self, actor: Any) -> None:  # noqa: ANN401
@@ -121,39 +108,34 @@ class NodeAgents:
     def license(self, node: str) -> None:
         from ray.experimental.internal_kv import _internal_kv_put
 
-        _internal_kv_put(self.name(node), b"1", overwrite=True, namespace=NAMESPACE)
+        _internal_kv_put(_agent_name(self._options, node), b"1", overwrite=True, namespace=NAMESPACE)
 
     def revoke(self, node: str) -> None:
         from ray.experimental.internal_kv import _internal_kv_del
 
-        _internal_kv_del(self.name(node), namespace=NAMESPACE)
+        _internal_kv_del(_agent_name(self._options, node), namespace=NAMESPACE)
 
 
 class NodeAgentActor(RayNodeAgent):
-    """An agent as Ray creates it, on its node."""
+    """An agent as Ray creates it, on its node. `count`: slots without GPUs; None: the GPUs that Ray
+    gave to the actor."""
 
-    def __init__(
-        self,
-        *,
-        node_dir: str,
-        instance: str,
-        node: str,
-        host: str,
-        count: int | None,
-        lease_seconds: float,
-        licence: str,
-    ) -> None:
+    def __init__(self, options: RayOptions, node: str, host: str, count: int | None) -> None:
         import ray
 
-        gpus = None
-        if count is None:
-            gpus = [str(id) for id in ray.get_gpu_ids()]
+        gpus = [str(id) for id in ray.get_gpu_ids()] if count is None else None
+        licence = _agent_name(options, node)
         super().__init__(
-            node_root(node_dir, instance, node),
+            node_root(options.node_dir, options.instance, node),
             granted_slots(node, host, count or 0, gpus),
-            lease_seconds,
+            options.lease_seconds,
             lambda timeout: _has_licence(licence, timeout),
         )
+
+
+def _agent_name(options: RayOptions, node: str) -> str:
+    """The name of a node's agent, and of its licence."""
+    return f"{options.instance}/{node}"
 
 
 def _has_licence(name: str, timeout: float) -> bool:

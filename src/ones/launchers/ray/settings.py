@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from ones.extensions import setting
 
 #: added to a lease before its workers count as ended: clock differences, duration of a renewal
 MARGIN_SECONDS = 3.0
@@ -10,53 +12,27 @@ MARGIN_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaySettings:
-    address: str = field(
-        default="",
-        metadata={
-            "help": "head of the Ray cluster: host:port",
-            "option": "--address",
-            "metavar": "HOST:PORT",
-        },
+    address: str = setting(
+        "", "head of the Ray cluster: host:port", option="--address", metavar="HOST:PORT"
     )
-    slots: str = field(
-        default="GPU",
-        metadata={
-            "help": "resource of Ray that is one slot: GPU or a custom one",
-            "option": "--ray-slots",
-            "metavar": "NAME",
-        },
+    slots: str = setting(
+        "GPU",
+        "resource of Ray that is one slot: GPU or a custom one",
+        option="--ray-slots",
+        metavar="NAME",
     )
-    per_node: int | None = field(
-        default=None, metadata={"help": "slots of each Ray node that are taken at most"}
+    per_node: int | None = setting(None, "slots of each Ray node that are taken at most")
+    token: str = setting(
+        "", "file with the Ray cluster's token", option="--ray-token", metavar="FILE", path=True
     )
-    token: str = field(
-        default="",
-        metadata={
-            "help": "file with the Ray cluster's token",
-            "option": "--ray-token",
-            "metavar": "FILE",
-            "path": True,
-        },
+    tls_certificate: str = setting("", "PEM file; with it, Ray's TLS", path=True)
+    tls_key: str = setting("", "PEM file of that certificate's key", path=True)
+    tls_ca: str = setting("", "PEM file of who signs for Ray's nodes", path=True)
+    node_dir: str = setting(
+        "/tmp/ones", "run directories on each node of a cluster", setting="node_dir"
     )
-    tls_certificate: str = field(
-        default="", metadata={"help": "PEM file; with it, Ray's TLS", "path": True}
-    )
-    tls_key: str = field(
-        default="", metadata={"help": "PEM file of that certificate's key", "path": True}
-    )
-    tls_ca: str = field(
-        default="", metadata={"help": "PEM file of who signs for Ray's nodes", "path": True}
-    )
-    node_dir: str = field(
-        default="/tmp/ones",
-        metadata={"help": "run directories on each node of a cluster", "setting": "node_dir"},
-    )
-    lease_seconds: float = field(
-        default=30.0,
-        metadata={
-            "help": "workers of a node that is cut off end after so long",
-            "setting": "lease_seconds",
-        },
+    lease_seconds: float = setting(
+        30.0, "workers of a node that is cut off end after so long", setting="lease_seconds"
     )
 
     def __post_init__(self) -> None:

@@ -6,15 +6,13 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 
+from ones.extensions import setting
 from ones.launchers.probe import Probe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings:
-    lead: float = field(
-        default=300.0,
-        metadata={"help": "seconds before the end of an allocation in which work is saved"},
-    )
+    lead: float = setting(300.0, "seconds before the end of an allocation in which work is saved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
