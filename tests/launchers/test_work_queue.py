@@ -27,7 +27,7 @@ def test_work_from_other_threads_wakes_and_is_done_in_order(queue: WorkQueue) ->
     asks = threading.Thread(target=ask)
     asks.start()
     while len(done) < 100:
-        wait_for_input([queue], [], None)  # for ever, unless it is woken
+        wait_for_input([queue], None)  # for ever, unless it is woken
         queue.run_all()
     asks.join()
     assert done == list(range(100))

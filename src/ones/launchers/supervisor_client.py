@@ -162,6 +162,7 @@ class SupervisorClient:
         if self._connection is None:
             return
         connection = self._connection
+        connection.flush()
         for message in connection.receive():
             self._handle(message)
         if connection.closed:
@@ -173,10 +174,6 @@ class SupervisorClient:
                 return
             self._cut_at = time.monotonic()
             self._reach()
-
-    def flush(self) -> None:
-        if self._connection is not None:
-            self._connection.flush()
 
     def retry(self) -> None:
         self.retry_at = None

@@ -1,15 +1,14 @@
-"""The clients of all ones-exec of a launcher, with one selector. Runs in the launcher's thread."""
+"""The clients of all ones-exec of a launcher. Runs in the launcher's thread."""
 
 from __future__ import annotations
 
 import logging
-import selectors
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ones.launchers.supervisor_client import SupervisorClient, SupervisorState
-from ones.launchers.work_queue import HasFile
+from ones.launchers.work_queue import HasFile, wait_for_input
 
 RETRY_SECONDS = 0.5
 
@@ -21,9 +20,7 @@ class SupervisorClients:
 
     def __init__(self, waker: HasFile) -> None:
         self._clients: dict[Path, SupervisorClient] = {}
-        self._selector = selectors.DefaultSelector()
-        self._registered: dict[SupervisorClient, tuple[int, int]] = {}  # its file and events
-        self._selector.register(waker, selectors.EVENT_READ, None)
+        self._waker = waker
 
     def get(self, run_dir: Path) -> SupervisorClient | None:
         return self._clients.get(run_dir)
@@ -47,15 +44,10 @@ class SupervisorClients:
 
     def wait(self, most: float) -> None:
         """Serve clients that have input. Returns after `most` seconds, or when a retry is due."""
-        self._register_all()
-        for key, events in self._selector.select(self._seconds_to_wait(most)):
-            if key.data is None:
-                continue
-            if events & selectors.EVENT_WRITE:
-                self.guarded(key.data, SupervisorClient.flush)
-            if events & selectors.EVENT_READ:
-                self._unregister(key.data)  # its file may be another one afterwards
-                self.guarded(key.data, SupervisorClient.serve)
+        with_files = (client for client in self._clients.values() if client.has_file)
+        for ready in wait_for_input([self._waker, *with_files], self._seconds_to_wait(most)):
+            if isinstance(ready, SupervisorClient):
+                self.guarded(ready, SupervisorClient.serve)
 
     def retry(self) -> None:
         now = time.monotonic()
@@ -71,16 +63,13 @@ class SupervisorClients:
             if client.closing and client.state is SupervisorState.ABSENT and not client.open
         ]
         for client in ended:
-            self._unregister(client)
             del self._clients[client.run_dir]
         return ended
 
     def release_all(self) -> None:
         """Disconnect. Every ones-exec goes on."""
         for client in self._clients.values():
-            self._unregister(client)
             self.guarded(client, SupervisorClient.release)
-        self._selector.close()
 
     def guarded(self, client: SupervisorClient, action: Callable[[SupervisorClient], None]) -> None:
         """Whatever the system refuses, or an ones-exec or run directory contains: the connection is
@@ -96,22 +85,3 @@ class SupervisorClients:
     def _seconds_to_wait(self, most: float) -> float:
         times = [c.retry_at for c in self._clients.values() if c.retry_at is not None]
         return min(most, max(0.0, min(times) - time.monotonic())) if times else most
-
-    def _register_all(self) -> None:
-        for client in self._clients.values():
-            if not client.has_file:
-                self._unregister(client)
-                continue
-            events = selectors.EVENT_READ
-            if client.wants_to_write:
-                events |= selectors.EVENT_WRITE
-            wanted = (client.fileno(), events)
-            if self._registered.get(client) != wanted:
-                self._unregister(client)
-                self._selector.register(wanted[0], events, client)
-                self._registered[client] = wanted
-
-    def _unregister(self, client: SupervisorClient) -> None:
-        registered = self._registered.pop(client, None)
-        if registered is not None:
-            self._selector.unregister(registered[0])

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
-from ones.exec.lines import Connection
-
 log = logging.getLogger(__name__)
 
 
@@ -74,15 +72,11 @@ class WorkQueue:
         self._waker.close()
 
 
-def wait_for_input(
-    files: Iterable[HasFile], connections: Iterable[Connection], seconds: float | None
-) -> None:
-    """Returns when one of them is readable, a connection can send what it has kept, or the time is
-    over."""
+def wait_for_input(files: Iterable[HasFile], seconds: float | None) -> list[HasFile]:
+    """Returns those that can be read, and connections that can send what they have kept; nothing
+    when the time is over."""
     with selectors.DefaultSelector() as selector:
         for file in files:
-            selector.register(file, selectors.EVENT_READ)
-        for connection in connections:
-            writes = selectors.EVENT_WRITE if connection.wants_to_write else 0
-            selector.register(connection, selectors.EVENT_READ | writes)
-        selector.select(seconds)
+            writes = selectors.EVENT_WRITE if getattr(file, "wants_to_write", False) else 0
+            selector.register(file, selectors.EVENT_READ | writes, file)
+        return [key.data for key, _ in selector.select(seconds)]

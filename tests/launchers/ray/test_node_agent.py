@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from ones.launchers import Launch
 from ones.launchers.devices import cpu_slots
+from ones.launchers.ray.launch_tracker import LaunchTracker
+from ones.launchers.ray.mirror import Mirror
 from ones.launchers.ray.node_agent import RayNodeAgent, granted_slots, node_root
 from tests.processes import wait_for
 
@@ -193,7 +196,22 @@ def test_an_agent_s_lease_is_kept_whatever_is_in_its_directory(tmp_path: Path) -
         agent.close()
 
 
-def test_reports_that_a_worker_left_come_with_its_exit(node: Node) -> None:
+def test_reports_that_a_worker_left_are_in_the_mirror_before_its_exit_is_told(
+    node: Node, tmp_path: Path
+) -> None:
     node.run("printf '{}' > $ONES_RUN_DIR/reports.jsonl; exit 3")
     node.wait_exit()
-    assert node.agent.poll(0, {}, 0.0)["reports"] == {"1-a": b"{}"}
+    mirror = Mirror(tmp_path / "mirror")
+    mirror.make()
+    mirror.add(Launch(id="1-a", job="j", slots=("n0/0",), argv=("sh",), cwd="/", env={}), "n0")
+    told: list[tuple[str, bytes]] = []
+    tracker = LaunchTracker(
+        "n0", mirror, lambda said: told.append((said["event"], mirror.reports("j", "1-a")))
+    )
+    version = 0
+    while tracker or not told:
+        copied = tracker.copied
+        answer = node.agent.poll(version, copied, 0.0)
+        version = answer["version"]
+        tracker.update(answer, copied)
+    assert ("exited", b"{}") in told

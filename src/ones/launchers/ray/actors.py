@@ -108,7 +108,9 @@ class NodeAgents:
     def license(self, node: str) -> None:
         from ray.experimental.internal_kv import _internal_kv_put
 
-        _internal_kv_put(_agent_name(self._options, node), b"1", overwrite=True, namespace=NAMESPACE)
+        _internal_kv_put(
+            _agent_name(self._options, node), b"1", overwrite=True, namespace=NAMESPACE
+        )
 
     def revoke(self, node: str) -> None:
         from ray.experimental.internal_kv import _internal_kv_del

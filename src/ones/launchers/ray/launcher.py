@@ -113,7 +113,7 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
 
     def _turn(self) -> None:
         self._driver.start_if_due()
-        wait_for_input([self._work], self._driver.connections, self._seconds_to_wait())
+        wait_for_input([self._work, *self._driver.connections], self._seconds_to_wait())
         for message in self._driver.receive():
             try:
                 self._handle(message)

@@ -17,14 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ones.exec import Exit, lease
+from ones.exec import lease
 from ones.exec.files import make_private
-from ones.launchers.api import Exited, LauncherEvent, Slot, Started
+from ones.launchers.api import LaunchedProcess, LauncherEvent, Slot
 from ones.launchers.devices import cpu_slots, granted_gpu_slots
 from ones.launchers.local import LocalLauncher
 from ones.launchers.node_agent import NodeAgent
@@ -37,14 +37,6 @@ RENEWALS = 5  # in the time of a lease
 JOIN_SECONDS = 2.0  # a head that is silent at the end is not waited for longer
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Known:
-    job: str
-    version: int
-    pid: int | None = None
-    exit: Exit | None = None
 
 
 class RayNodeAgent(NodeAgent):
@@ -64,19 +56,12 @@ class RayNodeAgent(NodeAgent):
         self._lease, self._lease_seconds = root / "lease", lease_seconds
         self._licensed = licensed
         self._has_licence = True
-        self._known: dict[str, _Known] = {}
-        self._version = 0
+        self._version = 1  # counts events of launches
         self._changed = threading.Condition()
         self._closed = threading.Event()
         super().__init__(LocalLauncher(root, slots, lease=self._lease))
         has_other_devices = self._store_devices()
         self._launcher.open(self._on_launcher)
-        with self._changed:
-            for process in self._launcher.running().values():
-                self._version += 1
-                self._known.setdefault(
-                    process.id, _Known(process.job, self._version, process.pid, process.exit)
-                )
         if has_other_devices:
             self.stop_all(0.0)
         self.renew()
@@ -136,17 +121,6 @@ class RayNodeAgent(NodeAgent):
                 return f"the controller at {controller}: {problem.strerror or problem}"
         return ""
 
-    def handle(self, request: dict[str, Any]) -> None:
-        with self._changed:
-            if request["do"] == "launch" and request["launch"]["id"] not in self._known:
-                self._version += 1
-                id, job = request["launch"]["id"], request["launch"]["job"]
-                self._known[id] = _Known(job, self._version)
-            elif request["do"] == "forget":
-                for id in [i for i, known in self._known.items() if known.job == request["job"]]:
-                    del self._known[id]
-        super().handle(request)
-
     def close(self, kill: bool = True) -> None:
         """The last call: nothing is left behind except, without `kill`, the workers."""
         self._closed.set()
@@ -154,26 +128,28 @@ class RayNodeAgent(NodeAgent):
         self._launcher.close(kill=kill)
 
     def poll(self, since: int, copied: dict[str, int], wait: float) -> dict[str, Any]:
-        """Changes after version `since`, with the reports that a worker stored, and output beyond
-        what the caller has of each launch. Waits until there is something to return."""
+        """All launches, if there were events after version `since`; output beyond what the caller
+        has of each launch, and reports that it stored if it has exited. Waits for one of them."""
         deadline = time.monotonic() + wait
         while True:
             with self._changed:
-                news = {id: k for id, k in self._known.items() if k.version > since}
                 version = self._version
-                launches = {
-                    id: (k.job, k.pid, asdict(k.exit) if k.exit else None) for id, k in news.items()
-                }
-            output, is_all = self._output(copied)
-            if news or output or time.monotonic() >= deadline:
+            launches = self._launcher.running()
+            output, is_all = self._output(copied, launches)
+            if version > since or output or time.monotonic() >= deadline:
                 return {
                     "version": version,
-                    "launches": launches,
+                    "launches": {
+                        id: (process.job, process.pid, process.exit and asdict(process.exit))
+                        for id, process in launches.items()
+                        if version > since
+                    },
                     "reports": {
                         id: kept
-                        for id, known in news.items()
-                        if known.exit is not None
-                        and (kept := self._launcher.reports(known.job, id))
+                        for id in copied
+                        if (process := launches.get(id)) is not None
+                        and process.exit is not None
+                        and (kept := self._launcher.reports(process.job, id))
                     },
                     "output": output,
                     "is_all": is_all,
@@ -184,36 +160,27 @@ class RayNodeAgent(NodeAgent):
                 if self._version == version:
                     self._changed.wait(LOOK_SECONDS)
 
-    def _output(self, copied: dict[str, int]) -> tuple[dict[str, tuple[int, bytes]], bool]:
+    def _output(
+        self, copied: dict[str, int], launches: dict[str, LaunchedProcess]
+    ) -> tuple[dict[str, tuple[int, bytes]], bool]:
         """Offset and data for each launch that has some, and whether all of them were read."""
         found: dict[str, tuple[int, bytes]] = {}
         room = ANSWER_BYTES
         for id, offset in copied.items():
-            known = self._known.get(id)
-            if known is None:
+            process = launches.get(id)
+            if process is None:
                 continue
             if room <= 0:
                 return found, False
-            chunk = self._launcher.logs(known.job, id, offset, min(room, CHUNK_BYTES))
+            chunk = self._launcher.logs(process.job, id, offset, min(room, CHUNK_BYTES))
             if chunk.data:
                 found[id] = (chunk.offset, chunk.data)
                 room -= len(chunk.data)
         return found, True
 
     def _on_launcher(self, event: LauncherEvent) -> None:
-        if not isinstance(event, Started | Exited):
-            return
-        process = self._launcher.running().get(event.id)
-        if process is None:  # of a job that is forgotten
-            return
         with self._changed:
             self._version += 1
-            known = self._known.setdefault(event.id, _Known(process.job, self._version))
-            known.version = self._version
-            if isinstance(event, Started):
-                known.pid = event.pid
-            else:
-                known.exit = event.exit
             self._changed.notify_all()
 
 

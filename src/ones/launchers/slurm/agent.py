@@ -89,7 +89,7 @@ class SlurmNodeAgent(NodeAgent):
             self._connect_at = now + RETRY_SECONDS
             self._connect()
         tick = TICK_SECONDS if self._forgetting else self._timing.ping / 4
-        wait_for_input([self._waker], self._client.connections, tick)
+        wait_for_input([self._waker, *self._client.connections], tick)
         self._waker.clear()
         try:
             for message in self._client.receive():

@@ -98,9 +98,9 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
     # the thread
 
     def _turn(self) -> None:
-        connections = [*self._nodes.connections, *self._server.connections]
+        connections = (*self._nodes.connections, *self._server.connections)
         seconds = min(TURN_SECONDS, self._options.timing.ping / 4)
-        wait_for_input([self._work, self._server], connections, seconds)
+        wait_for_input([self._work, self._server, *connections], seconds)
         for registration in self._server.registrations():
             connection = registration.connection
             with guarded(connection, registration.node):
