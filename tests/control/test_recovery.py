@@ -23,8 +23,8 @@ from ones.core import Brain, Plan
 from ones.core import events as ev
 from ones.core.cluster import Cluster
 from ones.runlog import Header, decode
+from ones.testing.invariants import check_invariants
 from tests.control.world import World
-from tests.invariants import check_invariants
 from tests.processes import alive_below, is_alive, wait_for
 
 

@@ -26,8 +26,8 @@ from ones.lab.faults.inbox import SimulatedClock, SimulatedInbox
 from ones.lab.faults.launcher import SimulatedLauncher
 from ones.lab.faults.world import Life, World
 from ones.launchers import LaunchedProcess
+from ones.testing.invariants import check_invariants
 from ones.wire import Reports
-from tests.invariants import check_invariants
 
 PORTION = 20  # seeds of one test
 
