@@ -30,7 +30,7 @@ def config(json: Json = False) -> None:
                 values[f"{section}.{key}"] = chosen.get(info.name, info.default)
             else:
                 values[f"{section}.{key}"] = getattr(getattr(found.settings, section), key)
-    others = [name for name in launchers.names() if name not in OURS]
+    others = sorted({*launchers.names(), *given} - set(OURS))
     for name, infos in _settings_of(others, launchers.settings_of).items():
         for s in infos:
             help_of[f"launcher.{name}.{s.name}"] = s.help

@@ -160,7 +160,7 @@ def _usage(pid: int, seconds: float) -> dict[str, Any]:
     import psutil
 
     below = psutil.Process(pid).children()
-    bridges = [child.pid for child in below if any("ray.bridge" in w for w in child.cmdline())]
+    bridges = [child.pid for child in below if any("ray.driver" in w for w in child.cmdline())]
     before = {each: cpu_seconds(each) for each in (pid, *bridges)}
     time.sleep(seconds)
     spent = {each: 100 * (cpu_seconds(each) - was) / seconds for each, was in before.items()}
