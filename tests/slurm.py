@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from ones.launchers import Launcher
-from ones.launchers.slurm.allocation import attend_in_background
+from ones.launchers.slurm.allocation import manage_in_background
 from ones.launchers.slurm.launcher import SlurmLauncher
-from ones.launchers.slurm.options import SlurmOptions
-from ones.launchers.slurm.shared import Timing
+from ones.launchers.slurm.settings import SlurmOptions, Timing
 from tests.processes import is_alive, wait_for
 
 TOOL = Path(__file__).parents[1] / "tools" / "slurm-cluster"
@@ -128,5 +127,5 @@ def end_managers(root: Path) -> None:
 
 def slurm_launcher(root: Path) -> Launcher:
     """On the allocation that SLURM_JOB_ID names."""
-    attend_in_background(root, root / "allocation.log", cpus=2, lead=20.0, timing=PATIENT)
-    return _Tidy(root, SlurmOptions(timing=PATIENT, patience=120.0))
+    manage_in_background(root, cpus=2, lead=20.0, timing=PATIENT)
+    return _Tidy(root, SlurmOptions(timing=PATIENT, open_seconds=120.0))

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from ones.cli.settings import effective, policy_settings
-from ones.config import FILE_NAME, SECTIONS, ServiceSettings, SimSettings, convert, load
+from ones.config import (
+    FILE_NAME,
+    SECTIONS,
+    ServiceSettings,
+    SimSettings,
+    convert,
+    load,
+    settings_in,
+)
 from ones.control import background
 from ones.control.statedir import StateDir
 from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError
@@ -34,8 +42,14 @@ def test_with_nothing_said_the_defaults_hold(tmp_path: Path) -> None:
     assert found.settings.policy == {}
     assert set(found.origins.values()) == {"default"}
     assert set(found.origins) == {
-        f"{section}.{name}" for section, c in SECTIONS.items() for name in c.__slots__
+        f"{section}.{name}" for section in SECTIONS for name in settings_in(section)
     }
+    own = {
+        "service": set(ServiceSettings.__slots__) - {"launchers"},
+        "sim": set(SimSettings.__slots__),
+    }
+    for section, names in own.items():
+        assert names <= set(settings_in(section))
 
 
 def test_the_last_word_wins_and_every_value_says_where_it_is_from(
@@ -90,7 +104,7 @@ def test_settings_of_policies_are_read_and_checked(tmp_path: Path) -> None:
         ("[sim]\npolicy = 1", "sim.policy: 1 is not a text"),
         ("[sim]\ngpu = 1", "sim.gpu: unknown setting 'gpu'; did you mean 'gpus'?"),
         ("[simm]\ngpus = 1", "simm: unknown section 'simm'; did you mean 'sim'?"),
-        ("[x]\n", "x: unknown section 'x'; known: policy, service, sim"),
+        ("[x]\n", "x: unknown section 'x'; known: launcher, policy, service, sim"),
         ("sim = 1", "sim: 1 is not a section"),
         ("[policy]\nfifo = 1", "policy.fifo: 1 is not a section"),
         ("[policy.fifoo]\n", "policy.fifoo: unknown policy 'fifoo'; did you mean 'fifo'?"),
@@ -100,6 +114,18 @@ def test_settings_of_policies_are_read_and_checked(tmp_path: Path) -> None:
         ),
         ("[policy.fifo]\nbackfill = 1", "policy.fifo: backfill: 1 is not true or false"),
         ("[policy.equi]\nquantum = '1m'", "policy.equi: quantum: '1m' is not a number"),
+        ("[launcher]\nray = 1", "launcher.ray: 1 is not a section"),
+        ("[launcher.rays]\n", "launcher.rays: unknown launcher 'rays'; did you mean 'ray'?"),
+        (
+            "[launcher.ray]\nadress = 'h:1'",
+            "launcher.ray: unknown setting of launcher ray 'adress'; did you mean 'address'?",
+        ),
+        ("[launcher.ray]\nper_node = 'x'", "launcher.ray: per_node: 'x' is not a whole number"),
+        ("[service]\nray_per_node = 'x'", "service.ray_per_node: 'x' is not a whole number"),
+        (
+            "[service]\nlaunchers = 1",
+            "service.launchers: unknown setting 'launchers'; did you mean",
+        ),
         ("gpus", "is not TOML: Expected '=' after a key in a key/value pair"),
     ],
 )
@@ -200,6 +226,55 @@ def test_the_service_has_a_section_of_its_own(tmp_path: Path) -> None:
         load({"ONES_SERVICE_SLOT": "4"}, tmp_path)
 
 
+#: documented names; the fields of the launchers' settings are behind them
+OF_LAUNCHERS = {
+    "ray_address": ("ray", "address", "h:1"),
+    "ray_slots": ("ray", "slots", "ones"),
+    "ray_per_node": ("ray", "per_node", 3),
+    "ray_token": ("ray", "token", "/t"),
+    "ray_tls_certificate": ("ray", "tls_certificate", "/c"),
+    "ray_tls_key": ("ray", "tls_key", "/k"),
+    "ray_tls_ca": ("ray", "tls_ca", "/a"),
+    "node_dir": ("ray", "node_dir", "/nodes"),
+    "lease_seconds": ("ray", "lease_seconds", 9.0),
+    "slurm_lead": ("slurm", "lead", 60.0),
+}
+
+
+@pytest.mark.parametrize("name", OF_LAUNCHERS)
+def test_settings_of_launchers_are_in_the_section_of_the_service(name: str, tmp_path: Path) -> None:
+    launcher, field, value = OF_LAUNCHERS[name]
+    put(tmp_path, f"[service]\n{name} = {value!r}\n")
+    found = load({}, tmp_path)
+    assert found.settings.service.launchers == {launcher: {field: value}}
+    assert found.origins[f"service.{name}"] == "ones.toml"
+    variable = f"ONES_SERVICE_{name.upper()}"
+    found = load({variable: str(value)}, tmp_path / "elsewhere")
+    assert found.settings.service.launchers == {launcher: {field: value}}
+    assert found.origins[f"service.{name}"] == variable
+    put(tmp_path, f"[launcher.{launcher}]\n{field} = {value!r}\n")
+    found = load({}, tmp_path)
+    assert found.settings.service.launchers == {launcher: {field: value}}
+    assert found.origins[f"service.{name}"] == "ones.toml"
+
+
+def test_a_launcher_in_a_file_has_a_section_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from ones.launchers.local import LocalLauncher\n"
+        "class Mine(LocalLauncher):\n"
+        "    @dataclass\n"
+        "    class Settings:\n"
+        "        level: int = 1\n"
+    )
+    put(tmp_path, '[launcher."mine.py"]\nlevel = 2\n')
+    found = load({}, tmp_path)
+    assert found.settings.service.launchers == {"mine.py": {"level": 2}}
+    assert found.origins["launcher.mine.py.level"] == "ones.toml"
+    rooted = found.settings.service.rooted()
+    assert rooted.launchers == {str(tmp_path / "mine.py"): {"level": 2}}
+
+
 def test_paths_of_the_service_are_told_from_where_the_user_is(tmp_path: Path) -> None:
     given = ServiceSettings(
         state="mine",
@@ -210,7 +285,15 @@ def test_paths_of_the_service_are_told_from_where_the_user_is(tmp_path: Path) ->
     found = given.rooted()
     assert found.state == str(tmp_path / "mine")
     assert Path(found.tls_certificate).resolve() == tmp_path.parent / "cert.pem"
-    assert (found.tls_key, found.checkpoints, found.ray_token) == ("/etc/key.pem", "s3://there", "")
+    assert (found.tls_key, found.checkpoints) == ("/etc/key.pem", "s3://there")
+
+
+def test_paths_of_launchers_are_told_from_where_the_user_is(tmp_path: Path) -> None:
+    ray = {"token": "token", "tls_ca": "", "address": "h:1"}
+    given = ServiceSettings(launcher="mine.py", launchers={"ray": ray})
+    found = given.rooted()
+    assert found.launcher == str(tmp_path / "mine.py")
+    assert found.launchers == {"ray": {**ray, "token": str(tmp_path / "token")}}
 
 
 def test_a_service_in_a_relative_directory_starts_there(tmp_path: Path) -> None:

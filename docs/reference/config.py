@@ -32,6 +32,9 @@ def config_page() -> str:
         "## Service",
         "Section `[service]`: the live service, and where commands find it.",
         _section("service"),
+        "## Launchers",
+        "Section `[launcher.NAME]`: settings of a launcher of another package, or of a file (its "
+        "path is its name).\nThose of `ray` and `slurm` are in `[service]`.",
         "## Policies",
         "Section `[policy.NAME]`, or `--set KEY=VALUE` on the command line. They have no variables "
         "of the environment.",
@@ -64,13 +67,13 @@ def _section(name: str) -> str:
         ["setting", "type", "default", "variable", "what it is"],
         (
             [
-                code(f"{name}.{f.name}"),
-                SPOKEN[str(f.type).removesuffix(" | None")],
-                code(f.default) if f.default not in ("", None) else "-",
-                code(f"{config.PREFIX}{name.upper()}_{f.name.upper()}"),
-                f.metadata["help"],
+                code(f"{name}.{key}"),
+                SPOKEN[info.type.removesuffix(" | None")],
+                code(info.default) if info.default not in ("", None) else "-",
+                code(f"{config.PREFIX}{name.upper()}_{key.upper()}"),
+                info.help,
             ]
-            for f in dataclasses.fields(config.SECTIONS[name])
+            for key, info in config.settings_in(name).items()
         ),
     )
 

@@ -1,214 +1,26 @@
-"""What every policy promises: ours, and those of strangers that are installed beside.
+"""The contract of policies, for ours and those that are installed beside.
 
-Add a policy to the registry, or name its file (`pytest tests/contracts/test_policy.py --policy
-mine.py`), and it is tested here as `name`; a failure says which promise it broke.
+`pytest tests/contracts/test_policy.py --policy mine.py` tests one policy by name or file.
 """
 
 from __future__ import annotations
 
-import json
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ones.core import (
-    Brain,
-    Cluster,
-    Decision,
-    Event,
-    Generation,
-    NodeId,
-    Plan,
-    Policy,
-    View,
-    drive,
-)
-from ones.core import events as ev
-from ones.core.cluster import Gpu
-from ones.core.job import Job, JobId
-from ones.core.plan import Start
-from ones.models.oracle import Ahead
-from ones.policies import create, settings_of
-from ones.runlog import encode
-from ones.sim import Simulator
-from ones.sim.oracle import oracle_of
-from ones.workload import Trace, generate
-from ones.workload.trace import Incident
-from tests.chaos import ChaosEngine
-from tests.invariants import check_invariants
+from ones.testing import PolicyContract
 
 
-def fresh(name: str, *, seed: int, trace: Trace | None = None) -> Policy:
-    """A policy; oracles are told the truth about a trace, or else something."""
-    truth = oracle_of(trace, seed=RUN_SEED) if trace else lambda job, gpus, batch: Ahead(9.0, 2.0)
-    return create(name, seed=seed, oracle=truth)
-
-
-RUN_SEED = 3
-seeds = st.integers(0, 2**32)
-
-
-class Watched:
-    """A policy under guard: asked twice each time, it must give one answer and stay as it was."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.decides_on = policy.decides_on
-        self.native_mechanism = policy.native_mechanism
-        self.observe = policy.observe
-        self.save = policy.save
-        self.load = policy.load
-        self.decisions = 0
-
-    def decide(self, view: View) -> Decision:
-        before = json.dumps(self.policy.save())
-        first, second = self.policy.decide(view), self.policy.decide(view)
-        assert first == second, "asked twice, it gave two answers"
-        assert json.dumps(self.policy.save()) == before, "deciding changed what it has learned"
-        if not view.jobs:
-            assert first.wake_at == float("inf"), "it wants to be woken with no job left"
-        unknown = {*first.notes, *first.forecasts} - set(view.jobs)
-        assert not unknown, f"it speaks of jobs that are not there: {unknown}"
-        self.decisions += 1
-        return first
-
-
-def run(policy: Policy, trace: Trace, *, gpus: int = 16, mechanism: str = "elastic") -> list[str]:
-    """Plans as they are logged. `check` stops decisions that break the other promises."""
-    simulator = Simulator(trace, Cluster.of(gpus), policy, mechanism=mechanism, seed=RUN_SEED)
-    lines: list[str] = []
-
-    def record(entry: Event | Plan) -> None:
-        if isinstance(entry, Plan):
-            lines.append(encode(entry))
-
-    result = simulator.run(record)
-    check_invariants(result.state)
-    assert len(result.state.ended) == len(trace.jobs), "a job was never finished"
-    return lines
-
-
-def test_it_finishes_every_job_and_decides_the_same_when_asked_twice(name: str) -> None:
-    trace = generate(jobs=20, seed=5, gap=20.0)
-    watched = Watched(fresh(name, seed=1, trace=trace))
-    run(watched, trace)
-    assert watched.decisions > 30
-
-
-def test_the_same_seed_gives_the_same_plans(name: str) -> None:
-    trace = generate(jobs=20, seed=6, gap=10.0)
-    one, other = fresh(name, seed=4, trace=trace), fresh(name, seed=4, trace=trace)
-    assert run(one, trace) == run(other, trace)
-
-
-def test_it_goes_on_after_being_saved_and_loaded(name: str) -> None:
-    """In the middle of a run its memory is taken out, written as JSON, and put into a new one."""
-    trace = generate(jobs=20, seed=7, gap=10.0)
-
-    class Reborn(Watched):
-        def decide(self, view: View) -> Decision:
-            self.decisions += 1
-            if self.decisions % 10 == 0:
-                saved = json.loads(json.dumps(self.policy.save()))
-                self.policy = fresh(name, seed=4, trace=trace)
-                self.policy.load(saved)
-                self.observe = self.policy.observe
-            return self.policy.decide(view)
-
-    plain = run(fresh(name, seed=4, trace=trace), trace)
-    assert run(Reborn(fresh(name, seed=4, trace=trace)), trace) == plain
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=seeds)
-def test_it_survives_a_world_in_which_anything_may_happen(name: str, seed: int) -> None:
-    """Pinned jobs, losses, draining nodes, late reports: a wrong move is stopped by `check`."""
-    cluster = Cluster.of(10, 4)
-    brain = Brain(cluster, fresh(name, seed=1))
-    entries = 0
-
-    def record(entry: Event | Plan) -> None:
-        nonlocal entries
-        entries += 1
-        check_invariants(brain.state)
-        assert entries < 20_000, "it does not come to an end"
-
-    drive(brain, ChaosEngine(cluster, 8, seed, trouble=0.15), record)
-    assert not brain.state.records
-
-
-def test_it_keeps_to_owners_limits_and_priorities(name: str) -> None:
-    brain = Brain(Cluster.of(8), fresh(name, seed=1))
-    brain.handle(ev.OwnerLimitSet(0.0, "greedy", 2))
-    for i in range(6):
-        owner, priority = ("greedy", 0.0) if i < 4 else ("modest", 5.0 if i == 5 else 0.0)
-        job = Job(
-            id=JobId(f"j{i}"), submitted_at=0.0, owner=owner, priority=priority, requested_batch=64
-        )
-        brain.handle(ev.JobSubmitted(0.0, job))
-    brain.handle(ev.Woke(60.0))  # whoever decides in rounds has had one
-    assert brain.state.waiting.use["greedy"] <= 2
-    assert all(j in brain.state.schedule for j in (JobId("j4"), JobId("j5")))
-
-
-def test_it_follows_a_cluster_that_changes_size(name: str) -> None:
-    trace = generate(jobs=25, seed=8, gap=15.0)
-    incidents: list[Incident] = [
-        ev.NodeDown(100.0, NodeId("n1")),
-        ev.NodeDraining(150.0, NodeId("n2")),
-        ev.NodeUp(400.0, NodeId("n1"), 4),
-        ev.NodeUp(500.0, NodeId("n9"), 4),
-        ev.NodeDown(600.0, NodeId("n2")),
-    ]
-    changing = Trace.of("changing", trace.jobs, incidents)
-    run(fresh(name, seed=1, trace=changing), changing)
-
-
-def test_it_bears_jobs_of_which_nothing_is_known(name: str) -> None:
-    """No batch, no epochs, no kind; the script has not joined, and may never do."""
-    brain = Brain(Cluster.of(4), fresh(name, seed=1))
-    for i in range(3):
-        brain.handle(ev.JobSubmitted(0.0, Job(id=JobId(f"j{i}"), submitted_at=0.0)))
-    brain.handle(ev.Woke(100.0))
-    assert len(brain.state.schedule) == 3
-
-
-def test_it_gives_nobody_a_gpu_that_was_set_aside(name: str) -> None:
-    cluster = Cluster.of(8)
-    brain = Brain(cluster, fresh(name, seed=1))
-    aside = [Gpu(NodeId("n0"), 1), Gpu(NodeId("n1"), 3)]
-    brain.handle(ev.GpuSetAside(0.0, aside[0], "broken"))
-    for i in range(12):  # more than there is room for; a decision for such a GPU is refused
-        job = Job(id=JobId(f"j{i}"), submitted_at=1.0, requested_batch=64)
-        brain.handle(ev.JobSubmitted(1.0, job))
-    brain.handle(ev.GpuSetAside(2.0, aside[1], "broken"))
-    for at in (60.0, 600.0, 6000.0):
-        brain.handle(ev.Woke(at))
-        assert aside[0] not in brain.state.assigned
-    brain.handle(ev.GpuReturned(6001.0, aside[0]))
-    for at in (6060.0, 6600.0, 12_000.0):
-        brain.handle(ev.Woke(at))
-    assert aside[0] in brain.state.assigned, "it is used again"
-
-
-def test_its_settings_are_documented(name: str) -> None:
-    for setting in settings_of(name):
-        assert setting.help, f"{setting.name} has no help"
-
-
-def test_it_leaves_a_job_that_is_not_elastic_where_it_is(name: str) -> None:
-    """Its script does not call ones.join: stopped or moved, it would begin again."""
-    brain = Brain(Cluster.of(2), fresh(name, seed=1))
-    fixed = Job(id=JobId("fixed"), submitted_at=0.0, max_gpus=1, elastic=False)
-    (start,) = brain.handle(ev.JobSubmitted(0.0, fixed)).actions
-    assert isinstance(start, Start)
-    gpu = start.allocation.gpus[0]
-    brain.handle(ev.WorkerReady(1.0, fixed.id, Generation(1), gpu))
-    for i in range(6):
-        more = Job(id=JobId(f"j{i}"), submitted_at=2.0 + i, priority=5.0, requested_batch=64)
-        brain.handle(ev.JobSubmitted(2.0 + i, more))  # a decision against it is refused
-    for at in (60.0, 600.0, 6000.0, 60_000.0):
-        brain.handle(ev.Woke(at))
-        held = brain.state.schedule.get(fixed.id)
-        assert held is not None
-        assert held.gpus == (gpu,)
+class TestPolicies(PolicyContract):
+    @settings(
+        max_examples=25,
+        deadline=None,
+        suppress_health_check=[  # of many policies, each with an instance of this class
+            HealthCheck.too_slow,
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.differing_executors,
+        ],
+    )
+    @given(seed=st.integers(0, 2**32))
+    def test_it_survives_random_failures(self, name: str, seed: int) -> None:
+        self.check_random_failures(name, seed)

@@ -36,7 +36,7 @@ class Still(LocalLauncher):
     """Starts nothing: what its workers do is told by the test."""
 
     def _launch(self, launch: Any) -> None:  # noqa: ANN401
-        self._ledger.place(launch.id, "n0")
+        self._launches.place(launch.id, "n0")
 
 
 class ByHand:

@@ -28,7 +28,7 @@ from ones.core.policy import Decision, Policy
 from ones.core.view import View
 from ones.errors import BugError
 from ones.exec import Chunk
-from ones.launchers import Launch, Process, Slot
+from ones.launchers import Launch, LaunchedProcess, Slot
 from ones.launchers.api import Listener
 from ones.policies import create
 from ones.runlog import VERSION, Header, RunLog, replay
@@ -97,10 +97,10 @@ class StillLauncher:
     def forget(self, job: str) -> None:
         pass
 
-    def running(self) -> dict[str, Process]:
+    def running(self) -> dict[str, LaunchedProcess]:
         return {}
 
-    def history(self, job: str) -> list[Process]:
+    def history(self, job: str) -> list[LaunchedProcess]:
         return []
 
     def logs(self, job: str, id: str, offset: int, limit: int) -> Chunk:

@@ -26,7 +26,7 @@ from ones.core.record import InFlight, JobRecord
 from ones.core.schedule import Allocation
 from ones.core.state import Occupant
 from ones.exec import Exit
-from ones.launchers import Process
+from ones.launchers import LaunchedProcess
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
 from ones.policies import create
@@ -223,7 +223,7 @@ def test_all_workers_of_a_job_that_has_ended_are_stopped_after_a_restart(
     """Nothing else would end them: their job has no order on its way any more."""
     stopped: list[str] = []
     there = {
-        f"{A}~{OLD}~n0.{gpu.index}": Process(
+        f"{A}~{OLD}~n0.{gpu.index}": LaunchedProcess(
             id=f"{A}~{OLD}~n0.{gpu.index}", job=A, slots=(str(gpu),), pid=gpu.index + 1
         )
         for gpu in GPUS

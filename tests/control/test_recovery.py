@@ -25,8 +25,8 @@ from ones.core.actions import adopt
 from ones.core.cluster import Cluster
 from ones.core.transitions import apply
 from ones.runlog import Header, decode
+from ones.testing.invariants import check_invariants
 from tests.control.world import World
-from tests.invariants import check_invariants
 from tests.processes import alive_below, is_alive, wait_for
 
 

@@ -21,8 +21,8 @@ from ones.core import (
 )
 from ones.core import events as ev
 from ones.core.plan import Rescale, Start
-from tests.chaos import ChaosEngine, RandomPolicy
-from tests.invariants import check_invariants
+from ones.testing.chaos import ChaosEngine, RandomPolicy
+from ones.testing.invariants import check_invariants
 
 seeds = st.integers(0, 2**32)
 

@@ -25,7 +25,7 @@ from ones.core import (
 )
 from ones.core import events as ev
 from ones.core.plan import Prepare, Rescale, Start, Stop, Withdraw
-from tests.invariants import check_invariants
+from ones.testing.invariants import check_invariants
 from tests.strategies import schedules
 
 CLUSTER = Cluster.of(6, 2)

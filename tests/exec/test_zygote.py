@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ones.exec import Exit
-from ones.launchers import Exited, Launch, LauncherEvent, Preparing, Started
+from ones.launchers import Exited, Launch, LauncherEvent, Started, SupportsPrepare
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
 from tests.processes import PATIENCE, alive_below, children_of, command_of, is_alive, wait_for
@@ -136,7 +136,7 @@ def test_ones_exec_killed_takes_them_and_its_zygote_with_it(world: World) -> Non
 
 
 def test_one_that_was_prepared_is_there_before_the_first_worker_and_is_used(world: World) -> None:
-    assert isinstance(world.launcher, Preparing)
+    assert isinstance(world.launcher, SupportsPrepare)
     world.launcher.prepare(world.launch("1-g", "wait", job="next"))
     below = world.root / "live" / "next"
     wait_for(lambda: list(below.glob("*/zygote.sock")), "it does not come up", SLOW)

@@ -10,7 +10,13 @@ import pytest
 
 from ones.errors import WorldError
 from ones.launchers import LauncherEvent, Slot, SlotUsed
-from ones.launchers.devices import cpu_slots, gpu_slots, local_slots, threads_per_slot
+from ones.launchers.devices import (
+    cpu_slots,
+    gpu_slots,
+    granted_gpu_slots,
+    local_slots,
+    threads_per_slot,
+)
 from ones.launchers.local import LocalLauncher
 from ones.launchers.topology import groups
 from tests.processes import wait_for
@@ -178,3 +184,27 @@ def test_strangers_who_come_and_go_are_told(tmp_path: Path) -> None:
         assert not any(slot.used_by for slot in launcher.slots())
     finally:
         launcher.close(kill=True)
+
+
+def test_granted_gpus_are_slots_under_their_own_numbers() -> None:
+    slots = granted_gpu_slots("n3", ["1", "3"])
+    assert [(s.id, s.device, s.kind) for s in slots] == [("n3/0", "1", "gpu"), ("n3/1", "3", "gpu")]
+
+
+@pytest.mark.parametrize(
+    ("granted", "devices"),
+    [
+        (["0", "2"], ["A", "C"]),
+        (["C", "B"], ["C", "B"]),
+        (["4", "6", "7"], ["A", "B", "C"]),  # the others are hidden: NVML numbers from 0 on
+        (["MIG-1", "MIG-2", "MIG-3"], ["MIG-1", "MIG-2", "MIG-3"]),
+        (["1", "7"], ["B", "7"]),
+    ],
+)
+def test_granted_gpus_are_described_if_nvml_knows_them(
+    granted: list[str], devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ones.launchers.devices.gpu_slots", lambda node, is_ours: found())
+    slots = granted_gpu_slots("n0", granted)
+    assert [slot.device for slot in slots] == devices
+    assert [slot.index for slot in slots] == list(range(len(granted)))

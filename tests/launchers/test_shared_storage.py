@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from ones.launchers.probe import Probe, place, trouble
-from ones.launchers.slurm.allocation import attend_in_background
+from ones.launchers.probe import Probe, check_probe, write_probe
+from ones.launchers.slurm.allocation import manage_in_background
 from ones.launchers.slurm.launcher import SlurmLauncher
-from ones.launchers.slurm.options import SlurmOptions
+from ones.launchers.slurm.settings import SlurmOptions
 from ones.train.checkpoint import Checkpoints
 from tests.processes import wait_for
 from tests.slurm import PATIENT, end_managers, slurm_allocation, slurm_cluster
@@ -58,9 +58,9 @@ def test_checkpoints_on_s3_are_found_by_generation_and_pruned(bucket: str) -> No
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_probe_on_s3_tells_a_missing_bucket(bucket: str) -> None:
-    probe = place(bucket)
-    assert trouble(probe) == ""
-    assert trouble(Probe("s3://nowhere/x", probe.word)).startswith("s3://nowhere/x: ")
+    probe = write_probe(bucket)
+    assert check_probe(probe) == ""
+    assert check_probe(Probe("s3://nowhere/x", probe.word)).startswith("s3://nowhere/x: ")
 
 
 @pytest.mark.slow
@@ -69,9 +69,9 @@ def test_a_node_that_cannot_see_the_path_is_refused_when_it_comes(
 ) -> None:
     root = tmp_path / "runs"
     root.mkdir()
-    seen = place(str(tmp_path / "checkpoints"))
+    seen = write_probe(str(tmp_path / "checkpoints"))
     missing = Probe("/no/such/place", "word")
-    attend_in_background(root, root / "allocation.log", cpus=1, lead=20.0, timing=PATIENT)
+    manage_in_background(root, cpus=1, lead=20.0, timing=PATIENT)
     launcher = SlurmLauncher(root, SlurmOptions(timing=PATIENT, probes=(seen, missing)))
     launcher.open(lambda event: None)
     try:

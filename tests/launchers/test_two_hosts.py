@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ones.launchers.slurm.fence import clear_node, remains
+from ones.launchers.slurm.node_cleanup import clear_node, leftovers
 from tests.control.world import ENV, World, ends_told
 from tests.hosts import Host, Network, network, trouble
 from tests.processes import wait_for
@@ -165,7 +165,7 @@ def test_a_network_that_is_cut_and_mended_costs_a_pause_and_gives_no_gpu_to_two(
     site.net.pull(far)
     site.wait_nodes("down", "n2", "n3")
     for node in ("n2", "n3"):
-        assert remains(world.dir.runs, node) == [], "what is given away is free"
+        assert leftovers(world.dir.runs, node) == [], "what is given away is free"
     site.wait_on(one, "n1")
     site.wait_on(two, "n4")
 

@@ -15,7 +15,7 @@ from ones.core import events as ev
 from ones.core.events import JobReport
 from ones.models.oracle import Ahead
 from ones.policies import create, names
-from tests.invariants import check_invariants
+from ones.testing.invariants import check_invariants
 from tests.odd_values import STOPPED_ONCE, VALUES, Oddity, all_odd, oddities, reported_fields
 from tests.policies.honest_lives import ODD, PLAIN, USUAL, Alter, Asked, Lives, live
 

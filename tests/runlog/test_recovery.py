@@ -28,9 +28,9 @@ from ones.runlog import (
     tail_limit,
 )
 from ones.sim.run import Simulator
+from ones.testing.chaos import ChaosEngine, RandomPolicy
+from ones.testing.invariants import check_invariants
 from ones.workload import Incident, Trace, generate
-from tests.chaos import ChaosEngine, RandomPolicy
-from tests.invariants import check_invariants
 
 CLUSTER = Cluster.of(16)
 POLICIES = ("fifo", "equi")

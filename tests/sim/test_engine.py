@@ -27,9 +27,9 @@ from ones.policies import create
 from ones.runlog import encode
 from ones.sim import KindPhysics, Simulator
 from ones.sim.trainee import Trainee
+from ones.testing.invariants import check_invariants
 from ones.workload import Trace, TraceJob, Training, generate
 from tests.core.test_strokes import Wish
-from tests.invariants import check_invariants
 
 A = JobId("a")
 KIND = "resnet50-imagenet"

@@ -13,8 +13,8 @@ from ones.core.plan import Rescale, Start, Stop
 from ones.sim import KindPhysics, Simulator
 from ones.sim.lengths import Truth
 from ones.sim.physics import Noise, SwitchTimes
+from ones.testing.invariants import check_invariants
 from ones.workload import Training
-from tests.invariants import check_invariants
 from tests.sim.test_engine import Diary, first, trace
 
 A = JobId("a")

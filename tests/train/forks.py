@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from ones.exec import Chunk, Exit
-from ones.launchers import Exited, Launch, Process, Slot, Started
+from ones.launchers import Exited, Launch, LaunchedProcess, Slot, Started
 from ones.launchers.api import Listener
 
 
@@ -45,7 +45,7 @@ class ForkLauncher:
         self.job_dir.mkdir(parents=True)
         (self.job_dir / "zygote.sock").symlink_to(zygote)
         self._listener: Listener = lambda event: None
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, LaunchedProcess] = {}
         self._threads: list[threading.Thread] = []
 
     def family(self) -> list[int]:
@@ -83,7 +83,7 @@ class ForkLauncher:
         line.sendall(text[sent:])
         lines = line.makefile()
         pid = json.loads(lines.readline())["pid"]
-        self._processes[launch.id] = Process(
+        self._processes[launch.id] = LaunchedProcess(
             id=launch.id, job=launch.job, slots=launch.slots, pid=pid
         )
         self._listener(Started(launch.id, pid))
@@ -96,7 +96,7 @@ class ForkLauncher:
                 code=news.get("exit"), signal=news.get("signal"), at=time.time(), cause="exited"
             )
             known = self._processes[launch.id]
-            self._processes[launch.id] = Process(
+            self._processes[launch.id] = LaunchedProcess(
                 id=launch.id, job=launch.job, slots=known.slots, pid=pid, exit=record
             )
             self._listener(Exited(launch.id, record))
@@ -119,10 +119,10 @@ class ForkLauncher:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
 
-    def running(self) -> dict[str, Process]:
+    def running(self) -> dict[str, LaunchedProcess]:
         return dict(self._processes)
 
-    def history(self, job: str) -> list[Process]:
+    def history(self, job: str) -> list[LaunchedProcess]:
         return list(self._processes.values())
 
     def logs(self, job: str, id: str, offset: int, limit: int) -> Chunk:

@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from collections.abc import Callable
 
 from ones.cli.options import Json
 from ones.cli.output import print_json, print_table, say
 from ones.cli.settings import effective
 from ones.errors import InvalidSettingError
+from ones.extensions import SettingInfo
 
 
 def config(json: Json = False) -> None:
     """Show the effective settings with the origin of each value, and the policies with theirs."""
-    from ones.config import SECTIONS
+    from ones import launchers, policies
+    from ones.config import SECTIONS, settings_in
+    from ones.launchers.registry import OURS, service_settings
     from ones.models.oracle import unasked
-    from ones.policies import create, names, settings_of
 
     found = effective()
-    values = {
-        f"{section}.{key}": value
-        for section in SECTIONS
-        for key, value in asdict(getattr(found.settings, section)).items()
-    }
-    help_of = {
-        f"{section}.{f.name}": f.metadata["help"]
-        for section, settings in SECTIONS.items()
-        for f in fields(settings)
-    }
-    for name, given in found.settings.policy.items():
-        create(name, oracle=unasked, **given)  # refuses what is out of range
-    policies = {}
-    for name in names():
-        try:
-            policies[name] = settings_of(name)
-        except InvalidSettingError as problem:  # it shall not hide the others
-            say(f"ones: {problem}")
+    given, of_launchers = found.settings.service.launchers, service_settings()
+    values: dict[str, object] = {}
+    help_of: dict[str, str] = {}
+    for section in SECTIONS:
+        for key, info in settings_in(section).items():
+            help_of[f"{section}.{key}"] = info.help
+            if section == "service" and key in of_launchers:
+                chosen = given.get(of_launchers[key].launcher, {})
+                values[f"{section}.{key}"] = chosen.get(info.name, info.default)
+            else:
+                values[f"{section}.{key}"] = getattr(getattr(found.settings, section), key)
+    others = sorted({*launchers.names(), *given} - set(OURS))
+    for name, infos in _settings_of(others, launchers.settings_of).items():
+        for s in infos:
+            help_of[f"launcher.{name}.{s.name}"] = s.help
+            values[f"launcher.{name}.{s.name}"] = given.get(name, {}).get(s.name, s.default)
+    origins = {key: found.origins.get(key, "default") for key in values}
+    for name, settings in found.settings.policy.items():
+        policies.create(name, oracle=unasked, **settings)  # refuses values out of range
+    of_policies = _settings_of(policies.names(), policies.settings_of)
     if json:
         print_json(
             {
                 "settings": {
-                    key: {"value": value, "origin": found.origins[key]}
-                    for key, value in values.items()
+                    key: {"value": value, "origin": origins[key]} for key, value in values.items()
                 },
                 "policies": {
                     name: {
@@ -50,18 +53,32 @@ def config(json: Json = False) -> None:
                         }
                         for s in known
                     }
-                    for name, known in policies.items()
+                    for name, known in of_policies.items()
                 },
             }
         )
         return
     rows: list[tuple[object, ...]] = [
-        (key, str(value), found.origins[key], help_of[key]) for key, value in values.items()
+        (key, str(value), origins[key], help_of[key]) for key, value in values.items()
     ]
-    for name, known in policies.items():
-        for s in known:
+    for name, infos in of_policies.items():
+        for s in infos:
             key = f"policy.{name}.{s.name}"
             value = found.settings.policy.get(name, {}).get(s.name, s.default)
             rows.append((key, str(value), found.origins.get(key, "default"), s.help))
     print_table(None, ["setting", "value", "origin", "what it is"], rows)
-    print(f"policies: {', '.join(policies)}")
+    print(f"policies: {', '.join(of_policies)}")
+    print(f"launchers: {', '.join((*OURS, *others))}")
+
+
+def _settings_of(
+    names: list[str], settings_of: Callable[[str], list[SettingInfo]]
+) -> dict[str, list[SettingInfo]]:
+    """By name. One that cannot be imported is reported, and does not hide the others."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = settings_of(name)
+        except InvalidSettingError as problem:
+            say(f"ones: {problem}")
+    return found

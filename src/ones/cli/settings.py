@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,8 @@ from ones.errors import InvalidSettingError
 
 def effective(*, section: str = "sim", **flags: Any) -> Effective:
     """The settings, with flags of one section that were given on top."""
-    base = load(os.environ, Path.cwd())
     given = {name: value for name, value in flags.items() if value is not None}
-    origins = dict(base.origins)
-    origins.update({f"{section}.{name}": "--" + name.replace("_", "-") for name in given})
-    changed: dict[str, Any] = {section: replace(getattr(base.settings, section), **given)}
-    return Effective(replace(base.settings, **changed), origins)
+    return load(os.environ, Path.cwd(), flags={section: given})
 
 
 def policy_settings(base: Effective, policy: str, pairs: list[str]) -> dict[str, Any]:

@@ -37,12 +37,12 @@ def script(
     import sys
 
     from ones.control.statedir import StateDir
-    from ones.launchers.slurm.script import Script
+    from ones.launchers.slurm.batch_script import BatchScript
 
     found = effective(section="service", state=str(state.absolute()) if state else None)
     beside = Path(sys.executable).with_name("ones")
     command = str(beside) if beside.exists() else shutil.which("ones") or "ones"
-    made = Script(
+    made = BatchScript(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         slots=slots,
@@ -71,9 +71,9 @@ def serve(
 
     Example: ones slurm serve --state ~/ones
     """
-    from ones.control.allocated import serve_allocation
+    from ones.control.slurm_allocation import serve_allocation
     from ones.control.statedir import StateDir
-    from ones.launchers.slurm.setup import LOOPBACK, own_host
+    from ones.launchers.slurm.launcher import LOOPBACK, own_host
 
     found = effective(section="service", state=str(state) if state else None)
     service = found.settings.service

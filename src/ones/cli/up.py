@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ones.cli.launcher_options import with_launcher_options
 from ones.cli.options import Json
 from ones.cli.output import InterruptedRunError, print_json, say
 from ones.cli.settings import effective, policy_settings
@@ -28,6 +29,7 @@ STOP_SECONDS = 30.0
 CHECKPOINT_SECONDS = 150.0  # more than the service gives its workers
 
 
+@with_launcher_options
 def up(
     state: Annotated[Path | None, STATE] = None,
     slots: Annotated[
@@ -39,16 +41,7 @@ def up(
         str | None, typer.Option(help="Address at which workers on other nodes reach it.")
     ] = None,
     launcher: Annotated[
-        str | None, typer.Option(help="Who places processes: local, ray or slurm.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Head of the Ray cluster.")
-    ] = None,
-    ray_slots: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Ray's resource that is one slot.")
-    ] = None,
-    ray_token: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The Ray cluster's token.")
+        str | None, typer.Option(help="Who places processes: local, ray, slurm or a Python file.")
     ] = None,
     policy: Annotated[
         str | None, typer.Option(help="Which policy decides: a name or a Python file.")
@@ -70,6 +63,7 @@ def up(
         bool, typer.Option("--foreground", help="Stay here, as a service manager wants it.")
     ] = False,
     json: Json = False,
+    **launcher_options: Any,
 ) -> None:
     """Start the service: controller, slots of this machine, web page. It stays when you leave.
 
@@ -89,9 +83,7 @@ def up(
         port=port,
         advertise=advertise,
         launcher=launcher,
-        ray_address=address,
-        ray_slots=ray_slots,
-        ray_token=str(ray_token) if ray_token else None,
+        **launcher_options,
         policy=policy,
         seed=seed,
         database=database,

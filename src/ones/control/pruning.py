@@ -113,7 +113,7 @@ class Pruning:
             # put away in this moment, or files that the job itself has changed
             with suppress(OSError, ValueError, TypeError):
                 found = [kept for run_dir in sorted(job.iterdir()) for kept in launches_in(run_dir)]
-                found.sort(key=lambda kept: kept.began)
+                found.sort(key=lambda kept: kept.started_at)
                 removed += drop_oldest(
                     [(job / kept.node / kept.process.id, kept.process.alive) for kept in found],
                     round(self._keeping.output_mb * MB),

@@ -20,7 +20,7 @@ from ones.control.submission import remove_environments
 from ones.control.tokens import JobTokens, hash_of
 from ones.errors import described
 from ones.launchers import Launcher
-from ones.launchers.threaded import Threaded
+from ones.launchers.threaded_launcher import ThreadedLauncher
 
 #: beyond what workers may take to save their work
 WIND_DOWN_SECONDS = 30.0
@@ -68,7 +68,7 @@ class Service(Controller):
     def _busy(self) -> list[tuple[str, float]]:
         beats = (self.engine.heartbeat, self.store.heartbeat, self.server_heartbeat)
         found = [(beat.name, beat.busy_seconds()) for beat in beats]
-        if isinstance(self.launcher, Threaded):
+        if isinstance(self.launcher, ThreadedLauncher):
             found.append(("launcher", time.monotonic() - self.launcher.beat))
         return found
 

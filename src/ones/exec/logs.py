@@ -1,4 +1,4 @@
-"""Log lines of processes beside the controller: ones-exec, node agents, the Ray bridge.
+"""Log lines of processes beside the controller: ones-exec, node agents, the Ray driver.
 
 Stdlib logging. A record is an event (`message`) with fields (`extra`), written as one line of text:
 

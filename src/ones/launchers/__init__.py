@@ -1,17 +1,18 @@
-"""Put a process on a slot, stop it, watch it, read its output. Nothing else: what a training
-process does and when is between it and the controller."""
+"""Launchers place worker processes on slots, stop and watch them, and read their output.
+
+What a worker does, and when, is between the worker and the controller.
+"""
 
 from __future__ import annotations
 
 from ones.launchers.api import (
     Exited,
-    Judging,
-    KeepingReports,
     Launch,
+    LaunchedProcess,
     Launcher,
+    LauncherContext,
     LauncherEvent,
-    Preparing,
-    Process,
+    Listener,
     Slot,
     SlotEnding,
     SlotLost,
@@ -19,17 +20,20 @@ from ones.launchers.api import (
     SlotUp,
     SlotUsed,
     Started,
+    SupportsKeptReports,
+    SupportsPrepare,
+    SupportsUnfitNodes,
 )
+from ones.launchers.registry import create, names, settings_of
 
 __all__ = [
     "Exited",
-    "Judging",
-    "KeepingReports",
     "Launch",
+    "LaunchedProcess",
     "Launcher",
+    "LauncherContext",
     "LauncherEvent",
-    "Preparing",
-    "Process",
+    "Listener",
     "Slot",
     "SlotEnding",
     "SlotLost",
@@ -37,4 +41,10 @@ __all__ = [
     "SlotUp",
     "SlotUsed",
     "Started",
+    "SupportsKeptReports",
+    "SupportsPrepare",
+    "SupportsUnfitNodes",
+    "create",
+    "names",
+    "settings_of",
 ]

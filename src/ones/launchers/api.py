@@ -1,33 +1,34 @@
-"""What every launcher can do. tests/contracts/test_launcher.py holds each one to it.
+"""The interface of launchers. `ones.testing.LauncherContract` tests each one against it.
 
-Calls return at once and from any thread; what comes of them arrives at the listener, in
-the launcher's own thread. The truth is what `running` says: after a restart the
-controller compares it with its log, and no exit is lost in between, for exit records
-stay until the job is forgotten.
+Calls return at once and may come from any thread; results reach the listener in the launcher's own
+thread. `running` is authoritative: after a restart the controller compares it with its log. No exit
+is lost in between, because exit records stay until the job is forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
-from ones.exec import Chunk, Exit
+if TYPE_CHECKING:  # settings of launchers are read by every command: this module stays small
+    from ones.exec import Chunk, Exit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A place for one worker: a GPU, or a share of the CPUs."""
+    """Room for one worker: a GPU, or a share of the CPUs."""
 
     node: str
     index: int
     kind: str = "cpu"  # cpu, gpu
     name: str = ""  # of the device
     memory_mb: int = 0
-    device: str = ""  # what CUDA_VISIBLE_DEVICES calls it
-    used_by: tuple[str, ...] = ()  # strangers on it: such a slot is shown and not used
-    host: str = "127.0.0.1"  # where workers on it are reached by others
-    group: str = ""  # slots of a node that are closer to one another share a name; empty: unknown
+    device: str = ""  # its name in CUDA_VISIBLE_DEVICES
+    used_by: tuple[str, ...] = ()  # other processes on it: the slot is shown and not used
+    host: str = "127.0.0.1"  # address at which workers on it are reached
+    group: str = ""  # slots of a node that are close to one another share a name; empty: unknown
 
     @property
     def id(self) -> str:
@@ -41,17 +42,17 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One process, on one slot or on several of one node. `env` is all of its environment but
-    for what only the launcher knows: its directories, devices and threads."""
+    """One process, on one slot or on several of one node. `env` is its whole environment, except
+    what the launcher adds: directories, devices and threads."""
 
-    id: str  # of one launch and never given again: the same id twice is one process
+    id: str  # unique, never used again: the same id twice is one process
     job: str
     slots: tuple[str, ...]
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str] = field(repr=False)
     grace_seconds: float = 10.0
-    zygote: bool = False  # fork it from an interpreter that has torch already
+    zygote: bool = False  # fork it from an interpreter that has imported torch
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Self:
@@ -60,8 +61,8 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """A launch as it stands."""
+class LaunchedProcess:
+    """The current state of a launch."""
 
     id: str
     job: str
@@ -82,7 +83,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """Nothing of it is left: its slots are free."""
+    """No process of the launch is left: its slots are free."""
 
     id: str
     exit: Exit
@@ -95,7 +96,7 @@ class SlotUp:
 
 @dataclass(frozen=True, slots=True)
 class SlotSuspect:
-    """Out of reach. What runs there may run on: the slot must not be given away."""
+    """Out of reach. Workers may still run there: the slot must not be given to another job."""
 
     slot: str
     cause: str
@@ -103,7 +104,7 @@ class SlotSuspect:
 
 @dataclass(frozen=True, slots=True)
 class SlotLost:
-    """Gone, and nothing runs there any more."""
+    """Gone, and no process runs there any more."""
 
     slot: str
     cause: str
@@ -111,7 +112,7 @@ class SlotLost:
 
 @dataclass(frozen=True, slots=True)
 class SlotEnding:
-    """It will be lost soon: who is there should go elsewhere, and nobody new should come."""
+    """The slot will be lost soon: its workers should move, and no worker should start there."""
 
     slot: str
     cause: str
@@ -119,7 +120,7 @@ class SlotEnding:
 
 @dataclass(frozen=True, slots=True)
 class SlotUsed:
-    """Strangers have come to it, or gone: `used_by` says who is there now."""
+    """`used_by` has changed: processes that are not ours have come to the GPU, or left it."""
 
     slot: Slot
 
@@ -130,56 +131,66 @@ Listener = Callable[[LauncherEvent], None]
 
 class Launcher(Protocol):
     def open(self, listener: Listener) -> None:
-        """Connect, and find what an earlier controller left running."""
+        """Connect, and find processes that an earlier controller started."""
 
     def slots(self) -> list[Slot]: ...
 
     def launch(self, launch: Launch) -> None:
-        """Begin. The answer is `Started`, then `Exited`; or `Exited` alone, with the cause."""
+        """Start a process. Answered by `Started` and `Exited`, or by `Exited` with the cause."""
 
     def stop(self, id: str, grace_seconds: float) -> None:
-        """SIGTERM, grace, then SIGKILL for all it started. `Exited` follows, if it lived."""
+        """SIGTERM, grace, then SIGKILL for the whole process tree. `Exited` follows if it lived."""
 
-    def running(self) -> dict[str, Process]:
-        """Every launch of a job that is not forgotten, those that have exited included."""
+    def running(self) -> dict[str, LaunchedProcess]:
+        """All launches of jobs that are not forgotten, including those that have exited."""
         ...
 
-    def history(self, job: str) -> list[Process]:
+    def history(self, job: str) -> list[LaunchedProcess]:
         """Launches of one job in the order of their start, also of a job that is forgotten."""
         ...
 
     def logs(self, job: str, id: str, offset: int, limit: int) -> Chunk:
-        """Output from an offset on; a negative one counts from the end."""
+        """Output from an offset on; a negative offset counts from the end."""
         ...
 
     def forget(self, job: str) -> None:
-        """The job is over: let go of what was kept for it, but not of its output."""
+        """The job is over: release what was kept for it, except its output."""
 
     def close(self, *, kill: bool) -> None:
-        """Leave the workers to themselves, or end them all first."""
+        """Disconnect and leave the workers running; with `kill`, end them first."""
 
 
 @runtime_checkable
-class Judging(Protocol):
+class SupportsPrepare(Protocol):
+    def prepare(self, launch: Launch) -> None:
+        """A launch of the same job on the same node will follow: do now what takes time and needs
+        no slot. No launch has to follow."""
+
+
+@runtime_checkable
+class SupportsKeptReports(Protocol):
+    """Can read the reports that workers stored while the controller was unreachable."""
+
+    def reports(self, job: str, id: str) -> bytes:
+        """`Reports` messages in the run directory of a worker that has ended, one per line; empty:
+        none. Written by the worker: validate them like everything it sends."""
+        ...
+
+
+@runtime_checkable
+class SupportsUnfitNodes(Protocol):
     """Knows nodes that have slots and cannot be used, and why."""
 
     unfit: dict[str, str]
 
 
-@runtime_checkable
-class KeepingReports(Protocol):
-    """Can reach what workers wrote down for a controller that was away."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherContext:
+    """What the service tells the launcher that `ones.launchers.create` makes for it."""
 
-    def reports(self, job: str, id: str) -> bytes:
-        """`Reports` messages that a worker left in its run directory when it ended, one to a line;
-        empty: none. Written by the worker: to be checked like everything it sends."""
-        ...
-
-
-@runtime_checkable
-class Preparing(Protocol):
-    """What a launcher may be able to do besides."""
-
-    def prepare(self, launch: Launch) -> None:
-        """A launch like this one, whatever its id and slot on that node, will follow soon: whatever
-        takes time and needs no slot may be done now. It binds nobody to anything."""
+    runs: Path  # directory for its files and run directories; only the service's user may read it
+    checkpoints: str = ""  # where jobs save their work: path or URL that every node must see
+    slots: int | None = None  # CPU slots (of each node), instead of GPUs; None: not set
+    host: str = "127.0.0.1"  # address on which the service listens
+    advertise: str = ""  # address at which other nodes reach it, if that is another one
+    url: Callable[[], str] = str  # where workers reach the service; known when it is opened

@@ -1,10 +1,10 @@
-"""The slots of this machine: shares of its processors, or its GPUs, and who uses them by NVML."""
+"""The slots of this machine: shares of its CPUs, or its GPUs with the processes on them (NVML)."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +14,14 @@ from ones.errors import WorldError
 from ones.launchers.api import Slot
 from ones.launchers.topology import nvml_groups
 
-#: in place of a name, of a GPU that the driver does not know any more
+#: in `used_by` of a GPU that the driver does not list any more
 GONE = "nobody: the driver does not find it"
 
 
 def gpu_slots(node: str, is_ours: Callable[[int], bool], nvml: Any = None) -> list[Slot]:  # noqa: ANN401
     """One slot for each GPU; `used_by` names processes on it that are not ours.
 
-    No NVIDIA driver: no slots. `nvml` is the module pynvml or one like it.
+    Empty without an NVIDIA driver. `nvml` is the module pynvml or a replacement.
     """
     if nvml is None:
         import pynvml
@@ -52,7 +52,7 @@ def _slot(
     is_ours: Callable[[int], bool],
     nvml: Any,  # noqa: ANN401
 ) -> Slot:
-    strangers = [
+    others = [
         process.pid
         for process in nvml.nvmlDeviceGetComputeRunningProcesses(device)
         if not is_ours(process.pid)
@@ -64,11 +64,11 @@ def _slot(
         name=_text(nvml.nvmlDeviceGetName(device)),
         memory_mb=nvml.nvmlDeviceGetMemoryInfo(device).total >> 20,
         device=_text(nvml.nvmlDeviceGetUUID(device)),
-        used_by=tuple(_who(pid) for pid in sorted(set(strangers))),
+        used_by=tuple(_process_name(pid) for pid in sorted(set(others))),
     )
 
 
-def _who(pid: int) -> str:
+def _process_name(pid: int) -> str:
     name = ""
     with suppress(OSError), open(f"/proc/{pid}/comm") as file:
         name = file.read().strip()
@@ -79,24 +79,42 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value  # old drivers give bytes
 
 
+def granted_gpu_slots(node: str, gpus: Sequence[str]) -> list[Slot]:
+    """Slots for the GPUs that a resource manager granted, each by index or UUID; described by NVML
+    if it knows them."""
+    real: list[Slot] = []
+    with suppress(Exception):  # no driver: GPUs of another make, or fake ones
+        real = gpu_slots(node, lambda pid: True)
+    known = {str(slot.index): slot for slot in real} | {slot.device: slot for slot in real}
+    is_hidden = len(real) == len(gpus) and all(gpu.isdecimal() for gpu in gpus)
+    if is_hidden and not set(gpus) <= set(known):  # NVML sees the granted ones only, from 0 on
+        gpus = [str(slot.index) for slot in real]
+    return [
+        replace(
+            known.get(gpu, Slot(node=node, index=i, kind="gpu", name="GPU", device=gpu)), index=i
+        )
+        for i, gpu in enumerate(gpus)
+    ]
+
+
 def cpu_slots(node: str, count: int) -> list[Slot]:
-    """Shares of this machine's processors, for jobs without a GPU."""
+    """Shares of this machine's CPUs, for jobs without a GPU."""
     return [Slot(node=node, index=i, kind="cpu", name="CPU") for i in range(count)]
 
 
 def threads_per_slot(slots: int) -> int:
-    """How many threads a worker may use for arithmetic, so that all together fit the machine."""
+    """Threads of a worker for arithmetic, such that all workers together fit the machine."""
     return max(1, len(os.sched_getaffinity(0)) // max(1, slots))
 
 
 def local_slots(node: str, root: Path, cpus: int | None) -> list[Slot]:
-    """So many CPU slots; or, with None, the GPUs of this machine; `used_by` says who else uses one.
+    """That many CPU slots or, with None, the GPUs of this machine with the processes on them.
 
-    A GPU keeps its number while jobs run, whatever the driver says of others."""
+    A GPU keeps its index while jobs run, even if the driver lists fewer or more."""
     if cpus is not None:
         return cpu_slots(node, cpus)
-    found = {slot.device: slot for slot in look_at_gpus(node, root)}
-    order = _kept_order(root) if any((root / "live").glob("*/*")) else None
+    found = {slot.device: slot for slot in read_gpus(node, root)}
+    order = _stored_order(root) if any((root / "live").glob("*/*")) else None
     if order is None:
         order = list(found)
         (root / "slots.json").write_text(json.dumps(order))
@@ -108,8 +126,8 @@ def local_slots(node: str, root: Path, cpus: int | None) -> list[Slot]:
     ]
 
 
-def look_at_gpus(node: str, root: Path) -> list[Slot]:
-    """As the driver numbers them, with those who use them and are not below this root."""
+def read_gpus(node: str, root: Path) -> list[Slot]:
+    """As the driver numbers them; `used_by`: processes that are not of jobs below this root."""
     mark = str(root).encode()
 
     def is_ours(pid: int) -> bool:
@@ -120,7 +138,7 @@ def look_at_gpus(node: str, root: Path) -> list[Slot]:
     return gpu_slots(node, is_ours)
 
 
-def _kept_order(root: Path) -> list[str] | None:
+def _stored_order(root: Path) -> list[str] | None:
     try:
         return list(json.loads((root / "slots.json").read_text()))
     except (OSError, ValueError):

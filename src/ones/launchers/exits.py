@@ -1,4 +1,4 @@
-"""Exits that no process has had: it never began, or nothing can run where it was."""
+"""Exit records without a process: it never started, or cannot run any more where it was."""
 
 from __future__ import annotations
 

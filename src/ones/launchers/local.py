@@ -1,4 +1,4 @@
-"""Slots on this machine: an ones-exec for every job, and one thread that talks to all of them."""
+"""The local launcher: slots of this machine, an ones-exec for every job, one thread for all."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Self
 
-from ones.errors import WorldError
+from ones.errors import UserError, WorldError
 from ones.exec import Exit, Spec
-from ones.launchers.api import Launch, Listener, Slot, SlotUsed
-from ones.launchers.devices import GONE, threads_per_slot
+from ones.launchers.api import Launch, LauncherContext, Listener, Slot, SlotUsed
+from ones.launchers.devices import GONE, local_slots, read_gpus, threads_per_slot
 from ones.launchers.exits import not_started
-from ones.launchers.keeper import Keeper
-from ones.launchers.keepers import Keepers
 from ones.launchers.run_dirs import RunDirs, job_of, launches_in
-from ones.launchers.threaded import TURN_SECONDS, Threaded
+from ones.launchers.supervisor_client import SupervisorClient
+from ones.launchers.supervisor_clients import SupervisorClients
+from ones.launchers.threaded_launcher import TURN_SECONDS, ThreadedLauncher
 
+NODE = "local"
 IDLE_SECONDS = 60.0
-#: how often it is looked who else uses the GPUs
+#: between two looks at the processes on the GPUs
 LOOK_SECONDS = 10.0
-#: for workers that are still there when all have to go
+#: for workers that are still there when all are ended
 CLOSE_GRACE_SECONDS = 5.0
 #: variables that limit the threads of a library, unless the user has set them
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -31,10 +33,9 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXP
 log = logging.getLogger(__name__)
 
 
-class LocalLauncher(Threaded):
-    """With a `lease`, a file that somebody has to renew, workers run as long as it says. `look`
-    gives the devices as they are now: who else uses one is told when it changes. `only` names the
-    node that is ours where several share the root."""
+class LocalLauncher(ThreadedLauncher):
+    """`lease`: a file that must be renewed for workers to run on. `look` reads the devices again:
+    changes of their users are reported. `only`: the node to serve if several share the root."""
 
     def __init__(
         self,
@@ -52,111 +53,123 @@ class LocalLauncher(Threaded):
         self._threads = threads_per_slot(len(slots))
         self._idle, self._lease, self._only = idle_seconds, lease, only
         self._look, self._look_seconds = look, look_seconds
-        self._over = threading.Event()
-        self._keepers = Keepers(self._todo)
-        self._closing = False
+        self._closed = threading.Event()
+        self._supervisors = SupervisorClients(self._work)
 
-    # what callers see
+    @classmethod
+    def for_service(cls, context: LauncherContext) -> Self:
+        slots = local_slots(NODE, context.runs, context.slots)
+        if all(slot.used_by for slot in slots):
+            if slots:
+                raise UserError(
+                    f"all {len(slots)} GPUs of this machine are in use by others; see nvidia-smi"
+                )
+            raise UserError("no GPU was found; offer CPU slots with: ones up --slots 4")
+        look = None if context.slots else partial(read_gpus, NODE, context.runs)
+        return cls(context.runs, slots, look=look)
+
+    @classmethod
+    def stop_workers(cls, context: LauncherContext, **settings: Any) -> None:
+        launcher = LocalLauncher(context.runs, [])
+        launcher.open(lambda event: None)
+        launcher.close(kill=True)
 
     def open(self, listener: Listener) -> None:
         self._dirs.make()
         for run_dir in self._dirs.live(self._only):
             try:
-                self._keepers.guarded(self._keeper(run_dir), Keeper.find)
-            except OSError as problem:  # a file in its place, or one that we may not read
+                self._supervisors.guarded(self._supervisor(run_dir), SupervisorClient.find)
+            except OSError as problem:  # a file in its place, or not readable
                 log.warning(
                     "run directory skipped", extra={"path": str(run_dir), "reason": str(problem)}
                 )
-        self._begin(listener)
+        self._start_thread(listener)
         if self._look is not None:
-            threading.Thread(target=self._watch, name="ones-gpus", daemon=True).start()
+            threading.Thread(target=self._watch_gpus, name="ones-gpus", daemon=True).start()
 
     def slots(self) -> list[Slot]:
         return list(self._slots.values())
 
-    def reached_at(self, host: str) -> None:
-        """Where workers that start from now on are reached by those on other nodes."""
+    def set_host(self, host: str) -> None:
+        """The address at which workers that start from now on are reached from other nodes."""
         for id, slot in list(self._slots.items()):
             self._slots[id] = replace(slot, host=host)
 
     def close(self, *, kill: bool) -> None:
-        self._over.set()
+        self._closed.set()
         super().close(kill=kill)
 
-    # a thread beside it: who else uses the devices?
-
-    def _watch(self) -> None:
+    def _watch_gpus(self) -> None:
+        """In a thread of its own: report changes of the processes on the GPUs."""
         assert self._look is not None
-        while not self._over.wait(self._look_seconds):
+        while not self._closed.wait(self._look_seconds):
             try:
                 found = {slot.device: slot.used_by for slot in self._look()}
             except (WorldError, OSError):
-                continue  # a driver that does not answer says nothing of strangers
+                continue  # the driver does not answer: nothing is known of the GPUs
             except Exception:
-                log.exception("GPUs could not be looked at")
+                log.exception("GPUs could not be read")
                 continue
             for id, known in list(self._slots.items()):
                 now = found.get(known.device, (GONE,))
                 if now != known.used_by:
                     self._slots[id] = slot = replace(known, used_by=now)
-                    self._todo.later(partial(self._tell, SlotUsed(slot)))
+                    self._work.add(partial(self._notify, SlotUsed(slot)))
 
-    # in the thread
+    # in the launcher's thread
 
     def _is_done(self) -> bool:
-        return self._closing and not self._keepers.are_closing
+        return not self._supervisors.are_closing
 
     def _turn(self) -> None:
-        self._keepers.wait(TURN_SECONDS)
-        self._todo.do_all()
-        self._keepers.retry()
-        for keeper in self._keepers.take_ended():
+        self._supervisors.wait(TURN_SECONDS)
+        self._work.run_all()
+        self._supervisors.retry()
+        for supervisor in self._supervisors.take_ended():
             try:
-                self._drop(keeper)
+                self._archive(supervisor.run_dir)
             except Exception:
-                log.exception("run directory not put away", extra={"path": str(keeper.run_dir)})
+                log.exception("run directory not archived", extra={"path": str(supervisor.run_dir)})
 
     def _end(self) -> None:
-        self._keepers.let_go()
+        self._supervisors.release_all()
 
-    def _close(self, kill: bool) -> None:
-        if kill:
-            self._keepers.close_all(CLOSE_GRACE_SECONDS)
-        self._closing = True
+    def _kill_all(self) -> None:
+        self._supervisors.close_all(CLOSE_GRACE_SECONDS)
 
-    def _keeper(self, run_dir: Path) -> Keeper:
-        keeper = self._keepers.get(run_dir)
-        if keeper is None:
+    def _supervisor(self, run_dir: Path) -> SupervisorClient:
+        supervisor = self._supervisors.get(run_dir)
+        if supervisor is None:
             run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for kept in launches_in(run_dir):
-                self._ledger.find(kept.process, kept.node)
-            news = partial(self._news, job_of(run_dir))
-            keeper = Keeper(run_dir, news, self._idle, self._lease)
-            self._keepers.add(keeper)
-        return keeper
+            for record in launches_in(run_dir):
+                self._launches.restore(record.process, record.node)
+            on_news = partial(self._on_news, job_of(run_dir))
+            supervisor = SupervisorClient(run_dir, on_news, self._idle, self._lease)
+            self._supervisors.add(supervisor)
+        return supervisor
 
-    def _news(self, job: str, id: str, pid: int | None, exit: Exit | None) -> None:
-        """From the ones-exec of that job, which speaks for no other."""
-        if self._ledger.job_of(id) not in (job, None):
+    def _on_news(self, job: str, id: str, pid: int | None, exit: Exit | None) -> None:
+        """From the ones-exec of that job, which may report launches of that job only."""
+        if self._launches.job_of(id) not in (job, None):
             log.warning("news of another job's launch ignored", extra={"job": job, "launch": id})
         elif exit is not None:
-            self._ledger.exited(id, exit)
+            self._launches.exited(id, exit)
         else:
             assert pid is not None
-            self._ledger.started(id, pid)
+            self._launches.started(id, pid)
 
     def _launch(self, launch: Launch) -> None:
         try:
             run_dir, spec = self._spec(launch)
-            self._keeper(run_dir).launch(spec)
+            self._supervisor(run_dir).launch(spec)
         except OSError as problem:  # a full disk, too many processes
             why = f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem)
-            self._ledger.exited(launch.id, not_started(why.lower()))
+            self._launches.exited(launch.id, not_started(why.lower()))
 
     def _prepare(self, launch: Launch) -> None:
-        with suppress(OSError):  # then the launch itself will say what is wrong
+        with suppress(OSError):  # the launch itself will report the problem
             run_dir, spec = self._spec(launch)
-            self._keeper(run_dir).prepare(spec)
+            self._supervisor(run_dir).prepare(spec)
 
     def _spec(self, launch: Launch) -> tuple[Path, Spec]:
         missing = [id for id in launch.slots if id not in self._slots]
@@ -189,22 +202,22 @@ class LocalLauncher(Threaded):
         }
 
     def _stop(self, id: str, grace: float) -> None:
-        process = self._ledger.living(id)
+        process = self._launches.living(id)
         if process is not None:
-            for keeper in self._keepers.of_job(self._dirs.of_job(process.job)):
-                keeper.stop(id, grace)
+            for supervisor in self._supervisors.of_job(self._dirs.of_job(process.job)):
+                supervisor.stop(id, grace)
 
     def _forget(self, job: str) -> None:
-        keepers = self._keepers.of_job(self._dirs.of_job(job))
-        for keeper in keepers:
-            keeper.close(grace=0.0)
-        if not keepers:  # none of its launches came so far
-            self._ledger.forget(job)
+        supervisors = self._supervisors.of_job(self._dirs.of_job(job))
+        for supervisor in supervisors:
+            supervisor.close(grace=0.0)
+        if not supervisors:  # it has no launch yet
+            self._launches.forget(job)
 
-    def _drop(self, keeper: Keeper) -> None:
-        """Its ones-exec is gone: the directory goes to the ended ones."""
+    def _archive(self, run_dir: Path) -> None:
+        """Its ones-exec is gone: the directory moves to the ended ones."""
         if self._closing:
-            return  # everything was stopped, nothing was forgotten
-        job = job_of(keeper.run_dir)
-        self._ledger.forget(job)
-        self._dirs.put_away(job, keeper.run_dir.name)
+            return  # workers were stopped because of `close`: their jobs are not forgotten
+        job = job_of(run_dir)
+        self._launches.forget(job)
+        self._dirs.archive(job, run_dir.name)

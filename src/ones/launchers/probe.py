@@ -1,8 +1,7 @@
-"""Can a node see what the controller sees? Found out when the node comes, not when a job must save.
+"""Checks that a node sees the same directory as the controller, when the node joins.
 
-The controller writes a word into a file, and the node reads it: a path that does not exist there,
-that is another directory of the same name, or that its user may not read is told in one line.
-Paths are whatever fsspec understands.
+The controller writes a random word into a file, and the node reads it. A path that does not exist
+there, is another directory or is not readable is reported in one line. Paths go through fsspec.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ class Probe:
     word: str
 
 
-def place(directory: str) -> Probe:
-    """Write the word. Raises WorldError if that cannot be done: then nobody could save there."""
+def write_probe(directory: str) -> Probe:
+    """Raises WorldError if the directory cannot be written to."""
     import fsspec
 
     word = secrets.token_hex(8)
@@ -32,12 +31,12 @@ def place(directory: str) -> Probe:
         with files.open(f"{root}/{NAME}", "w") as file:
             file.write(word)
     except Exception as problem:  # each file system has errors of its own
-        raise WorldError(f"{directory}: cannot be written to: {said(problem)}") from problem
+        raise WorldError(f"{directory}: cannot be written to: {reason_of(problem)}") from problem
     return Probe(directory, word)
 
 
-def trouble(probe: Probe) -> str:
-    """Why a node cannot work with that directory; empty: it can."""
+def check_probe(probe: Probe) -> str:
+    """Why a node cannot use that directory; empty: it can."""
     import fsspec
 
     try:
@@ -46,14 +45,14 @@ def trouble(probe: Probe) -> str:
         with files.open(f"{root}/{NAME}", "r") as file:
             found = file.read()
     except Exception as problem:  # as above
-        return f"{probe.directory}: {said(problem)}"
+        return f"{probe.directory}: {reason_of(problem)}"
     if found != probe.word:
         return f"{probe.directory}: is another directory than the controller's"
     return ""
 
 
-def said(problem: Exception) -> str:
-    """One line: what the system says, without the path, or whatever the library does."""
+def reason_of(problem: Exception) -> str:
+    """One line: the system's message without the path, or the first line of the library's."""
     if isinstance(problem, OSError) and problem.strerror:
         return problem.strerror.lower()
     lines = str(problem).strip().splitlines()

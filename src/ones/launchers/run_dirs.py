@@ -1,5 +1,5 @@
-"""Run directories below a root: `live/JOB/NODE/LAUNCH`, and `ended/...` of jobs that are forgotten,
-where their output stays."""
+"""Run directories below a root: `live/JOB/NODE/LAUNCH`, and `ended/...` for jobs that are
+forgotten, where their output stays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from ones.exec import Chunk, known_launches, read_exit, read_output, read_spec, read_status
 from ones.exec.files import read_regular
-from ones.launchers.api import Process
+from ones.launchers.api import LaunchedProcess
 from ones.wire.environment import KEPT_REPORTS, MOST_KEPT_BYTES
 
 _SLOT = re.compile(r"[^/]+/[0-9]{1,6}")
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is known of a launch by its files."""
+class LaunchRecord:
+    """A launch as its files describe it."""
 
     node: str
-    process: Process
-    began: float
+    process: LaunchedProcess
+    started_at: float
 
 
 class RunDirs:
@@ -49,35 +49,35 @@ class RunDirs:
         return self.of(job, node) / id
 
     def live(self, node: str = "*") -> list[Path]:
-        """Those of jobs that are not forgotten, on one node or on all."""
+        """Run directories of jobs that are not forgotten, on one node or on all."""
         return sorted(self._live.glob(f"*/{node}"))
 
-    def all(self) -> Iterator[Kept]:
+    def all(self) -> Iterator[LaunchRecord]:
         """Launches of jobs that are not forgotten."""
         for run_dir in self.live():
             yield from launches_in(run_dir)
 
-    def history(self, job: str) -> list[Process]:
+    def history(self, job: str) -> list[LaunchedProcess]:
         """Launches of a job in the order of their start."""
         found = {
-            kept.process.id: kept
+            record.process.id: record
             for run_dir in self._run_dirs(job)
-            for kept in launches_in(run_dir)
+            for record in launches_in(run_dir)
         }
-        return [kept.process for kept in sorted(found.values(), key=lambda kept: kept.began)]
+        return [r.process for r in sorted(found.values(), key=lambda record: record.started_at)]
 
     def output(self, job: str, id: str, offset: int, limit: int) -> Chunk:
         chunk = Chunk(b"", 0, 0)
         for run_dir in self._run_dirs(job):
             if (run_dir / id).is_dir():
                 chunk = read_output(run_dir / id, offset, limit)
-                if (run_dir / id).is_dir():  # else it was put away while it was read
+                if (run_dir / id).is_dir():  # else it was archived while it was read
                     return chunk
         return chunk
 
     def reports(self, job: str, id: str) -> bytes:
-        """What the worker wrote down there because the controller could not be reached; nothing if
-        that is not a file of the user that owns the run directory."""
+        """Reports that the worker stored because the controller was unreachable; empty if the file
+        does not belong to the user of the run directory."""
         for run_dir in self._run_dirs(job):
             try:
                 owner = run_dir.stat().st_uid
@@ -90,16 +90,15 @@ class RunDirs:
         return b""
 
     def _run_dirs(self, job: str) -> Iterator[Path]:
-        """What each node has of it, and had: in this order nothing is missed that is put away
-        meanwhile. It may be found twice, and what is found last holds."""
+        """Live ones first: one that is archived meanwhile is found twice, and the last counts."""
         for base in (self._live, self._ended):
             with suppress(OSError):
                 yield from sorted((base / quote(job, safe="")).iterdir())
 
-    def put_away(self, job: str, *nodes: str) -> None:
-        """What these nodes have of it goes to the ended ones."""
+    def archive(self, job: str, *nodes: str) -> None:
+        """Move what these nodes have of the job to `ended`."""
         source, target = self.of_job(job), self._ended / quote(job, safe="")
-        with suppress(OSError):  # a full disk: it is found again at the next start
+        with suppress(OSError):  # a full disk: it is tried again at the next start
             for node in nodes:
                 if node and (source / node).is_dir():
                     target.mkdir(mode=0o700, exist_ok=True)
@@ -112,28 +111,28 @@ def job_of(run_dir: Path) -> str:
     return unquote(run_dir.parent.name)
 
 
-def launches_in(run_dir: Path) -> list[Kept]:
+def launches_in(run_dir: Path) -> list[LaunchRecord]:
     """In the order of their start."""
     found = []
     for path in known_launches(run_dir):
         spec, status = read_spec(path), read_status(path)
-        # a spec that cannot be read, or names another launch, leaves one that has no slots
+        # a spec that is unreadable, or names another launch, leaves a launch without slots
         is_its_own = spec is not None and spec.id == path.name
         slots = spec.slots if spec is not None and is_its_own else ()
-        began = status.started_at if status else _changed(path)
-        process = Process(
+        process = LaunchedProcess(
             id=path.name,
             job=job_of(run_dir),
             slots=slots if all(map(_SLOT.fullmatch, slots)) else (),
             pid=status.pid if status else None,
             exit=read_exit(path),
         )
-        found.append(Kept(run_dir.name, process, began))
-    return sorted(found, key=lambda kept: kept.began)
+        started_at = status.started_at if status else _changed_at(path)
+        found.append(LaunchRecord(run_dir.name, process, started_at))
+    return sorted(found, key=lambda record: record.started_at)
 
 
-def _changed(path: Path) -> float:
+def _changed_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # put away in this moment
+    except OSError:  # archived at this moment
         return 0.0

@@ -1,7 +1,7 @@
-"""Which GPUs of a machine are close to one another, as NVML tells.
+"""Groups of GPUs of a machine that are close to one another, from NVML.
 
-GPUs that NVLink joins are a group. Where it joins all of them, or none is told, there are none;
-where it joins them in a mesh that lacks some links, or not at all, those of one socket are.
+GPUs connected by NVLink are a group. If NVLink connects all of them, there are no groups. If it
+connects none, or leaves some links out, the GPUs of one socket are a group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Near = Callable[[int, int], bool]
 
 
 def groups(count: int, linked: Near, same_socket: Near) -> tuple[str, ...]:
-    """The name of each GPU's group; empty names where all are alike.
+    """The name of each GPU's group; empty names if all are alike.
 
     >>> groups(4, lambda a, b: a // 2 == b // 2, lambda a, b: True)
     ('nvlink0', 'nvlink0', 'nvlink1', 'nvlink1')
@@ -33,7 +33,7 @@ def groups(count: int, linked: Near, same_socket: Near) -> tuple[str, ...]:
 
 
 def _parts(count: int, near: Near) -> list[int] | None:
-    """Number of each one's part, if within every part all are near one another and no others."""
+    """The part of each GPU, if `near` holds within every part and never between two; else None."""
     parts: list[int] = []
     for one in range(count):
         close = [parts[other] for other in range(one) if near(other, one)]
@@ -45,7 +45,7 @@ def _parts(count: int, near: Near) -> list[int] | None:
 
 
 def nvml_groups(devices: Sequence[Any], nvml: Any) -> tuple[str, ...]:  # noqa: ANN401
-    """Of these devices. What a driver does not tell is as if all were alike."""
+    """Groups of these devices. What the driver does not report counts as alike."""
 
     def linked(a: int, b: int) -> bool:
         try:

@@ -1,34 +1,14 @@
-"""The registry: a policy by its name, ours or a stranger's.
-
-Ours are listed here and imported when asked for. A package of somebody else adds its
-own with an entry point in the group `ones.policies`, and they are tested like ours. The
-path of a Python file stands for the policy in it.
-"""
+"""The registry of policies: ours by name, others by entry point (`ones.policies`) or file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
-
+from ones import extensions
 from ones.core.policy import Policy
-from ones.errors import InvalidSettingError, UnknownNameError, described
+from ones.errors import InvalidSettingError
+from ones.extensions import ExtensionPoint, SettingInfo, located
 from ones.models.oracle import Oracle
-from ones.policies.from_file import factory_in, is_file, located
 
-__all__ = [
-    "GROUP",
-    "OURS",
-    "PARTS",
-    "Setting",
-    "create",
-    "located",
-    "names",
-    "require",
-    "settings_of",
-]
+__all__ = ["OURS", "create", "located", "names", "require", "settings_of"]
 
 #: name -> module and factory; a factory takes `seed` and the policy's own settings
 OURS: dict[str, str] = {
@@ -44,20 +24,18 @@ OURS: dict[str, str] = {
     "srtf": "ones.policies.srtf:Srtf",
     "tiresias": "ones.policies.tiresias:Tiresias",
 }
-
-GROUP = "ones.policies"
-#: of `core.policy.Policy`: without one of them it is none
+#: attributes of every `core.policy.Policy`
 PARTS = ("decides_on", "native_mechanism", "observe", "decide", "save", "load")
 
-
-def names() -> list[str]:
-    """All policies that `create` knows here; files come beside them."""
-    return sorted({*OURS, *_strangers()})
+_POLICIES = ExtensionPoint(
+    kind="policy", plural="policies", group="ones.policies", method="decide", ours=OURS
+)
+names = _POLICIES.names
 
 
 def require(name: str) -> None:
-    """Refuse a policy that is not there."""
-    _factory(name)
+    """Raises UnknownNameError if there is no such policy."""
+    _POLICIES.find(name)
 
 
 def create(
@@ -65,16 +43,13 @@ def create(
 ) -> Policy:
     """A fresh policy. Unknown names and settings are refused with what is known instead.
 
-    `oracle` goes to policies that declare `takes_oracle`, and to nobody else.
+    `oracle` is given to policies that declare `takes_oracle`, and to no other.
 
     >>> type(create("fifo", backfill=True)).__name__
     'Fifo'
     """
-    factory = _factory(name)
-    known = {setting.name for setting in settings_of(name)}
-    for key in settings:
-        if key not in known:
-            raise UnknownNameError(f"setting of policy {name}", key, known)
+    factory = _POLICIES.find(name)
+    _POLICIES.check_settings(name, settings)
     truth = {"oracle": oracle} if getattr(factory, "takes_oracle", False) else {}
     try:
         policy: Policy = factory(seed=seed, **truth, **settings)
@@ -87,49 +62,6 @@ def create(
     return policy
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One thing that can be chosen about a policy."""
-
-    name: str
-    type: str
-    default: object
-    help: str
-
-
-def settings_of(name: str) -> list[Setting]:
-    """What can be set, from the fields of the policy's `Settings` class."""
-    settings: Any = getattr(_factory(name), "Settings", None)
-    if settings is None:
-        return []
-    return [
-        Setting(
-            f.name,
-            f.type if isinstance(f.type, str) else f.type.__name__,
-            None if f.default is MISSING else f.default,
-            str(f.metadata.get("help", "")),
-        )
-        for f in fields(settings)
-    ]
-
-
-def _factory(name: str) -> Callable[..., Any]:
-    if name in OURS:
-        module, attribute = OURS[name].split(":")
-        found: Callable[..., Any] = getattr(import_module(module), attribute)
-        return found
-    if is_file(name):
-        return factory_in(name)
-    strangers = _strangers()
-    if name not in strangers:
-        raise UnknownNameError("policy", name, names())
-    try:
-        loaded: Callable[..., Any] = strangers[name].load()
-    except Exception as problem:  # a stranger's module may do what it likes
-        value = strangers[name].value
-        raise InvalidSettingError(f"policy {name!r} ({value}): {described(problem)}") from problem
-    return loaded
-
-
-def _strangers() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
+def settings_of(name: str) -> list[SettingInfo]:
+    """The fields of the policy's `Settings` class."""
+    return extensions.settings_of(_POLICIES.find(name))

@@ -26,9 +26,9 @@ from ones.lab.faults.context import ControllerInstance, FaultContext
 from ones.lab.faults.disk import SimulatedDisk, SimulatedWriter
 from ones.lab.faults.inbox import SimulatedClock, SimulatedInbox
 from ones.lab.faults.launcher import SimulatedLauncher
-from ones.launchers import Process
+from ones.launchers import LaunchedProcess
+from ones.testing.invariants import check_invariants
 from ones.wire import Reports
-from tests.invariants import check_invariants
 
 PORTION = 20  # seeds of one test
 
@@ -88,7 +88,7 @@ def _found(what: str, **broken: type) -> bool:
 class _Forgetful(SimulatedLauncher):
     """Knows nothing of what an earlier controller has launched."""
 
-    def running(self) -> dict[str, Process]:
+    def running(self) -> dict[str, LaunchedProcess]:
         return {}
 
 

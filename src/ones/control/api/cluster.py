@@ -37,7 +37,7 @@ from ones.control.readmodels.story import decisions
 from ones.control.service import Service
 from ones.control.version import SOFTWARE
 from ones.core.cluster import Gpu
-from ones.launchers import Judging
+from ones.launchers import SupportsUnfitNodes
 
 router = APIRouter(tags=["service"], responses=PROBLEMS)
 #: news that a slow reader has not taken; then it is let go, and comes again
@@ -80,7 +80,9 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
         now=service.clock.now(),
         nodes=[NodeShown(name=n.name, gpus=n.gpus, state=n.state) for n in board.nodes],
         slots=slots,
-        unfit=dict(launcher.unfit) if isinstance(launcher := service.launcher, Judging) else {},
+        unfit=dict(launcher.unfit)
+        if isinstance(launcher := service.launcher, SupportsUnfitNodes)
+        else {},
         waiting=sum(card.state == "waiting" for card in live),
         running=sum(bool(card.workers) for card in live),
         warnings=service.warnings(),

@@ -19,7 +19,7 @@ from ones.core.job import EndReason, Generation
 from ones.core.plan import Action, Finish, Prepare, Rescale, Start, Stop, Withdraw
 from ones.core.record import JobRecord
 from ones.core.schedule import Allocation
-from ones.launchers import Launch, Preparing
+from ones.launchers import Launch, SupportsPrepare
 from ones.wire import messages as wire
 from ones.wire.environment import WorkerEnvironment
 
@@ -91,7 +91,7 @@ class ActionRunner:
         """Load torch on the nodes of joining workers while other jobs leave their GPUs. The script
         itself starts when the GPUs are free, because it may use them before it joins."""
         launcher = self._live.launcher
-        if self._live.winding_down or not isinstance(launcher, Preparing):
+        if self._live.winding_down or not isinstance(launcher, SupportsPrepare):
             return
         there = {gpu.node for gpu in job.present()}
         for node in {gpu.node: gpu for gpu in allocation.gpus if gpu.node not in there}.values():

@@ -14,7 +14,7 @@ from ones.control import logs
 from ones.control.live.jobs import LiveJob, LiveWorker, job_of
 from ones.control.live.live_state import LiveState
 from ones.control.live.report_handlers import ReportHandler
-from ones.launchers import KeepingReports, Launcher
+from ones.launchers import Launcher, SupportsKeptReports
 from ones.wire import CodecError, Reports, unpack
 
 #: lines of one file; a worker writes up to 500 reports to a line
@@ -26,7 +26,7 @@ log = logs.logger(__name__)
 def read_kept(launcher: Launcher, launch: str) -> bytes:
     """The file of a launch, for any thread; empty if there is none."""
     job = job_of(launch)
-    if not isinstance(launcher, KeepingReports):
+    if not isinstance(launcher, SupportsKeptReports):
         return b""
     try:
         return launcher.reports(job, launch)

@@ -21,7 +21,7 @@ from ones.core.job import JobId
 from ones.core.lifecycle import OrderKind
 from ones.core.plan import Action, Finish, Rescale, Start, Stop
 from ones.core.record import JobRecord
-from ones.launchers import Exited, Process, Started
+from ones.launchers import Exited, LaunchedProcess, Started
 
 log = logs.logger(__name__)
 
@@ -57,7 +57,7 @@ def take_over(engine: LiveEngine) -> None:
 
 def _add_worker(
     engine: LiveEngine,
-    process: Process,
+    process: LaunchedProcess,
     reports: Mapping[str, sa.Row[tuple[str, str, int, bool]]],
 ) -> None:
     live = engine.live
@@ -86,7 +86,7 @@ def _add_worker(
     job.workers[process.id] = worker
 
 
-def _plan(process: Process) -> int | None:
+def _plan(process: LaunchedProcess) -> int | None:
     """None: not a launch of ours. A job can make directories beside those of its launches."""
     try:
         return plan_of(process.id)

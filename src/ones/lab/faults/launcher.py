@@ -16,8 +16,8 @@ from ones.lab.faults.context import FaultContext
 from ones.launchers import (
     Exited,
     Launch,
+    LaunchedProcess,
     LauncherEvent,
-    Process,
     Slot,
     SlotEnding,
     SlotLost,
@@ -77,7 +77,7 @@ class SimulatedLauncher:
         self._context, self._spawn = context, spawn
         self.nodes = {name: SimulatedNode(name, gpus) for name, gpus in nodes.items()}
         self._listener: Listener | None = None
-        self._known: dict[str, Process] = {}
+        self._known: dict[str, LaunchedProcess] = {}
         self._nodes_of: dict[str, str] = {}  # launch -> node
         self._alive: dict[str, SimulatedProcess] = {}  # processes that exist
         self._occupants: dict[str, str] = {}  # slot -> launch that is there
@@ -97,7 +97,9 @@ class SimulatedLauncher:
     def launch(self, launch: Launch) -> None:
         self._context.use("launcher, before a launch")
         if launch.id not in self._known:
-            self._known[launch.id] = Process(id=launch.id, job=launch.job, slots=launch.slots)
+            self._known[launch.id] = LaunchedProcess(
+                id=launch.id, job=launch.job, slots=launch.slots
+            )
             node = launch.slots[0].rpartition("/")[0]
             self._nodes_of[launch.id] = node
             self._handed_over(node, lambda: self._start(launch), lambda: self._withdraw(launch))
@@ -109,11 +111,11 @@ class SimulatedLauncher:
             self._handed_over(self._nodes_of[id], lambda: self._stop(id, grace_seconds))
         self._context.use("launcher, after a stop")
 
-    def running(self) -> dict[str, Process]:
+    def running(self) -> dict[str, LaunchedProcess]:
         self._context.use("launcher, running")
         return dict(self._known)
 
-    def history(self, job: str) -> list[Process]:
+    def history(self, job: str) -> list[LaunchedProcess]:
         return [process for process in self._known.values() if process.job == job]
 
     def logs(self, job: str, id: str, offset: int, limit: int) -> Chunk:

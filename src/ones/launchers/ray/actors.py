@@ -1,4 +1,4 @@
-"""All that is said to Ray: connect, nodes, managers, licences. Everything here may block."""
+"""All calls to Ray: connection, nodes, agents as actors, licences. Each of them may block."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ones.launchers.ray.manager import NodeManager, node_root, slots_of
-from ones.launchers.ray.options import RayOptions
+from ones.launchers.ray.node_agent import RayNodeAgent, granted_slots, node_root
+from ones.launchers.ray.settings import RayOptions
 
 NAMESPACE = "ones"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
@@ -19,7 +19,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
 @dataclass(frozen=True, slots=True)
 class RayNode:
     id: str
-    name: str  # ours: never given again, as Ray's id is not
+    name: str  # ours, unique: it contains part of the id
     host: str
     resources: Mapping[str, float]
 
@@ -52,8 +52,8 @@ def alive_nodes() -> dict[str, RayNode]:
     return found
 
 
-def room_on(node: RayNode, options: RayOptions) -> int:
-    """Slots of this node that nobody else on the cluster has, and that we were given."""
+def free_slots_on(node: RayNode, options: RayOptions) -> int:
+    """Slots of this node that are free on the cluster, within our limit per node."""
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()  # type: ignore[no-untyped-call]
@@ -61,20 +61,17 @@ def room_on(node: RayNode, options: RayOptions) -> int:
     return count if options.per_node is None else min(count, options.per_node)
 
 
-class Managers:
-    """Of one service."""
+class NodeAgents:
+    """The agents of one service."""
 
     def __init__(self, options: RayOptions) -> None:
         self._options = options
-
-    def name(self, node: str) -> str:
-        return f"{self._options.instance}/{node}"
 
     def find(self, node: str) -> Any | None:  # noqa: ANN401
         import ray
 
         try:
-            return ray.get_actor(self.name(node), namespace=NAMESPACE)
+            return ray.get_actor(_agent_name(self._options, node), namespace=NAMESPACE)
         except ValueError:
             return None
 
@@ -82,15 +79,13 @@ class Managers:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        options = self._options
-        is_gpu = options.slots == "GPU"
-        claim: dict[str, Any] = (
-            {"num_gpus": count} if is_gpu else {"resources": {options.slots: count}}
-        )
+        resource = self._options.slots
+        is_gpu = resource == "GPU"
+        claim: dict[str, Any] = {"num_gpus": count} if is_gpu else {"resources": {resource: count}}
         return (
-            ray.remote(Manager)
+            ray.remote(NodeAgentActor)
             .options(
-                name=self.name(node.name),
+                name=_agent_name(self._options, node.name),
                 namespace=NAMESPACE,
                 lifetime="detached",
                 get_if_exists=True,
@@ -100,15 +95,7 @@ class Managers:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
                 **claim,
             )
-            .remote(
-                node_dir=options.node_dir,
-                instance=options.instance,
-                node=node.name,
-                host=node.host,
-                count=None if is_gpu else count,
-                lease_seconds=options.lease_seconds,
-                licence=self.name(node.name),
-            )
+            .remote(self._options, node.name, node.host, None if is_gpu else count)
         )
 
     def kill(self, actor: Any) -> None:  # noqa: ANN401
@@ -116,44 +103,41 @@ class Managers:
 
         ray.kill(actor, no_restart=True)
 
-    # licences: keys in the head's own table
+    # licences: keys in the table of the head
 
     def license(self, node: str) -> None:
         from ray.experimental.internal_kv import _internal_kv_put
 
-        _internal_kv_put(self.name(node), b"1", overwrite=True, namespace=NAMESPACE)
+        _internal_kv_put(
+            _agent_name(self._options, node), b"1", overwrite=True, namespace=NAMESPACE
+        )
 
     def revoke(self, node: str) -> None:
         from ray.experimental.internal_kv import _internal_kv_del
 
-        _internal_kv_del(self.name(node), namespace=NAMESPACE)
+        _internal_kv_del(_agent_name(self._options, node), namespace=NAMESPACE)
 
 
-class Manager(NodeManager):
-    """A NodeManager as Ray makes it, on its node."""
+class NodeAgentActor(RayNodeAgent):
+    """An agent as Ray creates it, on its node. `count`: slots without GPUs; None: the GPUs that Ray
+    gave to the actor."""
 
-    def __init__(
-        self,
-        *,
-        node_dir: str,
-        instance: str,
-        node: str,
-        host: str,
-        count: int | None,
-        lease_seconds: float,
-        licence: str,
-    ) -> None:
+    def __init__(self, options: RayOptions, node: str, host: str, count: int | None) -> None:
         import ray
 
-        gpus = None
-        if count is None:
-            gpus = [str(id) for id in ray.get_gpu_ids()]
+        gpus = [str(id) for id in ray.get_gpu_ids()] if count is None else None
+        licence = _agent_name(options, node)
         super().__init__(
-            node_root(node_dir, instance, node),
-            slots_of(node, host, count or 0, gpus),
-            lease_seconds,
+            node_root(options.node_dir, options.instance, node),
+            granted_slots(node, host, count or 0, gpus),
+            options.lease_seconds,
             lambda timeout: _has_licence(licence, timeout),
         )
+
+
+def _agent_name(options: RayOptions, node: str) -> str:
+    """The name of a node's agent, and of its licence."""
+    return f"{options.instance}/{node}"
 
 
 def _has_licence(name: str, timeout: float) -> bool:

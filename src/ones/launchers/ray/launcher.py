@@ -1,43 +1,46 @@
-"""RayLauncher: the controller's side. One thread, which starts the bridge and talks to it.
+"""RayLauncher: the controller's side. One thread, which starts the driver process and talks to it.
 
-The root holds `nodes.json` (nodes whose slots were told and not lost), the mirror of all
-launches, and `bridge.log`.
-
-A head that is gone takes every lease with it: when one has run out, all nodes are lost.
+The root holds `nodes.json` (nodes with slots of ours), the mirror of all launches, and the log of
+the driver. When the head of the cluster is gone, no lease is renewed: after the duration of one,
+all nodes are lost.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from ones.errors import WorldError
+from ones.errors import InvalidSettingError, WorldError
 from ones.exec import Exit
-from ones.exec.records import exit_of
-from ones.launchers.api import Launch, Listener, Slot, SlotLost, SlotSuspect, SlotUp
+from ones.launchers.api import Launch, LauncherContext, Listener, Slot
 from ones.launchers.exits import fenced, not_started
-from ones.launchers.loop import wait_for
-from ones.launchers.nodes_file import KnownNode, NodesFile
-from ones.launchers.ray.driver import Driver
+from ones.launchers.node_table import NodeTable, RemoteNode
+from ones.launchers.ray.driver_client import DriverClient
 from ones.launchers.ray.mirror import Mirror
-from ones.launchers.ray.options import MARGIN_SECONDS, RayOptions
-from ones.launchers.threaded import TURN_SECONDS, Threaded
+from ones.launchers.ray.settings import MARGIN_SECONDS, RayOptions, RaySettings
+from ones.launchers.remote_launcher import RemoteLauncher
+from ones.launchers.threaded_launcher import TURN_SECONDS
+from ones.launchers.work_queue import wait_for_input
 
-OPEN_SECONDS = 50.0  # less than whoever starts the service waits for it
+OPEN_SECONDS = 50.0  # less than `ones up` waits for the service
 CLOSE_SECONDS = 40.0
-LOG = "bridge.log"
+LOG = "ray-driver.log"
 
 log = logging.getLogger(__name__)
 
 
-class RayLauncher(Threaded):
-    """`controller`: the URL that workers will call, once it is known; each node tries it. `waits`
-    for a cluster that is not there, for some time, where nodes of it are known."""
+class RayLauncher(RemoteLauncher[RemoteNode]):
+    """`controller`: the URL that workers call, once it is known; each node tries it. `waits`: for a
+    cluster that does not answer, if nodes of it are known."""
+
+    Settings = RaySettings
 
     def __init__(
         self,
@@ -51,234 +54,213 @@ class RayLauncher(Threaded):
         super().__init__(self._mirror)
         self._root, self._options, self._controller = root, options, controller
         self._waits = waits
-        self._lock = threading.Lock()  # of the nodes: their slots are read by others
-        self._nodes: dict[str, KnownNode] = {}
-        self._nodes_file = NodesFile(root)
-        self._driver = Driver(root / LOG, self._hello)
-        self.unfit: dict[str, str] = {}  # nodes with slots that cannot be used, and why
+        self._nodes = NodeTable(root, self._notify, RemoteNode)
+        self._driver = DriverClient(root / LOG, self._hello)
         self._settled = threading.Event()
-        self._failure = ""
-        self._gone_since: float | None = None  # nobody listens where the head was
-        self._closing = False
+        self._failure = ""  # why Ray could not be reached at the last attempt
+        self._gone_since: float | None = None  # the head's port refuses connections
         self._close_request: int | None = None
-        self._give_up_at = 0.0
+        self._close_by = 0.0
 
-    # what callers see
-
-    def may_have_workers(self) -> bool:
-        """Or managers. As the files say, before it is opened."""
-        return bool(self._nodes_file.read()) or any(
-            kept.process.alive for kept in self._mirror.all()
+    @classmethod
+    def for_service(cls, context: LauncherContext, **settings: Any) -> Self:
+        options = RayOptions(
+            **settings, instance=_instance(context.runs), shared=context.checkpoints
         )
+        if not options.address:
+            raise InvalidSettingError("address: with --launcher ray it must be said, as host:port")
+        if context.slots is not None:
+            raise InvalidSettingError(
+                "slots: of Ray's nodes they are counted by a resource: say --ray-slots NAME"
+            )
+        return cls(context.runs, options, context.url)
 
-    @property
-    def failure(self) -> str:
-        """Why Ray cannot be reached, when it was tried last; empty: it can."""
-        return self._failure
+    @classmethod
+    def stop_workers(cls, context: LauncherContext, **settings: Any) -> None:
+        """If Ray cannot be reached, workers end with their lease, and a warning says when."""
+        options = RayOptions(**settings, instance=_instance(context.runs))
+        launcher = cls(context.runs, options, waits=False)
+        if not launcher._may_have_workers():
+            launcher.close(kill=False)
+            return
+        with suppress(WorldError):  # logged below
+            launcher.open(lambda event: None)
+            launcher.close(kill=True)
+        if launcher._failure:
+            is_gone = launcher._gone_since is not None
+            how = f"within {options.lease_seconds:g} s" if is_gone else "once its head is gone"
+            log.warning(f"{launcher._failure}; workers end by themselves {how}")
 
-    @property
-    def is_gone(self) -> bool:
-        """Nobody listens where its head was."""
-        return self._gone_since is not None
+    def _may_have_workers(self) -> bool:
+        """Or agents. From the files, before it is opened."""
+        return bool(self._nodes.stored()) or any(r.process.alive for r in self._mirror.all())
 
     def open(self, listener: Listener) -> None:
         self._mirror.make()
-        for kept in self._mirror.all():
-            self._ledger.find(kept.process, kept.node)
-        self._nodes = self._nodes_file.read()
-        self._begin(listener)
+        self._restore_launches()
+        self._nodes.restore()
+        self._start_thread(listener)
         if not self._settled.wait(OPEN_SECONDS):
             self._failure = (
                 f"Ray at {self._options.address}: no answer in {OPEN_SECONDS:g} s"
                 " (does it ask for TLS, or for a token?)"
             )
-        if self._failure and not self._nodes:
+        if self._failure and not self._nodes.all():
             self.close(kill=False)
             raise WorldError(f"{self._failure}; see {self._root / LOG}")
-
-    def slots(self) -> list[Slot]:
-        with self._lock:
-            return [slot for name in sorted(self._nodes) for slot in self._nodes[name].slots]
 
     # the thread
 
     def _turn(self) -> None:
         self._driver.start_if_due()
-        wait_for([self._todo], self._driver.lines, self._patience())
+        wait_for_input([self._work, *self._driver.connections], self._seconds_to_wait())
         for message in self._driver.receive():
             try:
-                self._hear(message)
+                self._handle(message)
             except Exception:
                 about = {"launch": str(message.get("id", "")), "node": str(message.get("node", ""))}
-                log.exception("invalid message from the bridge", extra=about)
+                log.exception("invalid message from the Ray driver", extra=about)
         if self._driver.has_died:
-            self._bridge_died()
-        self._todo.do_all()
-        self._look_at_head()
+            self._on_driver_death()
+        self._work.run_all()
+        self._check_head()
 
     def _end(self) -> None:
         self._driver.end()
 
     def _hello(self) -> dict[str, Any]:
         options = asdict(replace(self._options, controller=self._controller()))
-        nodes = {name: node.mark for name, node in self._nodes.items()}
+        nodes = {node.name: node.source for node in self._nodes.all()}
         return {"options": options, "root": str(self._root), "nodes": nodes}
 
-    def _bridge_died(self) -> None:
+    def _on_driver_death(self) -> None:
         self._driver.end()
         if not self._closing or self._close_request is not None:
             self._driver.start_again()
-        for node in self._nodes:
-            self._suspect(node, "the bridge to Ray is being started again")
+        for node in self._nodes.all():
+            self._nodes.suspect(node, "the Ray driver is being started again")
 
-    def _patience(self) -> float:
-        give_up_at = self._give_up_at if self._closing else None
-        times = [t for t in (self._driver.start_at, give_up_at, self._all_lost_at()) if t]
+    def _seconds_to_wait(self) -> float:
+        close_by = self._close_by if self._closing else None
+        times = [t for t in (self._driver.start_at, close_by, self._all_lost_at()) if t]
         return min(TURN_SECONDS, max(0.0, min(times) - time.monotonic())) if times else TURN_SECONDS
 
     def _all_lost_at(self) -> float | None:
-        if self._gone_since is None or not self._nodes:
+        if self._gone_since is None or not self._nodes.all():
             return None
         return self._gone_since + self._options.lease_seconds + MARGIN_SECONDS
 
-    def _look_at_head(self) -> None:
-        """Who renewed a lease last did so before we found that the head was gone."""
+    def _check_head(self) -> None:
+        """The last renewal of a lease was before we found that the head was gone."""
         at = self._all_lost_at()
         if at is not None and time.monotonic() >= at:
-            for node in list(self._nodes):
-                self._lost(node, "the head of the Ray cluster is gone")
+            for node in self._nodes.all():
+                self._lose(node.name, "the head of the Ray cluster is gone")
 
     def _is_done(self) -> bool:
-        if not self._closing:
-            return False
         number = self._close_request
-        waiting = number is not None and self._driver.is_asked(number)
-        return not waiting or time.monotonic() > self._give_up_at
+        waiting = number is not None and self._driver.is_pending(number)
+        return not waiting or time.monotonic() > self._close_by
 
-    def _close(self, kill: bool) -> None:
-        self._closing = True
-        self._give_up_at = time.monotonic() + CLOSE_SECONDS
-        if kill and self._driver.is_there and not self.is_gone:
-            self._close_request = self._driver.ask({"do": "close"})
+    def _kill_all(self) -> None:
+        self._close_by = time.monotonic() + CLOSE_SECONDS
+        if self._driver.is_there and self._gone_since is None:
+            self._close_request = self._driver.request({"do": "close"})
 
     # requests
 
-    def _nodes_by_slot(self) -> dict[str, str]:
-        return {slot.id: name for name, node in self._nodes.items() for slot in node.slots}
+    def _send(self, node: RemoteNode, request: dict[str, Any]) -> None:
+        self._driver.request({"node": node.name, **request})
 
-    def _launch(self, launch: Launch) -> None:
-        nodes = self._nodes_by_slot()
-        missing = [slot for slot in launch.slots if slot not in nodes]
-        if missing:
-            self._exited(launch.id, not_started(f"slot {missing[0]} is not here"))
-            return
-        node = nodes[launch.slots[0]]
-        self._ledger.place(launch.id, node)
+    def _send_launch(self, node: RemoteNode, launch: Launch) -> None:
         try:
-            self._mirror.add(launch, node)
+            self._mirror.add(launch, node.name)
         except OSError as problem:  # a full disk
             self._exited(launch.id, not_started((problem.strerror or str(problem)).lower()))
             return
-        self._driver.ask({"do": "launch", "node": node, "launch": asdict(launch)})
-
-    def _prepare(self, launch: Launch) -> None:
-        node = self._nodes_by_slot().get(launch.slots[0])
-        if node is not None:
-            self._driver.ask({"do": "prepare", "node": node, "launch": asdict(launch)})
+        self._send(node, {"do": "launch", "launch": asdict(launch)})
 
     def _stop(self, id: str, grace: float) -> None:
-        node = self._ledger.node_of(id)
-        if node and self._ledger.living(id) is not None:
-            self._driver.ask({"do": "stop", "node": node, "id": id, "grace": grace})
+        node = self._launches.node_of(id)
+        if node and self._launches.living(id) is not None:
+            self._driver.request({"node": node, "do": "stop", "id": id, "grace": grace})
 
     def _forget(self, job: str) -> None:
-        nodes = self._ledger.nodes_of(job) & set(self._nodes)
-        self._ledger.forget(job)
-        for node in nodes:
-            self._driver.ask({"do": "forget", "node": node, "job": job})
+        names = self._launches.nodes_of(job)
+        self._launches.forget(job)
+        for node in self._nodes.all():
+            if node.name in names:
+                self._send(node, {"do": "forget", "job": job})
         self._mirror.end_job(job)
 
-    # what the bridge says
+    # messages of the driver
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         match message.get("event"):
             case None:
                 request = self._driver.answered(message["n"])
-                if "left" in message:
-                    self._closed(message["left"])
+                if "left" in message:  # closed: workers may run on these nodes only
+                    self._nodes.keep_only(message["left"])
                 if request is not None and "error" in message and request["do"] == "launch":
                     self._exited(request["launch"]["id"], fenced(message["error"]))
             case "node":
-                self._node(message)
+                self._add_node(message)
             case "settled":
                 self._failure, self._gone_since = "", None
                 self._settled.set()
             case "failed":
-                self._failed(message["cause"], is_gone=message["gone"])
+                self._on_failure(message["cause"], is_gone=message["gone"])
             case "suspect":
-                self._suspect(message["node"], message["cause"])
+                if (node := self._nodes.get(message["node"])) is not None:
+                    self._nodes.suspect(node, message["cause"])
             case "lost":
-                self._lost(message["node"], message["cause"])
+                self._lose(message["node"], message["cause"])
             case "unfit":
                 self.unfit[message["node"]] = message["cause"]
-            case "started":
-                self._ledger.started(message["id"], message["pid"])
-            case "exited":
-                self._exited(message["id"], exit_of(message["exit"]))
+            case "started" | "exited":
+                self._handle_launch_event(message)
 
-    def _failed(self, cause: str, *, is_gone: bool) -> None:
+    def _on_failure(self, cause: str, *, is_gone: bool) -> None:
         self._failure = cause
         if not is_gone:
             self._gone_since = None
         elif self._gone_since is None:
             self._gone_since = time.monotonic()
-        if is_gone or not self._waits or not self._nodes or self._ledger.all():
+        if is_gone or not self._waits or not self._nodes.all() or self._launches.all():
             self._settled.set()
-        if self._close_request is not None:  # nobody can be asked: their lease ends the workers
+        if self._close_request is not None:  # no agent can be asked: the lease ends the workers
             self._driver.answered(self._close_request)
 
-    def _closed(self, left: list[str]) -> None:
-        """Nothing runs any more, but perhaps on these."""
-        with self._lock:
-            self._nodes = {name: node for name, node in self._nodes.items() if name in left}
-        self._nodes_file.write(self._nodes)
-
-    def _node(self, message: dict[str, Any]) -> None:
+    def _add_node(self, message: dict[str, Any]) -> None:
         name, launches = message["node"], message["launches"]
         self.unfit.pop(name, None)
-        node = KnownNode(message["ray"], [Slot.of(plain) for plain in message["slots"]])
-        with self._lock:
-            self._nodes[name] = node
-        self._nodes_file.write(self._nodes)
         for id, pid in launches.items():
             if pid is not None:
-                self._ledger.started(id, pid)
-        asked = self._driver.launches_asked()
-        for process in self._ledger.living_on(name):
-            if process.id not in launches and process.id not in asked:
-                self._exited(process.id, not_started("its node does not know of it"))
-        for slot in node.slots:
-            self._tell(SlotUp(slot))
+                self._launches.started(id, pid)
+        self._fail_unknown(name, {*launches, *self._driver.pending_launches()})
+        slots = [Slot.of(plain) for plain in message["slots"]]
+        self._nodes.add(RemoteNode(name, slots, message["ray"]))
 
-    def _suspect(self, name: str, cause: str) -> None:
-        if name in self._nodes:
-            for slot in self._nodes[name].slots:
-                self._tell(SlotSuspect(slot.id, cause))
-
-    def _lost(self, name: str, cause: str) -> None:
-        with self._lock:
-            node = self._nodes.pop(name, None)
-        self._nodes_file.write(self._nodes)
-        for slot in node.slots if node is not None else ():
-            self._tell(SlotLost(slot.id, cause))
+    def _lose(self, name: str, cause: str) -> None:
+        """No process runs there any more."""
+        if (node := self._nodes.get(name)) is not None:
+            self._nodes.remove(node, cause)
         self._driver.drop(name)
         record = fenced(f"node {name}: {cause}")
-        for process in self._ledger.living_on(name):
+        for process in self._launches.living_on(name):
             self._exited(process.id, record)
 
     def _exited(self, id: str, exit: Exit) -> None:
-        """On disk before anybody is told."""
-        process, node = self._ledger.living(id), self._ledger.node_of(id)
+        """On disk before it is reported."""
+        process, node = self._launches.living(id), self._launches.node_of(id)
         if process is not None and node:
             self._mirror.exited(process.job, node, id, exit)
-        self._ledger.exited(id, exit)
+        super()._exited(id, exit)
+
+
+def _instance(runs: Path) -> str:
+    """Distinguishes our agents from those of other services on the same cluster."""
+    file = runs / "instance"
+    if not file.exists():
+        file.write_text(secrets.token_hex(4))
+    return file.read_text().strip()

@@ -1,8 +1,8 @@
-"""What is kept of launches on other nodes, on the controller's disk: it stays when a node is gone.
+"""Copies of run directories of other nodes on the controller's disk: they stay when a node is gone.
 
 The layout is that of run directories (`ones.launchers.run_dirs`), without locks and sockets. Specs
-hold no environment. The bridge writes output, status and exits; the launcher writes specs, moves,
-and reads.
+have no environment. The driver writes output, status and exits; the launcher writes specs, moves
+directories, and reads.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Mirror(RunDirs):
         )
 
     def end_job(self, job: str) -> None:
-        self.put_away(job, *(run_dir.name for run_dir in self.of_job(job).glob("*")))
+        self.archive(job, *(run_dir.name for run_dir in self.of_job(job).glob("*")))
 
-    # the bridge's side
+    # the driver's side
 
     def is_over(self, job: str, node: str, id: str) -> bool:
         return read_exit(self.directory(job, node, id)) is not None
@@ -48,8 +48,8 @@ class Mirror(RunDirs):
         with suppress(OSError):
             write(self.directory(job, node, id), exit)
 
-    def take_reports(self, job: str, node: str, id: str, data: bytes) -> None:
-        """What a worker left for a controller that was away; before its exit is told."""
+    def write_reports(self, job: str, node: str, id: str, data: bytes) -> None:
+        """Reports that a worker stored for a controller that was unreachable."""
         path = self.directory(job, node, id) / KEPT_REPORTS
         with suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -57,11 +57,11 @@ class Mirror(RunDirs):
                 file.write(data[:MOST_KEPT_BYTES])
 
     def end(self, job: str, node: str, id: str) -> int:
-        """How much output is here: the offset to ask for next."""
+        """The end of the output that is here: the offset to ask for next."""
         return read_output(self.directory(job, node, id), 0, 0).end
 
-    def take(self, job: str, node: str, id: str, offset: int, data: bytes) -> None:
-        """Output from this offset on; what a node dropped before it was read leaves a gap."""
+    def append(self, job: str, node: str, id: str, offset: int, data: bytes) -> None:
+        """Output from this offset on; what the node dropped before it was read leaves a gap."""
         directory = self.directory(job, node, id)
         segments = sorted(p for p in directory.glob(f"{PREFIX}*") if p.name[4:].isdecimal())
         path = directory / f"{PREFIX}{offset:015d}"
@@ -74,7 +74,5 @@ class Mirror(RunDirs):
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            for old in (
-                segments[: -SEGMENTS if path is segments[-1] else 1 - SEGMENTS] if segments else ()
-            ):
+            for old in sorted({*segments, path})[:-SEGMENTS]:
                 old.unlink(missing_ok=True)

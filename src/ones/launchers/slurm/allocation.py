@@ -1,10 +1,9 @@
-"""`python -m ones.launchers.slurm.allocation ROOT ...`: what runs once in each allocation.
+"""`python -m ones.launchers.slurm.allocation ROOT ...`: the manager of an allocation.
 
-Keeps an agent on every node by `srun --overlap`, and starts it again when it died. srun's exit
-code says nothing (it is 0 after a node failure): agents tell the controller themselves, and an
-agent that has left in good order leaves with the word of this process that the allocation ends.
-That word is written when Slurm sends the signal that was asked for (`--signal=B:USR1@300`), or when
-the time is near by the clock.
+Keeps an agent on every node by `srun --overlap`, and starts it again when it died. The exit code of
+srun is not used (it is 0 after a node failure): agents report to the controller themselves. This
+process announces the end of the allocation, after which agents leave: when Slurm sends the signal
+that was asked for (`--signal=B:USR1@300`), or when the time is near by the clock.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,40 +23,43 @@ from pathlib import Path
 from ones.errors import OnesError, UserError, WorldError
 from ones.exec.logs import log_to_stderr
 from ones.launchers.slurm import commands
-from ones.launchers.slurm.shared import LOST, AllocationFile, Shared, Timing
+from ones.launchers.slurm.settings import Timing
+from ones.launchers.slurm.shared_directory import LOST, AllocationFile, SharedDirectory
 
-AGAIN_SECONDS = 2.0  # between two starts of an agent, doubled each time that it ends soon
+TURN_SECONDS = 0.2
+RESTART_SECONDS = 2.0  # between two starts of an agent, doubled each time that it ends soon
 MOST_SECONDS = 60.0
-LOOK_SECONDS = 30.0  # between two looks at Slurm
-#: of the time that is left after the notice, jobs may move for so much; then they must save
+LOOK_SECONDS = 30.0  # between two questions to Slurm
+#: share of the time after the announcement in which jobs may move; then they must save
 MOVING_SHARE = 0.5
-#: what Slurm says of an allocation that is over
+#: Slurm's answer for an allocation that ended long ago
 UNKNOWN = "Invalid job id"
 OVER = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "COMPLETING")
+LOG = "allocation.log"
 
 log = logging.getLogger("ones.launchers.slurm.allocation")
 
 
-class Allocation:
-    """`lead`: how long before its end the allocation begins to end."""
+class AllocationManager:
+    """`lead`: how long before the end of the allocation it is announced."""
 
     def __init__(
         self, root: Path, id: str, *, cpus: int = 1, lead: float = 300.0, timing: Timing
     ) -> None:
-        self._shared, self.id = Shared(root), id
+        self._shared, self.id = SharedDirectory(root), id
         self._cpus, self._lead, self._timing = cpus, lead, timing
         self._steps: dict[str, subprocess.Popen[bytes]] = {}
-        self._began: dict[str, float] = {}
+        self._changed_at: dict[str, float] = {}  # node -> start, or end, of its agent
         self._wait: dict[str, float] = {}
         self._read_at: dict[str, float] = {}
-        self._given_up: dict[str, float] = {}  # node -> since when its agent does not answer
-        self._looked = 0.0
-        self._was_told = False
+        self._lost_since: dict[str, float] = {}  # node -> since when it is given up
+        self._looked_at = 0.0
+        self._must_announce = False
         self._lock: int | None = None
         self.file = AllocationFile(id=id, nodes={})
 
     def begin(self) -> bool:
-        """False: another process sees to this allocation already."""
+        """False: another process manages this allocation already."""
         self._shared.make()
         file = self._shared.lock_file(self.id)
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -73,47 +75,47 @@ class Allocation:
         return True
 
     def end_soon(self) -> None:
-        """From a signal's handler: say so at the next turn."""
-        self._was_told = True
+        """From a signal handler: announce the end at the next turn."""
+        self._must_announce = True
 
     def turn(self) -> bool:
-        """See to the agents; False once the allocation has ended and all of them have left."""
+        """Check the agents. False once the allocation has ended and all of them have left."""
         now = time.monotonic()
-        if now - self._looked > LOOK_SECONDS:
+        if now - self._looked_at > LOOK_SECONDS:
             with suppress(OnesError):
                 self._look(now)
         near = self.file.ends_at and time.time() > self.file.ends_at - self._lead
-        if (self._was_told or near) and not self.file.ending:
+        if (self._must_announce or near) and not self.file.ending:
             self._announce()
         for node, gpus in self.file.nodes.items():
-            self._see_to(node, gpus, now)
+            self._check_agent(node, gpus, now)
         return bool(self._steps) or not self.file.ending
 
-    def _see_to(self, node: str, gpus: list[int], now: float) -> None:
+    def _check_agent(self, node: str, gpus: list[int], now: float) -> None:
         step = self._steps.get(node)
         if step is None:
-            due = now >= self._began.get(node, 0.0) + self._wait.get(node, 0.0)
+            due = now >= self._changed_at.get(node, 0.0) + self._wait.get(node, 0.0)
             if due and not self.file.ending:
-                self._began[node] = now
+                self._changed_at[node] = now
                 self._steps[node] = self._start(node, gpus)
         elif step.poll() is not None:
             del self._steps[node]
-            lasted = now - self._began[node]
+            lasted = now - self._changed_at[node]
             before = self._wait.get(node, 0.0) if lasted < 2 * MOST_SECONDS else 0.0
-            self._wait[node] = min(MOST_SECONDS, max(AGAIN_SECONDS, 2 * before))
-            self._began[node] = now
+            self._wait[node] = min(MOST_SECONDS, max(RESTART_SECONDS, 2 * before))
+            self._changed_at[node] = now
         elif now < self._read_at.get(node, 0.0):
             return  # a shared file is not read more often than that
-        elif self._shared.word(node) != LOST:
+        elif self._shared.node_state(node) != LOST:
             self._read_at[node] = now + self._timing.ping
-            self._given_up.pop(node, None)
-        elif now - self._given_up.setdefault(node, now) > self._timing.condemn:
-            # srun waits for a step that is no more: a node that died and is back says nothing
-            del self._given_up[node]
+            self._lost_since.pop(node, None)
+        elif now - self._lost_since.setdefault(node, now) > self._timing.condemn:
+            # srun waits for a step that is no more: a node that died and is back reports nothing
+            del self._lost_since[node]
             step.kill()
 
     def close(self) -> None:
-        """What we started ends with us: Slurm ends the steps when srun is told to."""
+        """End the agents: Slurm ends a step when srun is terminated."""
         self._shared.remove_allocation(self.id)
         for step in self._steps.values():
             step.terminate()
@@ -127,13 +129,13 @@ class Allocation:
             os.close(self._lock)
 
     def _look(self, now: float) -> None:
-        self._looked = now
+        self._looked_at = now
         try:
-            found = commands.look(self.id)
+            found = commands.describe(self.id)
         except WorldError as problem:
             if UNKNOWN not in str(problem):
                 raise  # Slurm does not answer: that passes
-            self._was_told = True  # it is so long over that Slurm has forgotten it
+            self._must_announce = True
             return
         names = self._names(list(found.nodes))
         changed = replace(
@@ -146,13 +148,14 @@ class Allocation:
             self.file = changed
             self._shared.write_allocation(changed)
         if found.state in OVER:
-            self._was_told = True
+            self._must_announce = True
 
     def _names(self, hosts: list[str]) -> dict[str, str]:
-        """A host is a node of its name; its part in a second allocation is another node."""
+        """A node has the name of its host; in a second allocation, with the allocation's id."""
         names = {host: name for name, host in self.file.hosts.items()}
         if set(hosts) - set(names):
-            taken = {name for other in self._shared.others(self.id) for name in other.nodes}
+            others = self._shared.other_allocations(self.id)
+            taken = {name for other in others for name in other.nodes}
             for host in hosts:
                 names.setdefault(host, f"{host}-{self.id}" if host in taken else host)
         return {host: names[host] for host in hosts}
@@ -170,7 +173,7 @@ class Allocation:
             str(self._shared.root), self.id, node, ",".join(map(str, gpus)), str(self._cpus),
             self._timing.to_text(),
         )  # fmt: skip
-        # the shell stays when the agent dies, and so do the workers: they are of the same step
+        # the shell stays when the agent dies, and so do the workers: they belong to the same step
         agent = [
             "sh", "-c",
             'trap "" TERM USR1; until "$@"; do echo "agent ended: $?" >&2; sleep 1; done',
@@ -184,25 +187,38 @@ class Allocation:
 
 
 def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without the options that sbatch leaves in the environment for every srun that follows: a step
-    that inherits `SLURM_GPUS_PER_NODE` or a number of tasks is not the one that we describe."""
+    """Without the options that sbatch leaves for every later srun: a step that inherits
+    `SLURM_GPUS_PER_NODE` or a number of tasks is not the one that we describe."""
     keep = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME")
     return {k: v for k, v in environment.items() if not k.startswith("SLURM_") or k in keep}
 
 
-def current() -> str:
+def current_allocation() -> str:
     """The allocation that this process runs in; empty: none."""
     return os.environ.get("SLURM_JOB_ID", "")
 
 
-def attend(root: Path, *, cpus: int, lead: float, timing: Timing) -> None:
-    """See to the allocation that we are in, until it ends."""
-    id = current()
-    if not id:
-        raise UserError("this is not inside of an allocation: SLURM_JOB_ID is not set")
-    allocation = Allocation(root, id, cpus=cpus, lead=lead, timing=timing)
+def required_allocation() -> str:
+    if not (id := current_allocation()):
+        raise UserError(
+            "this is not inside of an allocation (SLURM_JOB_ID is not set): submit it with sbatch"
+        )
+    return id
+
+
+def manage(
+    root: Path,
+    *,
+    cpus: int,
+    lead: float,
+    timing: Timing,
+    on_turn: Callable[[AllocationManager], None] = lambda allocation: None,
+) -> bool:
+    """Manage the allocation of this process, until it ends. False: another process does already."""
+    id = required_allocation()
+    allocation = AllocationManager(root, id, cpus=cpus, lead=lead, timing=timing)
     if not allocation.begin():
-        return
+        return False
     is_over = False
 
     def stop(number: int, frame: object) -> None:
@@ -210,24 +226,27 @@ def attend(root: Path, *, cpus: int, lead: float, timing: Timing) -> None:
         is_over = True
 
     signal.signal(signal.SIGUSR1, lambda number, frame: allocation.end_soon())
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     try:
         while not is_over and allocation.turn():
-            time.sleep(0.2)
+            on_turn(allocation)
+            time.sleep(TURN_SECONDS)
     finally:
         allocation.close()
+    return True
 
 
-def attend_in_background(root: Path, log: Path, *, cpus: int, lead: float, timing: Timing) -> None:
-    """The same, in a process that stays when we are gone; unless there is one already."""
-    if Shared(root).is_seen_to(current()):
+def manage_in_background(root: Path, *, cpus: int, lead: float, timing: Timing) -> None:
+    """The same, in a process that outlives this one, unless there is one already."""
+    if SharedDirectory(root).is_managed(current_allocation()):
         return
     command = [
         sys.executable, "-m", "ones.launchers.slurm.allocation", str(root), str(cpus), str(lead),
         timing.to_text(),
     ]  # fmt: skip
-    with log.open("ab") as file:
-        subprocess.run(  # the shell ends at once: nobody is its parent then
+    with (root / LOG).open("ab") as file:
+        subprocess.run(  # the shell ends at once, so that we are not the parent
             ["sh", "-c", '"$@" &', "sh", *command],
             check=True,
             stdin=subprocess.DEVNULL,
@@ -241,9 +260,9 @@ def main(arguments: list[str]) -> int:
     log_to_stderr()
     root, cpus, lead, timing = arguments
     try:
-        attend(Path(root), cpus=int(cpus), lead=float(lead), timing=Timing.from_text(timing))
+        manage(Path(root), cpus=int(cpus), lead=float(lead), timing=Timing.from_text(timing))
     except OnesError as problem:
-        log.error("allocation not attended", extra={"reason": str(problem)})  # noqa: TRY400
+        log.error("allocation not managed", extra={"reason": str(problem)})  # noqa: TRY400
         return problem.exit_code
     return 0
 

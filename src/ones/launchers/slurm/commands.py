@@ -1,4 +1,4 @@
-"""What Slurm's own commands say about an allocation."""
+"""Slurm's own commands: what they report about an allocation, and how an agent is started."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,7 +16,7 @@ SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AllocationInfo:
     """An allocation as Slurm describes it."""
 
     state: str
@@ -23,7 +24,7 @@ class Found:
     ends_at: float  # in seconds since 1970; 0: never
 
 
-def ask(*command: str) -> str:
+def run(*command: str) -> str:
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]} is not here: this is not a machine of a Slurm cluster")
     try:
@@ -39,17 +40,17 @@ def ask(*command: str) -> str:
     return done.stdout
 
 
-def look(id: str) -> Found:
-    return read(ask("scontrol", "show", "job", "-d", id), hostnames)
+def describe(id: str) -> AllocationInfo:
+    return parse(run("scontrol", "show", "job", "-d", id), hostnames)
 
 
 def hostnames(short: str) -> list[str]:
-    """`n[1-3]` as Slurm reads it."""
-    return ask("scontrol", "show", "hostnames", short).split()
+    """The names that `n[1-3]` stands for."""
+    return run("scontrol", "show", "hostnames", short).split()
 
 
-def read(text: str, expand: object = hostnames) -> Found:
-    """Of `scontrol show job -d`."""
+def parse(text: str, expand: Callable[[str], list[str]] = hostnames) -> AllocationInfo:
+    """From the output of `scontrol show job -d`."""
     fields = dict(re.findall(r"(\w+)=(\S*)", text))
     nodes: dict[str, list[int]] = {}
     for short, rest in re.findall(r"^\s*Nodes=(\S+) (.*)$", text, re.MULTILINE):
@@ -60,9 +61,8 @@ def read(text: str, expand: object = hostnames) -> Found:
         ]
         if not gpus:  # without files in gres.conf Slurm counts them and does not name them
             gpus = list(range(sum(int(n) for n in re.findall(r"gpu(?::[\w.-]+)?:(\d+)\b", rest))))
-        assert callable(expand)
         nodes.update({name: gpus for name in expand(short)})
-    return Found(fields.get("JobState", ""), nodes, _seconds(fields.get("EndTime", "")))
+    return AllocationInfo(fields.get("JobState", ""), nodes, _seconds(fields.get("EndTime", "")))
 
 
 def numbers(text: str) -> list[int]:
@@ -78,7 +78,7 @@ def numbers(text: str) -> list[int]:
 
 
 def _seconds(text: str) -> float:
-    """Slurm tells local times."""
+    """Slurm prints local times."""
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
@@ -87,7 +87,7 @@ def _seconds(text: str) -> float:
 
 
 def agent_command(id: str, node: str, gpus: int, command: list[str]) -> list[str]:
-    """One step on one node, beside whatever else runs in the allocation."""
+    """One step on one node, beside other steps of the allocation."""
     return [
         "srun", f"--jobid={id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}",
         *([f"--gpus-per-node={gpus}"] if gpus else []),

@@ -1,264 +1,297 @@
-"""SlurmLauncher: the controller's side. One thread, which listens to the agents of all nodes.
+"""SlurmLauncher: the controller's side. One thread, connected to the agents of all nodes.
 
-Nodes come when their agents call and go when they say so, or when they were silent for too long.
-Run directories are shared, so that output and exit records are read where they were written, also
-of nodes that are gone.
+Nodes join when their agents call, and leave when their agents say so or are silent for too long.
+Run directories are shared: output and exit records are read where they were written, also those of
+nodes that are gone.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ones.exec import Exit, Spec
 from ones.exec.records import exit_of, write
-from ones.launchers.api import Launch, Listener, Process, Slot
+from ones.launchers.api import Launch, LaunchedProcess, LauncherContext, Listener, Slot
 from ones.launchers.exits import fenced, not_started
-from ones.launchers.loop import wait_for
+from ones.launchers.probe import write_probe
+from ones.launchers.remote_launcher import RemoteLauncher
 from ones.launchers.run_dirs import RunDirs
-from ones.launchers.slurm.door import Arrival, Door, guarded
-from ones.launchers.slurm.errands import Errands
-from ones.launchers.slurm.nodes import Node, Nodes
-from ones.launchers.slurm.options import SlurmOptions
-from ones.launchers.slurm.shared import LOST, Shared
-from ones.launchers.threaded import TURN_SECONDS, Threaded
+from ones.launchers.slurm.agent_server import AgentRegistration, AgentServer, guarded
+from ones.launchers.slurm.allocation import current_allocation, manage_in_background
+from ones.launchers.slurm.nodes import SlurmNode, SlurmNodes
+from ones.launchers.slurm.pending_requests import PendingRequests
+from ones.launchers.slurm.settings import SlurmOptions, SlurmSettings, Timing
+from ones.launchers.slurm.shared_directory import LOST, SharedDirectory
+from ones.launchers.threaded_launcher import TURN_SECONDS
+from ones.launchers.work_queue import wait_for_input
 
 CLOSE_SECONDS = 30.0
+#: a start waits so long for the nodes of its own allocation
+OPEN_SECONDS = 30.0
+LOOPBACK = "127.0.0.1"
 
 log = logging.getLogger(__name__)
 
 
-class SlurmLauncher(Threaded):
+class SlurmLauncher(RemoteLauncher[SlurmNode]):
+    Settings = SlurmSettings
+
     def __init__(self, root: Path, options: SlurmOptions) -> None:
         super().__init__(RunDirs(root))
-        self._shared, self._options = Shared(root), options
-        self._nodes = Nodes(self._shared, options.timing, self._tell)
-        self._errands = Errands()
-        self._door: Door
-        self.unfit: dict[str, str] = {}  # nodes that cannot be used, and why
-        self._closing = False
-        self._close_by = 0.0
+        self._shared, self._options = SharedDirectory(root), options
+        self._nodes: SlurmNodes = SlurmNodes(self._shared, options.timing, self._notify)
+        self._pending = PendingRequests()
+        self._server: AgentServer
+        self._close_by = 0.0  # while workers are being ended
 
-    # what callers see
+    @classmethod
+    def for_service(cls, context: LauncherContext, **settings: Any) -> Self:
+        """In an allocation, its nodes are used."""
+        timing = Timing.from_environment()
+        context.runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probes = (write_probe(str(context.runs)), write_probe(context.checkpoints))
+        is_inside = bool(current_allocation())
+        if is_inside:
+            lead = SlurmSettings(**settings).lead
+            manage_in_background(context.runs, cpus=context.slots or 1, lead=lead, timing=timing)
+        options = SlurmOptions(
+            host=context.host,
+            advertise=context.advertise,
+            timing=timing,
+            probes=probes,
+            open_seconds=OPEN_SECONDS if is_inside else 0.0,
+        )
+        return cls(context.runs, options)
+
+    @classmethod
+    def stop_workers(cls, context: LauncherContext, **settings: Any) -> None:
+        """Nodes that can be reached have a moment to call."""
+        timing, shared = Timing.from_environment(), SharedDirectory(context.runs)
+        seconds = timing.suspect if shared.other_allocations("") else 0.0
+        host = _known_host(shared) or own_host()
+        launcher = cls(context.runs, SlurmOptions(host=host, timing=timing, open_seconds=seconds))
+        launcher.open(lambda event: None)
+        launcher.close(kill=True)
 
     def open(self, listener: Listener) -> None:
         self._shared.make()
-        found = list(self._dirs.all())
-        for kept in found:
-            self._ledger.find(kept.process, kept.node)
-        self._nodes.recall(kept.node for kept in found if kept.process.alive)
-        self._door = Door(self._shared, self._options)
-        self._begin(listener)
-        self._await_nodes()
+        self._nodes.restore_with(self._restore_launches())
+        self._server = AgentServer(self._shared, self._options)
+        self._start_thread(listener)
+        self._wait_for_nodes()
 
-    def _await_nodes(self) -> None:
-        """Until all nodes of the allocations that are here have called, or turned out unfit."""
-        deadline = time.monotonic() + self._options.patience
+    def _wait_for_nodes(self) -> None:
+        """Until all nodes of managed allocations have called, or turned out unfit."""
+        deadline = time.monotonic() + self._options.open_seconds
         while time.monotonic() < deadline:
             expected = {n for a in self._shared.allocations() if not a.ending for n in a.nodes}
-            if expected and expected <= self._nodes.on_the_line() | set(self.unfit):
+            if expected and expected <= self._nodes.connected() | set(self.unfit):
                 return
             time.sleep(0.05)
-
-    def slots(self) -> list[Slot]:
-        return self._nodes.slots()
 
     # the thread
 
     def _turn(self) -> None:
-        lines = [*self._nodes.lines, *self._door.lines]
-        wait_for([self._todo, self._door], lines, min(TURN_SECONDS, self._options.timing.ping / 4))
-        for arrival in self._door.arrivals():
-            with guarded(arrival.line, arrival.node):
-                self._meet(arrival)
-            if arrival.line.closed and arrival.line not in self._nodes.lines:
-                arrival.line.close()
+        connections = (*self._nodes.connections, *self._server.connections)
+        seconds = min(TURN_SECONDS, self._options.timing.ping / 4)
+        wait_for_input([self._work, self._server, *connections], seconds)
+        for registration in self._server.registrations():
+            connection = registration.connection
+            with guarded(connection, registration.node):
+                self._admit(registration)
+            if connection.closed and connection not in self._nodes.connections:
+                connection.close()
         for node in self._nodes.all():
-            if node.line is not None:
-                with guarded(node.line, node.name):
+            if node.connection is not None:
+                with guarded(node.connection, node.name):
                     self._serve(node)
-        self._todo.do_all()
-        for node in self._nodes.look_at_clock(time.monotonic()):
-            self._lost(node, "it does not answer")
+        self._work.run_all()
+        for node in self._nodes.check_clock(time.monotonic()):
+            self._lose(node, "it does not answer")
 
     def _end(self) -> None:
-        for line in self._nodes.lines:
-            line.flush()
-            line.close()
-        self._door.close()
+        for connection in self._nodes.connections:
+            connection.flush()
+            connection.close()
+        self._server.close()
 
     def _is_done(self) -> bool:
-        if not self._closing:
-            return False
-        waiting = any(p.alive and self._is_reached(p) for p in self.running().values())
+        waiting = any(p.alive and self._is_ending(p) for p in self.running().values())
         return not waiting or time.monotonic() > self._close_by
 
-    def _is_reached(self, process: Process) -> bool:
-        node = self._nodes.get(self._ledger.node_of(process.id))
-        return node is not None and node.line is not None and self._close_by > 0
+    def _is_ending(self, process: LaunchedProcess) -> bool:
+        node = self._nodes.get(self._launches.node_of(process.id))
+        return node is not None and node.connection is not None and self._close_by > 0
 
-    def _close(self, kill: bool) -> None:
-        self._closing = True
-        if kill:
-            self._close_by = time.monotonic() + CLOSE_SECONDS
-            for node in self._nodes.all():
-                node.say({"do": "close"})
+    def _kill_all(self) -> None:
+        self._close_by = time.monotonic() + CLOSE_SECONDS
+        for node in self._nodes.all():
+            node.send({"do": "close"})
 
-    # nodes come and go
+    # nodes join and leave
 
-    def _meet(self, arrival: Arrival) -> None:
-        node = self._register(arrival)
+    def _admit(self, registration: AgentRegistration) -> None:
+        node = self._register(registration)
         if node is not None:
-            self._compare(node, arrival.said["launches"])
-            if arrival.said["ending"]:
+            self._reconcile(node, registration.description["launches"])
+            if registration.description["ending"]:
                 self._nodes.ending(node)
-            for message in arrival.more:
-                self._hear(node, message)
+            for message in registration.more:
+                self._handle(node, message)
 
-    def _register(self, arrival: Arrival) -> Node | None:
-        """None: it is not taken."""
-        name, line, said = arrival.node, arrival.line, arrival.said
-        if self._shared.word(name) == LOST:
-            line.close()  # it will read that itself, clear up, and call again
+    def _register(self, registration: AgentRegistration) -> SlurmNode | None:
+        """None: the node is refused."""
+        name, description = registration.node, registration.description
+        if self._shared.node_state(name) == LOST:
+            registration.connection.close()  # the agent will read that, clean up, and call again
             return None
-        if said["trouble"]:
-            self.unfit[name] = said["trouble"]
-            log.warning("node cannot be used", extra={"node": name, "reason": said["trouble"]})
-            _send_away(arrival, said["trouble"])
+        if description["trouble"]:
+            self.unfit[name] = description["trouble"]
+            about = {"node": name, "reason": description["trouble"]}
+            log.warning("node cannot be used", extra=about)
+            _refuse(registration, description["trouble"])
             return None
         known = self._nodes.get(name)
         if known is not None and known.free_at is not None:
-            self._lost(known, "it was given up, and has come back")  # cleared by its agent
+            self._lose(known, "it was given up, and has come back")  # its agent has cleaned up
             known = None
-        slots = [Slot.of(plain) for plain in said["slots"]]
+        slots = [Slot.of(plain) for plain in description["slots"]]
         if known is not None:
-            if known.line is not None and known.allocation != said["allocation"]:
-                _send_away(arrival, f"it serves in allocation {known.allocation} already")
+            if known.connection is not None and known.source != description["allocation"]:
+                _refuse(registration, f"it serves in allocation {known.source} already")
                 return None
-            known.hang_up()
+            known.disconnect()
             if len(known.slots) != len(slots):
-                self._lost(known, f"it has come back with {len(slots)} slots")
+                self._lose(known, f"it has come back with {len(slots)} slots")
         self.unfit.pop(name, None)
-        node = Node(name, slots, said["allocation"], line)
+        node = SlurmNode(name, slots, description["allocation"], registration.connection)
         self._nodes.add(node)
         return node
 
-    def _compare(self, node: Node, launches: Sequence[dict[str, Any]]) -> None:
-        """What lives there is told again; what it does not know is sent again, or was lost."""
+    def _reconcile(self, node: SlurmNode, launches: Sequence[dict[str, Any]]) -> None:
+        """Take over the agent's state; send it again what it does not know."""
         for plain in launches:
-            self._errands.arrived(plain["id"])
+            self._pending.arrived(plain["id"])
             if plain["exit"] is not None:
                 self._exited(plain["id"], exit_of(plain["exit"]))
             elif plain["pid"] is not None:
-                self._ledger.started(plain["id"], plain["pid"])
-        self._errands.remind(node, [plain["id"] for plain in launches if plain["exit"] is None])
-        there = {plain["id"] for plain in launches}
-        for process in self._ledger.living_on(node.name):
-            if process.id not in there and not self._errands.launch_again(node, process.id):
-                self._exited(process.id, not_started("its node does not know of it"))
+                self._launches.started(plain["id"], plain["pid"])
+        alive = [plain["id"] for plain in launches if plain["exit"] is None]
+        self._pending.resend_others(node, alive)
+        known = {plain["id"] for plain in launches}
+        for process in self._launches.living_on(node.name):
+            if process.id not in known and self._pending.resend_launch(node, process.id):
+                known.add(process.id)
+        self._fail_unknown(node.name, known)
 
-    def _lost(self, node: Node, cause: str) -> None:
-        """Nothing runs there any more."""
-        self._nodes.lose(node, cause)
+    def _lose(self, node: SlurmNode, cause: str) -> None:
+        """No process runs there any more."""
+        self._nodes.remove(node, cause)
         record = fenced(f"node {node.name}: {cause}")
-        for process in self._ledger.living_on(node.name):
-            self._errands.arrived(process.id)
+        for process in self._launches.living_on(node.name):
+            self._pending.arrived(process.id)
             self._write_exit(process, node.name, record)
             self._exited(process.id, record)
-        for job in self._errands.take_forgets(node.name):
+        for job in self._pending.take_forgets(node.name):
             self._forgotten(job, node.name)
-        node.hang_up()
+        node.disconnect()
 
-    def _write_exit(self, process: Process, node: str, record: Exit) -> None:
+    def _write_exit(self, process: LaunchedProcess, node: str, record: Exit) -> None:
         directory = self._dirs.directory(process.job, node, process.id)
         with suppress(OSError):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not (directory / "spec.json").exists():  # it never got there
+            if not (directory / "spec.json").exists():  # the launch never got there
                 spec = Spec(id=process.id, argv=("-",), cwd="/", env={}, slots=process.slots)
                 write(directory, spec)
             write(directory, record)
 
-    # what agents say
+    # messages of agents
 
-    def _serve(self, node: Node) -> None:
-        if node.line is None:
+    def _serve(self, node: SlurmNode) -> None:
+        if node.connection is None:
             return
-        node.line.flush()
-        for message in node.line.receive():
+        node.connection.flush()
+        for message in node.connection.receive():
             self._nodes.heard(node)
-            self._hear(node, message)
-        if node.line is not None and node.line.closed:
-            node.hang_up()
+            self._handle(node, message)
+        if node.connection is not None and node.connection.closed:
+            node.disconnect()
 
-    def _hear(self, node: Node, message: dict[str, Any]) -> None:
+    def _handle(self, node: SlurmNode, message: dict[str, Any]) -> None:
         match message.get("event"):
-            case "started":
-                self._errands.arrived(message["id"])
-                self._ledger.started(message["id"], message["pid"])
-            case "exited":
-                self._errands.arrived(message["id"])
-                self._exited(message["id"], exit_of(message["exit"]))
+            case "started" | "exited":
+                self._pending.arrived(message["id"])
+                self._handle_launch_event(message)
             case "refused":
-                self._errands.arrived(message["id"])
+                self._pending.arrived(message["id"])
                 self._exited(message["id"], not_started(message["why"]))
             case "forgotten":
                 self._forgotten(message["job"], node.name)
             case "ending":
                 self._nodes.ending(node)
             case "leaving":
-                self._lost(node, "its allocation has ended")
+                self._lose(node, "its allocation has ended")
             case _:
                 pass  # a ping
 
     def _exited(self, id: str, exit: Exit) -> None:
-        self._errands.exited(id)
-        self._ledger.exited(id, exit)
+        self._pending.exited(id)
+        super()._exited(id, exit)
 
     def _forgotten(self, job: str, node: str) -> None:
-        """Nothing of it is left on that node; if the node could not, we put its files away."""
-        self._errands.forgotten(node, job)
-        self._ledger.forget(job, node)
-        self._dirs.put_away(job, node)
+        """No process of the job is left on that node: archive its files if the node has not."""
+        self._pending.forgotten(node, job)
+        self._launches.forget(job, node)
+        self._dirs.archive(job, node)
 
     # requests
 
-    def _launch(self, launch: Launch) -> None:
-        nodes = self._nodes.by_slot()
-        missing = [id for id in launch.slots if id not in nodes]
-        if missing:
-            self._exited(launch.id, not_started(f"slot {missing[0]} is not here"))
-            return
-        node = nodes[launch.slots[0]]
-        if node.free_at is not None:
-            self._exited(launch.id, not_started(f"node {node.name} was given up"))
-            return
-        self._ledger.place(launch.id, node.name)
-        self._errands.launch(node, launch)
+    def _refuses(self, node: SlurmNode) -> str:
+        return f"node {node.name} was given up" if node.free_at is not None else ""
 
-    def _prepare(self, launch: Launch) -> None:
-        for node in self._nodes.all():
-            if any(slot.id in launch.slots for slot in node.slots):
-                node.say({"do": "prepare", "launch": asdict(launch)})
+    def _send_launch(self, node: SlurmNode, launch: Launch) -> None:
+        self._pending.launch(node, launch)
+
+    def _send(self, node: SlurmNode, request: dict[str, Any]) -> None:
+        node.send(request)
 
     def _stop(self, id: str, grace: float) -> None:
-        node = self._nodes.get(self._ledger.node_of(id))
-        if node is not None and self._ledger.living(id) is not None:
-            self._errands.stop(node, id, grace)
+        node = self._nodes.get(self._launches.node_of(id))
+        if node is not None and self._launches.living(id) is not None:
+            self._pending.stop(node, id, grace)
 
     def _forget(self, job: str) -> None:
-        for name in self._ledger.nodes_of(job):
+        for name in self._launches.nodes_of(job):
             node = self._nodes.get(name)
             if node is None:
                 self._forgotten(job, name)
             else:
-                self._errands.forget(node, job)
+                self._pending.forget(node, job)
 
 
-def _send_away(arrival: Arrival, why: str) -> None:
-    arrival.line.send({"do": "unfit", "why": why})
-    arrival.line.close()
+def _refuse(registration: AgentRegistration, why: str) -> None:
+    registration.connection.send({"do": "unfit", "why": why})
+    registration.connection.close()
+
+
+def _known_host(shared: SharedDirectory) -> str:
+    """Where agents look for the controller, if that is an address of this machine."""
+    address = shared.address()
+    for host in address.hosts if address is not None else ():
+        with suppress(OSError), socket.create_server((host, 0)):
+            return host
+    return ""
+
+
+def own_host() -> str:
+    """The address of this machine that other nodes of the cluster know."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return LOOPBACK

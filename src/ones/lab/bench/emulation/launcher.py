@@ -13,7 +13,7 @@ import threading
 import time
 
 from ones.exec import Chunk, Exit
-from ones.launchers import Exited, Launch, Process, Slot, Started
+from ones.launchers import Exited, Launch, LaunchedProcess, Slot, Started
 from ones.launchers.api import Listener
 
 NODE = "emulated"
@@ -29,7 +29,7 @@ class PipeLauncher:
             Slot(node=f"{NODE}{i // size}" if several else NODE, index=i % size)
             for i in range(slots)
         ]
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, LaunchedProcess] = {}
         self._lock = threading.Lock()
         self._starting: queue.SimpleQueue[tuple[float, str]] = queue.SimpleQueue()
 
@@ -54,7 +54,7 @@ class PipeLauncher:
             known = self._processes.get(id)
             if known is None or known.exit is not None:
                 return
-            self._processes[id] = Process(
+            self._processes[id] = LaunchedProcess(
                 id=id, job=known.job, slots=known.slots, pid=known.pid, exit=exit
             )
         self._listener(Exited(id, exit))
@@ -64,7 +64,7 @@ class PipeLauncher:
 
     def launch(self, launch: Launch) -> None:
         with self._lock:
-            process = Process(id=launch.id, job=launch.job, slots=launch.slots, pid=1)
+            process = LaunchedProcess(id=launch.id, job=launch.job, slots=launch.slots, pid=1)
             self._processes[launch.id] = process
         line = json.dumps({"id": launch.id, "env": dict(launch.env)})
         self._starting.put((time.monotonic() + START_SECONDS, line))
@@ -73,11 +73,11 @@ class PipeLauncher:
     def stop(self, id: str, grace_seconds: float) -> None:
         self._exited(id)
 
-    def running(self) -> dict[str, Process]:
+    def running(self) -> dict[str, LaunchedProcess]:
         with self._lock:
             return dict(self._processes)
 
-    def history(self, job: str) -> list[Process]:
+    def history(self, job: str) -> list[LaunchedProcess]:
         return [process for process in self.running().values() if process.job == job]
 
     def logs(self, job: str, id: str, offset: int, limit: int) -> Chunk:

@@ -102,8 +102,8 @@ def _live(
     state, log = home / "state", home / "run.jsonl"
     began = time.monotonic()
     with live_service(
-        connect, state, policy="equi", launcher="ray", ray_address=address, ray_slots="ones",
-        node_dir=str(home / "nodes"),
+        connect, state, policy="equi", launcher="ray",
+        launchers={"ray": {"address": address, "slots": "ones", "node_dir": str(home / "nodes")}},
     ) as (client, pid):  # fmt: skip
         _wait(lambda: _slots(client) == slots, f"{slots} slots")
         up = time.monotonic() - began
@@ -166,7 +166,7 @@ def _usage(pid: int, seconds: float) -> dict[str, Any]:
     import psutil
 
     below = psutil.Process(pid).children()
-    bridges = [child.pid for child in below if any("ray.bridge" in w for w in child.cmdline())]
+    bridges = [child.pid for child in below if any("ray.driver" in w for w in child.cmdline())]
     before = {each: cpu_seconds(each) for each in (pid, *bridges)}
     time.sleep(seconds)
     spent = {each: 100 * (cpu_seconds(each) - was) / seconds for each, was in before.items()}

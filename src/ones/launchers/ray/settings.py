@@ -1,0 +1,62 @@
+"""Settings of the Ray launcher, and what its driver process is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ones.extensions import setting
+
+#: added to a lease before its workers count as ended: clock differences, duration of a renewal
+MARGIN_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaySettings:
+    address: str = setting(
+        "", "head of the Ray cluster: host:port", option="--address", metavar="HOST:PORT"
+    )
+    slots: str = setting(
+        "GPU",
+        "resource of Ray that is one slot: GPU or a custom one",
+        option="--ray-slots",
+        metavar="NAME",
+    )
+    per_node: int | None = setting(None, "slots of each Ray node that are taken at most")
+    token: str = setting(
+        "", "file with the Ray cluster's token", option="--ray-token", metavar="FILE", path=True
+    )
+    tls_certificate: str = setting("", "PEM file; with it, Ray's TLS", path=True)
+    tls_key: str = setting("", "PEM file of that certificate's key", path=True)
+    tls_ca: str = setting("", "PEM file of who signs for Ray's nodes", path=True)
+    node_dir: str = setting(
+        "/tmp/ones", "run directories on each node of a cluster", setting="node_dir"
+    )
+    lease_seconds: float = setting(
+        30.0, "workers of a node that is cut off end after so long", setting="lease_seconds"
+    )
+
+    def __post_init__(self) -> None:
+        tls = (self.tls_certificate, self.tls_key, self.tls_ca)
+        if any(tls) and not all(tls):
+            raise ValueError("ray_tls: certificate, key and ca go together")
+
+    def environment(self) -> dict[str, str]:
+        """Variables that Ray reads at its start. In full: defaults differ between versions."""
+        found = {
+            "RAY_AUTH_MODE": "token" if self.token else "disabled",
+            "RAY_USE_TLS": "1" if self.tls_certificate else "0",
+        }
+        if self.token:
+            found["RAY_AUTH_TOKEN_PATH"] = self.token
+        if self.tls_certificate:
+            found["RAY_TLS_SERVER_CERT"] = self.tls_certificate
+            found["RAY_TLS_SERVER_KEY"] = self.tls_key
+            found["RAY_TLS_CA_CERT"] = self.tls_ca
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions(RaySettings):
+    instance: str  # distinguishes our node agents from those of other services on the cluster
+    controller: str = ""  # URL that workers call: each node tries it
+    shared: str = ""  # directory, by path or URL, that each node must see

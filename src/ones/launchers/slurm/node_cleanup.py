@@ -1,0 +1,57 @@
+"""Fencing of a node: the lease of its workers, and the removal of everything that an earlier agent
+has left there, ones-exec and workers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from ones.exec.files import make_private
+from ones.exec.processes import Process, descendants, everybody, kill_all
+
+SECONDS = 10.0
+
+
+def lease_file(root: Path, node: str) -> Path:
+    """On the node itself: a shared file system that hangs must not keep a lease from ending."""
+    directory = Path(os.environ.get("TMPDIR", "/tmp"), f"ones-{os.getuid()}")
+    make_private(directory)
+    name = hashlib.sha256(f"{root}\0{node}".encode()).hexdigest()[:16]
+    return directory / f"{name}.lease"
+
+
+def clear_node(root: Path, node: str) -> None:
+    """Returns when no process is left. Raises TimeoutError if one cannot be killed."""
+    kill_all(lambda: leftovers(root, node), f"node {node}", SECONDS)
+
+
+def leftovers(root: Path, node: str) -> list[Process]:
+    """Found by the run directory that they were started with, wherever that is now."""
+    live = f"{root / 'live'}/".encode()
+    end = f"/{node}".encode()
+    found = []
+    for process in everybody():
+        with suppress(OSError):
+            command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+            directory = _argument(command) or _variable(process.pid)
+            if directory.startswith(live) and directory.endswith(end):
+                found.append(process)
+    below = descendants([process.pid for process in found])
+    return list({process.pid: process for process in (*found, *below)}.values())
+
+
+def _argument(command: list[bytes]) -> bytes:
+    """`python -m ones.exec RUN_DIR ...`"""
+    if command[1:3] == [b"-m", b"ones.exec"] and len(command) > 3:
+        return command[3]
+    return b""
+
+
+def _variable(pid: int) -> bytes:
+    for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+        name, _, value = variable.partition(b"=")
+        if name == b"ONES_JOB_DIR":
+            return value
+    return b""

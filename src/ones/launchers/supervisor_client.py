@@ -1,0 +1,257 @@
+"""Client of one ones-exec: started when needed, reached again if it was there before, and cleaned
+up after if it was killed. Runs in the launcher's thread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ones.exec import Exit, Spec, clear_up, known_launches, read_exit
+from ones.exec.lines import Connection, connect
+from ones.exec.records import exit_of, status_of
+from ones.exec.remains import locked
+from ones.launchers.exits import fenced, not_started
+
+RETRY_SECONDS = 0.05
+CUT_SECONDS = 0.5  # pause before the next attempt if two connections are cut within this time
+MOST_STARTS = 3
+#: variables of the controller that ones-exec gets: no secrets
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "LOGNAME", "ONES_BOOT_ID")
+
+
+class SupervisorState(Enum):
+    ABSENT = "absent"
+    STARTING = "starting"
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"  # the connection is cut: the process may be dead
+
+
+class SupervisorClient:
+    """Calls `on_news(id, pid, exit)` for what happens to launches."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        on_news: Callable[[str, int | None, Exit | None], None],
+        idle: float,
+        lease: Path | None = None,
+    ) -> None:
+        self.run_dir = run_dir
+        self.state = SupervisorState.ABSENT
+        self.closing = False  # the job is over
+        self.retry_at: float | None = None
+        self.open: set[str] = set()  # launches without an exit
+        self._on_news = on_news
+        self._options = [str(idle), *([str(lease)] if lease else [])]
+        self._unanswered: dict[int, dict[str, Any]] = {}
+        self._number = 0
+        self._starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._cut_at = float("-inf")  # when its connection was cut last
+
+    # for the selector
+
+    def fileno(self) -> int:
+        if self._connection is not None:
+            return self._connection.fileno()
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    @property
+    def has_file(self) -> bool:
+        return self._connection is not None or self._process is not None
+
+    @property
+    def wants_to_write(self) -> bool:
+        return self._connection is not None and self._connection.wants_to_write
+
+    # requests
+
+    def find(self) -> None:
+        """Reach an ones-exec of an earlier time. `on_news` is called for every known launch."""
+        self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in known_launches(self.run_dir):
+            if read_exit(path) is None:
+                self.open.add(path.name)
+        self._reach()
+
+    def launch(self, spec: Spec) -> None:
+        self.open.add(spec.id)
+        try:
+            self._request({"do": "launch", "spec": asdict(spec)})
+        except OSError as problem:  # no ones-exec can be started
+            self._fail_launches(f"ones-exec: {(problem.strerror or str(problem)).lower()}")
+
+    def prepare(self, spec: Spec) -> None:
+        """A similar launch will follow. If this fails, the launch is only slower."""
+        with suppress(OSError):
+            self._request({"do": "prepare", "spec": asdict(spec)})
+
+    def stop(self, id: str, grace: float) -> None:
+        if id in self.open:
+            self._request({"do": "stop", "id": id, "grace": grace})
+
+    def close(self, grace: float) -> None:
+        self.closing = True
+        if self.state is not SupervisorState.ABSENT:
+            self._request({"do": "close", "grace": grace})
+
+    def release(self) -> None:
+        """Disconnect. ones-exec goes on."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+            self._process.wait()
+            self._process = None
+
+    def disconnect(self) -> None:
+        """Close the connection; `retry` follows, and requests without an answer are sent again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self.state = SupervisorState.DISCONNECTED
+
+    def _request(self, request: dict[str, Any]) -> None:
+        self._number += 1
+        self._unanswered[self._number] = request
+        if self.state is SupervisorState.CONNECTED:
+            assert self._connection is not None
+            self._connection.send({"n": self._number, **request})
+        elif self.state is SupervisorState.ABSENT:
+            self._start()
+
+    # the process
+
+    def _start(self) -> None:
+        self._starts += 1
+        self.state = SupervisorState.STARTING
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ones.exec", str(self.run_dir), *self._options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
+            start_new_session=True,
+        )
+
+    def serve(self) -> None:
+        """Read what has arrived."""
+        if self._process is not None:
+            assert self._process.stdout is not None
+            said = os.read(self._process.stdout.fileno(), 64)
+            self._process.stdout.close()
+            self._process.wait()
+            self._process = None
+            if said.startswith((b"ready", b"busy")):
+                self._reach()
+            else:
+                self._fail_launches("ones-exec did not start")
+            return
+        if self._connection is None:
+            return
+        connection = self._connection
+        connection.flush()
+        for message in connection.receive():
+            self._handle(message)
+        if connection.closed:
+            connection.close()
+            self._connection = None
+            if self._cut_at > time.monotonic() - CUT_SECONDS:  # again: it may send nothing valid
+                self.state = SupervisorState.DISCONNECTED
+                self.retry_at = time.monotonic() + CUT_SECONDS
+                return
+            self._cut_at = time.monotonic()
+            self._reach()
+
+    def retry(self) -> None:
+        self.retry_at = None
+        self._reach()
+
+    def _reach(self) -> None:
+        """Connect. If no process holds the lock, clean up, and start a new one if needed."""
+        self.state = SupervisorState.DISCONNECTED
+        try:
+            self._connection = connect(self.run_dir)
+        except OSError:
+            self._clean_up()
+            return
+        self.state = SupervisorState.CONNECTED
+        self._starts = 0
+        self._connection.send({"n": 0, "do": "watch"})
+        for number, request in self._unanswered.items():
+            self._connection.send({"n": number, **request})
+
+    def _clean_up(self) -> None:
+        with locked(self.run_dir) as mine:
+            if not mine:
+                self.retry_at = time.monotonic() + RETRY_SECONDS
+                return
+            try:
+                clear_up(self.run_dir)
+            except (TimeoutError, OSError):
+                self.retry_at = time.monotonic() + 20 * RETRY_SECONDS
+                return
+        self.state = SupervisorState.ABSENT
+        for path in known_launches(self.run_dir):
+            record = read_exit(path)
+            if path.name in self.open and record is not None:
+                self._exited(path.name, record)
+        # launches that never arrived are sent again; other requests have become void
+        self._unanswered = {
+            n: r
+            for n, r in self._unanswered.items()
+            if r["do"] == "launch" and r["spec"]["id"] in self.open
+        }
+        if self._unanswered and self._starts < MOST_STARTS:
+            self._start()
+        elif self._unanswered:
+            self._fail_launches("ones-exec died again and again")
+
+    def _fail_launches(self, why: str) -> None:
+        self.state = SupervisorState.ABSENT
+        self._starts = 0
+        unanswered, self._unanswered = self._unanswered, {}
+        for request in unanswered.values():
+            if request["do"] == "launch":
+                self._exited(request["spec"]["id"], not_started(why))
+
+    # messages
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        if "event" in message:
+            self._handle_news(message)
+            return
+        request = self._unanswered.pop(message["n"], None)
+        for launch in message.get("launches", ()):
+            self._handle_news(launch)
+        if "error" in message and request is not None and request["do"] == "launch":
+            why = str(message["error"])
+            record = fenced(why) if message.get("fenced") else not_started(why)
+            self._exited(request["spec"]["id"], record)
+
+    def _handle_news(self, news: dict[str, Any]) -> None:
+        """Raises what `exit_of` and `status_of` raise for invalid records."""
+        id = str(news["id"])
+        if news["exit"] is not None:
+            self._exited(id, exit_of(news["exit"]))
+        elif news["status"] is not None:
+            status = status_of(news["status"])
+            self.open.add(id)
+            self._on_news(id, status.pid, None)
+
+    def _exited(self, id: str, record: Exit) -> None:
+        if id in self.open:
+            self.open.discard(id)
+            self._on_news(id, None, record)
