@@ -198,7 +198,7 @@ def test_a_death_by_signal_is_told_as_such(world: World) -> None:
     world.run("kill -SEGV $$")
     exit = world.wait_exit()
     assert (exit.code, exit.signal) == (None, signal.SIGSEGV)
-    assert exit.told() == "killed by signal 11"
+    assert exit.describe() == "killed by signal 11"
 
 
 def test_a_program_that_does_not_exist_has_an_exit_record_that_says_so(world: World) -> None:
@@ -209,15 +209,15 @@ def test_a_program_that_does_not_exist_has_an_exit_record_that_says_so(world: Wo
         )
     exit = world.wait_exit("1-a")
     assert (exit.code, exit.cause) == (None, "not-started")
-    assert exit.told() == "/no/such/python: no such file or directory"
-    assert world.wait_exit("1-b").told() == "/no/such/place: no such file or directory"
+    assert exit.describe() == "/no/such/python: no such file or directory"
+    assert world.wait_exit("1-b").describe() == "/no/such/place: no such file or directory"
 
 
 def test_a_slot_that_is_not_here_is_said(world: World) -> None:
     world.launcher.launch(
         Launch(id="1-a", job="job", slots=("n9/9",), argv=("true",), cwd="/", env=ENV)
     )
-    assert world.wait_exit().told() == "slot n9/9 is not here"
+    assert world.wait_exit().describe() == "slot n9/9 is not here"
     world.run("exit 0", "1-b")
     assert world.wait_exit("1-b").code == 0
 
@@ -398,7 +398,7 @@ def test_when_the_manager_is_killed_its_workers_die_and_the_loss_is_told(world: 
     for id in ("1-a", "1-b"):
         exit = world.wait_exit(id)
         assert (exit.code, exit.cause) == (None, "lost")
-        assert "ones-exec" in exit.told()
+        assert "ones-exec" in exit.describe()
     assert not alive_below(world.root), "also the grandchildren"
     world.run("exit 0", "2-a")
     assert world.wait_exit("2-a").code == 0, "the job can be started again"
@@ -430,7 +430,7 @@ def test_after_a_reboot_it_says_what_died(world: World, monkeypatch: pytest.Monk
     monkeypatch.setenv("ONES_BOOT_ID", "another")
     world.open()
     exit = world.wait_found_dead()
-    assert (exit.cause, exit.told()) == ("reboot", "the machine was restarted")
+    assert (exit.cause, exit.describe()) == ("reboot", "the machine was restarted")
 
 
 @of_the_node

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ones.exec import Exit
-from ones.exec.lines import BEFORE_PROOF, listen
+from ones.exec.line_protocol import MAX_UNAUTHENTICATED_LINE, listen
 from ones.launchers import Exited, Launch, LauncherEvent, Slot, SlotUp
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
@@ -28,7 +28,7 @@ from ones.launchers.slurm.launcher import SlurmLauncher
 from ones.launchers.slurm.options import SlurmOptions
 from ones.launchers.slurm.shared import Shared, Timing, proof
 from ones.launchers.threaded import TURN_SECONDS, Threaded
-from tests.exec.test_lines import BAD
+from tests.exec.test_line_protocol import BAD
 from tests.processes import alive_below, wait_for
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -79,7 +79,7 @@ def test_a_launch_that_cannot_be_is_not_started_and_the_next_one_is(local: Local
         local.run("true", job="bad", **given)
         exit = local.wait_exit(given["id"])
         assert (exit.cause, exit.code) == ("not-started", None)
-        assert exit.told(), "with a reason"
+        assert exit.describe(), "with a reason"
     local.works()
 
 
@@ -263,7 +263,7 @@ def test_a_loop_that_fails_turns_again_and_says_when_it_turned(tmp_path: Path) -
     launcher.launch(Launch(id="1-a", job="j", slots=(), argv=("x",), cwd="/", env={}))
     (event,) = wait_for(lambda: list(events))
     assert isinstance(event, Exited)
-    assert (event.exit.cause, event.exit.told()) == ("not-started", "KeyError: '1-a'")
+    assert (event.exit.cause, event.exit.describe()) == ("not-started", "KeyError: '1-a'")
     launcher.close(kill=False)
     assert not launcher._thread.is_alive()
 
@@ -319,7 +319,7 @@ class Door:
     def works(self, node: str = "good") -> socket.socket:
         sock = self.proved(node)
         slot = {"node": node, "index": 0, "used_by": []}
-        pad = "x" * (4 * BEFORE_PROOF)  # more than may be said before the proof
+        pad = "x" * (4 * MAX_UNAUTHENTICATED_LINE)  # more than may be said before the proof
         said = {"allocation": "7", "ending": False, "slots": [slot], "launches": [], "trouble": "",
                 "pad": pad}  # fmt: skip
         sock.sendall(json.dumps(said).encode() + b"\n")
@@ -353,7 +353,7 @@ def test_a_caller_without_the_key_cannot_stop_the_launcher(name: str, door: Door
         {"node": "n" * 300, "nonce": "x"},
         {"node": ["n1"], "nonce": "x"},
         {"node": "n\n1", "nonce": "x"},
-        {"node": "n1", "nonce": "x" * BEFORE_PROOF},
+        {"node": "n1", "nonce": "x" * MAX_UNAUTHENTICATED_LINE},
     ],
 )
 def test_a_first_line_that_is_none_is_refused(first: dict[str, Any], door: Door) -> None:

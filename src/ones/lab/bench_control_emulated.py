@@ -33,7 +33,7 @@ from ones.lab.bench_control_service import (
 from ones.lab.bench_fidelity_live import Connect
 from ones.launchers import Exited, Launch, Process, Slot, Started
 from ones.launchers.api import Listener
-from ones.train.agent import Agent
+from ones.train.controller_client import ControllerClient
 from ones.wire.environment import WorkerEnvironment
 from ones.wire.messages import (
     Epoch,
@@ -199,7 +199,7 @@ class Crowd:
     def still(self) -> None:
         """Nobody calls any more."""
         for worker in self.workers.values():
-            worker.agent.stop()
+            worker.client.stop()
 
     def wait(self) -> None:
         """Until the lines of all are closed, which they are soon when nobody answers."""
@@ -226,17 +226,17 @@ class _Worker:
         self._crowd, self._id = crowd, id
         self._job, self.me = environment.job, environment.worker
         self._member = False
-        self.agent = Agent(
+        self.client = ControllerClient(
             environment, on_order=self._obey, on_fenced=self._leave, on_store=lambda address: None
         )
 
     def _say(self, *reports: Any) -> None:
         for report in reports:
             self._crowd.said += 1
-            self.agent.say(report)
+            self.client.report(report)
 
     def start(self) -> None:
-        self.agent.start()
+        self.client.start()
         self._say(
             Joined(
                 dataset_size=DATASET, base_batch=BATCH, optimizer="sgd", parameter_bytes=1 << 20,
@@ -253,7 +253,7 @@ class _Worker:
         if self.me not in members:
             self._leave()
             return
-        self.agent.generation = (order.plan, 0)
+        self.client.generation = (order.plan, 0)
         was_in, self._member = self._member, True
         if not was_in:
             self._say(Ready())
@@ -266,8 +266,8 @@ class _Worker:
         threading.Thread(target=self._go, daemon=True).start()
 
     def _go(self) -> None:
-        self.agent.flush(5.0)
-        self.agent.stop()
+        self.client.flush(5.0)
+        self.client.stop()
         self._crowd.gone(self._id)
 
     def train(self, *, epoch_ends: bool) -> None:

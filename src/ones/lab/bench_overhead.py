@@ -1,7 +1,7 @@
 """What being elastic costs while nothing changes: steps against DistributedDataParallel.
 
-Blocks of steps of both, in turns, in the same processes (`ones.train.bench.steps`). Judged by
-CPU time, added up over all workers: it hardly depends on what else the machine does. Wall
+Blocks of steps of both, in turns, in the same processes (`ones.train.bench.step_overhead`).
+Judged by CPU time, added up over all workers: it hardly depends on what else the machine does. Wall
 time stands beside it. The processes are started several times, as where their memory comes to
 lie makes a step of either side some percent slower or faster.
 """
@@ -66,7 +66,7 @@ def _measure(model: str, workers: int, pairs: int, steps: int) -> tuple[Pairs, f
         out.mkdir()
         run = ElasticRun(
             [
-                *(sys.executable, "-m", "ones.train.bench.steps", "--model", model),
+                *(sys.executable, "-m", "ones.train.bench.step_overhead", "--model", model),
                 *("--workers", str(workers), "--pairs", str(pairs), "--steps", str(steps)),
                 *("--out", str(out)),
             ],
@@ -90,7 +90,7 @@ def _measure(model: str, workers: int, pairs: int, steps: int) -> tuple[Pairs, f
             outcome = run.run()
         over.set()
         if len(list(out.glob("*.done"))) != workers:
-            ends = [exit.told() for exit in outcome.exits.values()]
+            ends = [exit.describe() for exit in outcome.exits.values()]
             raise WorldError(f"{model} with {workers} workers did not finish: {ends}")
         files = [path.read_text().splitlines() for path in sorted(out.glob("*.jsonl"))]
     lines = [[json.loads(text) for text in file] for file in files]

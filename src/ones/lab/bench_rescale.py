@@ -137,7 +137,7 @@ def in_place(
     out = directory / "out"
     out.mkdir(parents=True)
     run = ElasticRun(
-        [sys.executable, "-m", "ones.train.bench.in_place", *model.words, "--out", str(out)],
+        [sys.executable, "-m", "ones.train.bench.rescale_elastic", *model.words, "--out", str(out)],
         [Phase(steps * number, workers) for number, workers in enumerate(chain)],
         slots=max(chain),
         directory=directory,
@@ -159,7 +159,7 @@ def in_place(
     seen.set()
     pauses = pauses_in_place(read_traces(out))
     if len(pauses) != len(chain) - 1:
-        ends = [exit.told() for exit in outcome.exits.values() if not exit.clean]
+        ends = [exit.describe() for exit in outcome.exits.values() if not exit.clean]
         raise WorldError(f"{len(pauses)} of {len(chain) - 1} changes came about: {ends}")
     return [(pause, _parts(pause, outcome, number)) for number, pause in enumerate(pauses, 1)]
 

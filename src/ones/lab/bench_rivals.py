@@ -21,7 +21,7 @@ from pathlib import Path
 from ones.errors import WorldError
 from ones.lab.bench_moments import Pause, Trace, pause_of_restart, read_trace, read_traces
 
-SCRIPT = ("-m", "ones.train.bench.restarted")
+SCRIPT = ("-m", "ones.train.bench.rescale_restart")
 PATIENCE = 600.0
 
 #: starts a process with these words after `python`, its output in the file; returns a wait for it

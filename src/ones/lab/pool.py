@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
-from ones.exec.processes import die_with
+from ones.exec.processes import die_with_parent
 from ones.lab.bench import results_only
 from ones.lab.runs import RunSpec
 
@@ -103,7 +103,7 @@ def _serve(pipe: Connection, parent: int) -> None:
     """In the worker: until nobody asks any more."""
     from ones.lab.tasks import carry_out
 
-    die_with(parent)  # a run may take minutes: nobody would get what comes out of it
+    die_with_parent(parent)  # a run may take minutes: nobody would get what comes out of it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started us
     with results_only(), suppress(EOFError, ConnectionError):
         while True:

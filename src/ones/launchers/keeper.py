@@ -14,10 +14,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ones.exec import Exit, Spec, clear_up, known_launches, read_exit
-from ones.exec.lines import Connection, connect
-from ones.exec.records import exit_of, status_of
-from ones.exec.remains import locked
+from ones.exec import Exit, Spec, clean_up, known_launches, read_exit
+from ones.exec.cleanup import lock_run_dir
+from ones.exec.line_protocol import Connection, connect
+from ones.exec.records import parse_exit, parse_status
 from ones.launchers.exits import fenced, not_started
 
 RETRY_SECONDS = 0.05
@@ -197,12 +197,12 @@ class Keeper:
             self._connection.send({"n": number, **request})
 
     def _bury(self) -> None:
-        with locked(self.run_dir) as mine:
+        with lock_run_dir(self.run_dir) as mine:
             if not mine:
                 self.retry_at = time.monotonic() + RETRY_SECONDS
                 return
             try:
-                clear_up(self.run_dir)
+                clean_up(self.run_dir)
             except (TimeoutError, OSError):
                 self.retry_at = time.monotonic() + 20 * RETRY_SECONDS
                 return
@@ -245,12 +245,12 @@ class Keeper:
             self._exited(request["spec"]["id"], record)
 
     def _hear(self, news: dict[str, Any]) -> None:
-        """Raises what `exit_of` does for what is no news."""
+        """Raises what `parse_exit` does for what is no news."""
         id = str(news["id"])
         if news["exit"] is not None:
-            self._exited(id, exit_of(news["exit"]))
+            self._exited(id, parse_exit(news["exit"]))
         elif news["status"] is not None:
-            status = status_of(news["status"])
+            status = parse_status(news["status"])
             self.open.add(id)
             self._news(id, status.pid, None)
 

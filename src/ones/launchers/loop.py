@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
-from ones.exec.lines import Connection
+from ones.exec.line_protocol import Connection
 
 log = logging.getLogger(__name__)
 

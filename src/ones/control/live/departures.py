@@ -59,16 +59,16 @@ def exited(floor: Floor, launch: str, exit: Exit) -> None:
     # stopped by somebody beside us, or with the machine: that costs no try either
     if (told and exit.clean) or exit.cause in ("stopped", "reboot", "fenced"):
         _left(floor, job, worker)
-        _give_up_what_needs_it(floor, job, worker, exit.told())
-        _give_up_a_start(floor, job, worker, exit.told())
+        _give_up_what_needs_it(floor, job, worker, exit.describe())
+        _give_up_a_start(floor, job, worker, exit.describe())
     elif exit.clean or worker.done:
         _left_quietly(floor, job, worker)
     else:
         # what was never there, went down with its parent or had not joined says nothing of the GPU
         innocent = exit.cause in ("not-started", "lost") or (job.elastic and not worker.joined)
         if exit.cause == "not-started":
-            log.warning("launch failed", job=job.id, launch=launch, reason=exit.told())
-        lost(floor, job, worker, exit.told(), our_doing=innocent, signal=exit.signal)
+            log.warning("launch failed", job=job.id, launch=launch, reason=exit.describe())
+        lost(floor, job, worker, exit.describe(), our_doing=innocent, signal=exit.signal)
 
 
 def _has_node(floor: Floor, worker: LiveWorker) -> bool:

@@ -38,7 +38,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ones.exec.lines import Connection
+from ones.exec.line_protocol import Connection
 from ones.exec.logs import log_to_stderr
 from ones.launchers import probe
 from ones.launchers.probe import Probe

@@ -18,7 +18,7 @@ from typing import Any
 
 from ones.errors import WorldError
 from ones.exec import Exit
-from ones.exec.records import exit_of
+from ones.exec.records import parse_exit
 from ones.launchers.api import Launch, Listener, Slot, SlotLost, SlotSuspect, SlotUp
 from ones.launchers.exits import fenced, not_started
 from ones.launchers.loop import wait_for
@@ -224,7 +224,7 @@ class RayLauncher(Threaded):
             case "started":
                 self._ledger.started(message["id"], message["pid"])
             case "exited":
-                self._exited(message["id"], exit_of(message["exit"]))
+                self._exited(message["id"], parse_exit(message["exit"]))
 
     def _failed(self, cause: str, *, is_gone: bool) -> None:
         self._failure = cause

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ones.exec.lines import BEFORE_PROOF, LONGEST, Connection
+from ones.exec.line_protocol import MAX_LINE, MAX_UNAUTHENTICATED_LINE, Connection
 from ones.launchers.slurm.shared import Shared, proof
 
 DIAL_SECONDS = 2.0
@@ -48,7 +48,7 @@ class Call:
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             here = str(sock.getsockname()[0])
-            self._line = Connection(sock, most=BEFORE_PROOF, raw=True)
+            self._line = Connection(sock, max_line=MAX_UNAUTHENTICATED_LINE, raw=True)
             self.heard = time.monotonic()
             self._nonce = secrets.token_hex(16)
             self._line.send({"node": self._node, "nonce": self._nonce})
@@ -75,7 +75,7 @@ class Call:
                 self.hang_up()
                 return
             self._is_proved = True
-            line.most = LONGEST
+            line.max_line = MAX_LINE
             yield message
 
     def _proves(self, message: dict[str, Any]) -> bool:

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ones.errors import WorldError
-from ones.exec.lines import BEFORE_PROOF, LONGEST, Connection
-from ones.exec.logs import Sparing
+from ones.exec.line_protocol import MAX_LINE, MAX_UNAUTHENTICATED_LINE, Connection
+from ones.exec.logs import LogLimiter
 from ones.launchers.slurm.options import SlurmOptions
 from ones.launchers.slurm.shared import AgentsAddress, Shared, proof
 
@@ -33,7 +33,7 @@ MOST_CALLERS = 1024
 LONGEST_NAME = 255
 
 log = logging.getLogger(__name__)
-_refusals = Sparing()
+_refusals = LogLimiter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Door:
                     sock.close()
                     continue
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._callers.append(_Caller(Connection(sock, most=BEFORE_PROOF)))
+                self._callers.append(_Caller(Connection(sock, max_line=MAX_UNAUTHENTICATED_LINE)))
 
     def _is_slow(self, caller: _Caller) -> bool:
         return time.monotonic() - caller.since > self._options.timing.condemn
@@ -136,7 +136,7 @@ class Door:
                 return Arrival(caller.node, caller.line, message, list(messages))
             elif self._proves(caller, message):
                 caller.is_proved = True
-                caller.line.most = LONGEST
+                caller.line.max_line = MAX_LINE
                 if "slots" in message:  # an agent of an earlier version says all in one line
                     return Arrival(caller.node, caller.line, message, list(messages))
             else:

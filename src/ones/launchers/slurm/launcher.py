@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ones.exec import Exit, Spec
-from ones.exec.records import exit_of, write
+from ones.exec.records import parse_exit, write_record
 from ones.launchers.api import Launch, Listener, Process, Slot
 from ones.launchers.exits import fenced, not_started
 from ones.launchers.loop import wait_for
@@ -153,7 +153,7 @@ class SlurmLauncher(Threaded):
         for plain in launches:
             self._errands.arrived(plain["id"])
             if plain["exit"] is not None:
-                self._exited(plain["id"], exit_of(plain["exit"]))
+                self._exited(plain["id"], parse_exit(plain["exit"]))
             elif plain["pid"] is not None:
                 self._ledger.started(plain["id"], plain["pid"])
         self._errands.remind(node, [plain["id"] for plain in launches if plain["exit"] is None])
@@ -180,8 +180,8 @@ class SlurmLauncher(Threaded):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not (directory / "spec.json").exists():  # it never got there
                 spec = Spec(id=process.id, argv=("-",), cwd="/", env={}, slots=process.slots)
-                write(directory, spec)
-            write(directory, record)
+                write_record(directory, spec)
+            write_record(directory, record)
 
     # what agents say
 
@@ -202,7 +202,7 @@ class SlurmLauncher(Threaded):
                 self._ledger.started(message["id"], message["pid"])
             case "exited":
                 self._errands.arrived(message["id"])
-                self._exited(message["id"], exit_of(message["exit"]))
+                self._exited(message["id"], parse_exit(message["exit"]))
             case "refused":
                 self._errands.arrived(message["id"])
                 self._exited(message["id"], not_started(message["why"]))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ones.exec.lines import Connection
+from ones.exec.line_protocol import Connection
 from ones.launchers.api import Listener, Slot, SlotEnding, SlotLost, SlotSuspect, SlotUp
 from ones.launchers.nodes_file import KnownNode, NodesFile
 from ones.launchers.slurm.shared import LOST, Shared, Timing
