@@ -1,72 +1,23 @@
 """Shortest remaining service first: an oracle, at the sizes that users asked for.
 
-Service is time multiplied by GPUs: a wide job counts for more than a narrow one of the same
-length. The two-dimensional oracle (`oracle` knows what nobody does in life) that `tiresias`
-comes near to without knowing any length.
+Service is time multiplied by GPUs, so a wide job ranks behind a narrow one of the same length.
+`tiresias` approximates this policy without knowing the length of any job.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from ones.core.cluster import Gpu
-from ones.core.view import JobView, View
-from ones.models.interrupting import Interrupting
-from ones.models.oracle import NEEDED, Oracle
-from ones.models.packing import Room
-from ones.models.rigid import Rank, batch_of, size_of
+from ones.core.view import JobView
+from ones.models.shortest_first import ShortestFirst
 
 
-class Srsf(Interrupting):
-    takes_oracle: ClassVar[bool] = True
-    follows_epochs: ClassVar[bool] = True
-
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Settings:
-        count_restarts: bool = field(
-            default=True,
-            metadata={"help": "interrupt only if the time gained is more than a restart costs"},
-        )
-        consolidate: bool = field(
-            default=True,
-            metadata={"help": "wait for the fewest nodes that a job fits on"},
-        )
-
-    def __init__(self, *, seed: int = 0, oracle: Oracle | None = None, **settings: Any) -> None:
-        super().__init__()
-        self._settings = self.Settings(**settings)
-        if oracle is None:
-            raise ValueError(NEEDED)
-        self._oracle = oracle
-
-    def _left(self, job: JobView) -> float:
-        """GPU-seconds of training, at the size that it has or will have."""
-        size = _size(job)
-        return self._oracle(job, size, batch_of(job, size)).seconds * size
-
-    def _restart(self, job: JobView) -> float:
-        """What coming back costs a job that is interrupted, or was."""
-        if not self._settings.count_restarts or job.started_at is None:
-            return 0.0
-        return job.switch_cost.restart_seconds * _size(job)
-
-    def waiting_key(self, job: JobView) -> tuple[int, Rank]:
-        return 0, (-job.priority, self._left(job) + self._restart(job), job.number)
-
-    def running_rank(self, job: JobView, now: float) -> Rank:
-        # interrupting it would be paid for when it comes back: r + restart < R pays, r < R need not
-        return (-job.priority, self._left(job) - self._restart(job), job.number)
-
-    def place(self, view: View, room: Room, job: JobView, size: int) -> tuple[Gpu, ...] | None:
-        return room.place_packed(size) if self._settings.consolidate else room.place(size)
+class Srsf(ShortestFirst):
+    counts_gpus: ClassVar[bool] = True
 
     def start_note(self, job: JobView, nodes: int) -> str:
-        return f"its turn: {self._left(job):.0f} GPU-seconds are left, the least of those that fit"
+        left = self.remaining(job)
+        return f"its turn: {left:.0f} GPU-seconds are left, the least of those that fit"
 
     def wait_note(self, job: JobView) -> str:
-        return f"waits for smaller ones: {self._left(job):.0f} GPU-seconds are left of it"
-
-
-def _size(job: JobView) -> int:
-    return size_of(job) if job.wanted is None else job.wanted.n_gpus
+        return f"waits for smaller ones: {self.remaining(job):.0f} GPU-seconds are left of it"
