@@ -27,7 +27,7 @@ from ones.core import events as ev
 from ones.core.cluster import Gpu
 from ones.core.job import Job, JobId
 from ones.core.plan import Start
-from ones.models.oracle import Ahead
+from ones.models.oracle import RemainingWork
 from ones.policies import create, settings_of
 from ones.runlog import encode
 from ones.sim import Simulator
@@ -40,7 +40,11 @@ from tests.invariants import check_invariants
 
 def fresh(name: str, *, seed: int, trace: Trace | None = None) -> Policy:
     """A policy; oracles are told the truth about a trace, or else something."""
-    truth = oracle_of(trace, seed=RUN_SEED) if trace else lambda job, gpus, batch: Ahead(9.0, 2.0)
+    truth = (
+        oracle_of(trace, seed=RUN_SEED)
+        if trace
+        else lambda job, gpus, batch: RemainingWork(9.0, 2.0)
+    )
     return create(name, seed=seed, oracle=truth)
 
 

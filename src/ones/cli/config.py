@@ -13,7 +13,7 @@ from ones.errors import InvalidSettingError
 def config(json: Json = False) -> None:
     """Show the effective settings with the origin of each value, and the policies with theirs."""
     from ones.config import SECTIONS
-    from ones.models.oracle import unasked
+    from ones.models.oracle import unavailable_oracle
     from ones.policies import create, names, settings_of
 
     found = effective()
@@ -28,7 +28,7 @@ def config(json: Json = False) -> None:
         for f in fields(settings)
     }
     for name, given in found.settings.policy.items():
-        create(name, oracle=unasked, **given)  # refuses what is out of range
+        create(name, oracle=unavailable_oracle, **given)  # refuses what is out of range
     policies = {}
     for name in names():
         try:

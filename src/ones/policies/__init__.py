@@ -1,8 +1,7 @@
-"""The registry: a policy by its name, ours or a stranger's.
+"""The registry of policies: built-in ones, those of other packages, and files.
 
-Ours are listed here and imported when asked for. A package of somebody else adds its
-own with an entry point in the group `ones.policies`, and they are tested like ours. The
-path of a Python file stands for the policy in it.
+Built-in policies are listed here and imported when used. Another package adds its policies with an
+entry point in the group `ones.policies`. The path of a Python file stands for the policy in it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = [
     "GROUP",
     "OURS",
     "PARTS",
-    "Setting",
+    "PolicySetting",
     "create",
     "located",
     "names",
@@ -46,26 +45,26 @@ OURS: dict[str, str] = {
 }
 
 GROUP = "ones.policies"
-#: of `core.policy.Policy`: without one of them it is none
+#: required attributes, as in `core.policy.Policy`
 PARTS = ("decides_on", "native_mechanism", "observe", "decide", "save", "load")
 
 
 def names() -> list[str]:
-    """All policies that `create` knows here; files come beside them."""
-    return sorted({*OURS, *_strangers()})
+    """The names that `create` accepts, besides files."""
+    return sorted({*OURS, *_plugins()})
 
 
 def require(name: str) -> None:
-    """Refuse a policy that is not there."""
+    """Raises UnknownNameError if there is no such policy."""
     _factory(name)
 
 
 def create(
     name: str, /, *, seed: int = 0, oracle: Oracle | None = None, **settings: object
 ) -> Policy:
-    """A fresh policy. Unknown names and settings are refused with what is known instead.
+    """Creates a policy. Errors about unknown names and settings list the known ones.
 
-    `oracle` goes to policies that declare `takes_oracle`, and to nobody else.
+    `oracle` is passed only to policies that declare `takes_oracle`.
 
     >>> type(create("fifo", backfill=True)).__name__
     'Fifo'
@@ -75,9 +74,9 @@ def create(
     for key in settings:
         if key not in known:
             raise UnknownNameError(f"setting of policy {name}", key, known)
-    truth = {"oracle": oracle} if getattr(factory, "takes_oracle", False) else {}
+    extra = {"oracle": oracle} if getattr(factory, "takes_oracle", False) else {}
     try:
-        policy: Policy = factory(seed=seed, **truth, **settings)
+        policy: Policy = factory(seed=seed, **extra, **settings)
     except (TypeError, ValueError) as problem:
         raise InvalidSettingError(f"policy {name}: {problem}") from problem
     missing = [part for part in PARTS if not hasattr(policy, part)]
@@ -88,8 +87,8 @@ def create(
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One thing that can be chosen about a policy."""
+class PolicySetting:
+    """A setting of a policy."""
 
     name: str
     type: str
@@ -97,13 +96,13 @@ class Setting:
     help: str
 
 
-def settings_of(name: str) -> list[Setting]:
-    """What can be set, from the fields of the policy's `Settings` class."""
+def settings_of(name: str) -> list[PolicySetting]:
+    """The settings of a policy, from the fields of its `Settings` class."""
     settings: Any = getattr(_factory(name), "Settings", None)
     if settings is None:
         return []
     return [
-        Setting(
+        PolicySetting(
             f.name,
             f.type if isinstance(f.type, str) else f.type.__name__,
             None if f.default is MISSING else f.default,
@@ -120,16 +119,16 @@ def _factory(name: str) -> Callable[..., Any]:
         return found
     if is_file(name):
         return factory_in(name)
-    strangers = _strangers()
-    if name not in strangers:
+    plugins = _plugins()
+    if name not in plugins:
         raise UnknownNameError("policy", name, names())
     try:
-        loaded: Callable[..., Any] = strangers[name].load()
-    except Exception as problem:  # a stranger's module may do what it likes
-        value = strangers[name].value
+        loaded: Callable[..., Any] = plugins[name].load()
+    except Exception as problem:  # the module of another package may raise anything
+        value = plugins[name].value
         raise InvalidSettingError(f"policy {name!r} ({value}): {described(problem)}") from problem
     return loaded
 
 
-def _strangers() -> dict[str, EntryPoint]:
+def _plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}

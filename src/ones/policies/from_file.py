@@ -1,4 +1,4 @@
-"""A policy from a file: `--policy mine.py`, with nothing to install or register."""
+"""Policies in files: `--policy mine.py`, without installation or registration."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def is_file(name: str) -> bool:
 
 
 def located(name: str) -> str:
-    """The same from wherever one looks: for logs, and for a service in a directory of its own."""
+    """The name, or the absolute path of a file: for logs and for a service elsewhere."""
     return str(_path_of(name)) if is_file(name) else name
 
 
 def factory_in(name: str) -> Callable[..., Any]:
-    """The class in it that is a policy. A file is read once, however it is named."""
+    """The policy class in a file. A file is loaded once."""
     module = _loaded(_path_of(name), name)
     found = [
         value
@@ -36,8 +36,10 @@ def factory_in(name: str) -> Callable[..., Any]:
     if not found:
         raise InvalidFileError(name, "has no class with a method `decide`: no policy is there")
     if len(found) > 1:
-        told = ", ".join(sorted(policy.__name__ for policy in found))
-        raise InvalidFileError(name, f"has several policies ({told}): let all but one begin with _")
+        names = ", ".join(sorted(policy.__name__ for policy in found))
+        raise InvalidFileError(
+            name, f"has several policies ({names}): let all but one begin with _"
+        )
     return found[0]
 
 
@@ -46,21 +48,21 @@ def _path_of(name: str) -> Path:
 
 
 def _loaded(path: Path, name: str) -> ModuleType:
-    # its own name among modules, so that two files called alike are two, and dataclasses find it
-    known_as = f"ones_policy_{path.stem}_{sha256(str(path).encode()).hexdigest()[:12]}"
-    if known_as in sys.modules:
-        return sys.modules[known_as]
-    spec = spec_from_file_location(known_as, path)
-    assert spec is not None  # by its suffix
+    # a unique module name, so that two files of one name are two; dataclasses need it
+    module_name = f"ones_policy_{path.stem}_{sha256(str(path).encode()).hexdigest()[:12]}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = spec_from_file_location(module_name, path)
+    assert spec is not None  # because of its suffix
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules[known_as] = module
+    sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
     except OSError as problem:
-        del sys.modules[known_as]
+        del sys.modules[module_name]
         raise InvalidFileError(name, f"cannot be read: {problem.strerror}") from problem
-    except Exception as problem:  # it may do what it likes
-        del sys.modules[known_as]
+    except Exception as problem:  # the file may raise anything
+        del sys.modules[module_name]
         raise InvalidFileError(name, described(problem)) from problem
     return module

@@ -17,8 +17,8 @@ import numpy as np
 from ones.lab.drl.episodes import GAP, Episode, Scene, Student, fifo_jct, play
 from ones.lab.drl.learners import LEARNERS
 from ones.lab.drl.teacher import teach
-from ones.policies.drl.learned import Learned
-from ones.policies.drl.network import Adam, Batch, Floats, Look, gradient, initial_weights
+from ones.policies.drl.network import Adam, Batch, Floats, Observation, gradient, initial_weights
+from ones.policies.drl.trained_weights import TrainedWeights
 
 LEARNED_FROM = range(1, 41)
 CHOSEN_BY = range(50, 56)
@@ -78,15 +78,15 @@ def train(
     plan: Plan,
     *,
     report: Callable[[Report], None] = lambda report: None,
-    keep: Callable[[Learned], object] = lambda learned: None,
-    start: Learned | None = None,
-) -> Learned:
+    keep: Callable[[TrainedWeights], object] = lambda learned: None,
+    start: TrainedWeights | None = None,
+) -> TrainedWeights:
     """The best weights met. `keep` is given each that is better than all before; Ctrl-C ends the
     training early, with what there is. `start` takes the place of gathering and the teacher."""
     learn = LEARNERS[plan.learner]
     if start is None:
         rng = np.random.default_rng([plan.seed, _WARM])
-        learned = Learned(initial_weights(rng), _gather(plan, report))
+        learned = TrainedWeights(initial_weights(rng), _gather(plan, report))
         weights = _imitate(plan, learned, report)
     else:
         learned, weights = start, start.weights.copy()
@@ -103,26 +103,28 @@ def train(
         },
     }
 
-    def chosen() -> Learned:
+    def chosen() -> TrainedWeights:
         training = {
             **told,
             "chosen_at": best.at,
             "score": round(best.score, 4),
             "curve": best.curve,
         }
-        return Learned(best.weights, kinds, training)
+        return TrainedWeights(best.weights, kinds, training)
 
     try:
         adam = Adam()
         for i in range(plan.iterations + 1):
             if i % plan.evaluate_every == 0 or i == plan.iterations:
                 before = best.score
-                best.consider(weights, score(Learned(weights, kinds), CHOSEN_BY, plan.jobs), i)
+                best.consider(
+                    weights, score(TrainedWeights(weights, kinds), CHOSEN_BY, plan.jobs), i
+                )
                 report(Report("learning", i, plan.iterations, best.curve[-1][1], best.score))
                 if best.score < before:
                     keep(chosen())
             if i < plan.iterations:
-                slope = learn(weights, list(_episodes(plan, Learned(weights, kinds), i)))
+                slope = learn(weights, list(_episodes(plan, TrainedWeights(weights, kinds), i)))
                 late = i >= plan.iterations / 2
                 weights = adam.step(weights, slope, plan.rate * (plan.late_rate if late else 1.0))
                 report(Report("learning", i + 1, plan.iterations, best.curve[-1][1], best.score))
@@ -131,7 +133,7 @@ def train(
     return chosen()
 
 
-def validate(learned: Learned, jobs: int = 50) -> dict[str, float]:
+def validate(learned: TrainedWeights, jobs: int = 50) -> dict[str, float]:
     """Mean completion seconds on traces that nothing was chosen by, beside fifo's."""
     means: dict[str, float] = {}
     for mechanism in ("checkpoint", "elastic"):
@@ -144,7 +146,7 @@ def validate(learned: Learned, jobs: int = 50) -> dict[str, float]:
     return means
 
 
-def score(learned: Learned, seeds: range, jobs: int = 50) -> float:
+def score(learned: TrainedWeights, seeds: range, jobs: int = 50) -> float:
     """Mean completion time in parts of fifo's: at home on every trace, elsewhere on two each."""
     scenes = [Scene(seed, jobs=jobs) for seed in seeds]
     scenes += [Scene(seed, mechanism="elastic", jobs=jobs) for seed in seeds[:2]]
@@ -157,19 +159,19 @@ def score(learned: Learned, seeds: range, jobs: int = 50) -> float:
 
 def _gather(plan: Plan, report: Callable[[Report], None]) -> Mapping[str, Any]:
     """A book of the kinds, written by a policy that does whatever it may."""
-    learned = Learned(initial_weights(np.random.default_rng([plan.seed, _GATHER])) * 0.0, {})
+    learned = TrainedWeights(initial_weights(np.random.default_rng([plan.seed, _GATHER])) * 0.0, {})
     for i, seed in enumerate(LEARNED_FROM[: plan.gathered]):
         report(Report("gathering", i, plan.gathered))
         student = Student(learned, seed=plan.seed * 1000 + seed)
         play(Scene(seed, jobs=plan.jobs), student)
-        learned = Learned(learned.weights, student.kinds())
+        learned = TrainedWeights(learned.weights, student.kinds())
     return learned.kinds
 
 
-def _imitate(plan: Plan, learned: Learned, report: Callable[[Report], None]) -> Floats:
+def _imitate(plan: Plan, learned: TrainedWeights, report: Callable[[Report], None]) -> Floats:
     """Make the teacher's decisions likely, a few at a time. Mostly it does nothing, which is soon
     learned and counts for less."""
-    looks: list[Look] = []
+    looks: list[Observation] = []
     chosen: list[int] = []
     for i in range(plan.taught):
         report(Report("watching the teacher", i, plan.taught))
@@ -195,7 +197,7 @@ def _imitate(plan: Plan, learned: Learned, report: Callable[[Report], None]) -> 
     return weights
 
 
-def _episodes(plan: Plan, learned: Learned, iteration: int) -> Iterator[Episode]:
+def _episodes(plan: Plan, learned: TrainedWeights, iteration: int) -> Iterator[Episode]:
     """Of one scene, with different luck."""
     scene = _scene(plan, np.random.default_rng([plan.seed, _SCENE, iteration]))
     for roll in range(plan.rollouts):

@@ -11,9 +11,9 @@ from ones.core import events as ev
 from ones.core.brain import Brain
 from ones.core.job import EndReason, Generation, Job
 from ones.core.view import View
-from ones.models.even_nodes import EvenNodes
-from ones.models.grouping import parts, pick
-from ones.models.packing import Room
+from ones.models.even_placement import EvenPlacement
+from ones.models.gpu_groups import count_groups, pick_gpus
+from ones.models.packing import GpuPool
 from ones.policies import create
 
 N0 = NodeId("n0")
@@ -49,12 +49,12 @@ def test_what_is_picked_was_free_and_is_in_the_fewest_groups(
     node: Node, indexes: set[int], n_gpus: int
 ) -> None:
     free = on(node, indexes)
-    chosen = pick(free, n_gpus, node.groups)
+    chosen = pick_gpus(free, n_gpus, node.groups)
     assert len(chosen) == len(set(chosen)) == min(n_gpus, len(free))
     assert set(chosen) <= set(free)
     there = [node.groups[gpu.index] for gpu in free]
     rooms = {group: there.count(group) for group in there}
-    assert parts(chosen, node.groups) == fewest(list(rooms.values()), n_gpus)
+    assert count_groups(chosen, node.groups) == fewest(list(rooms.values()), n_gpus)
     if n_gpus in rooms.values() and chosen:
         (group,) = {node.groups[gpu.index] for gpu in chosen}
         assert rooms[group] == n_gpus, "a group that just fits is filled, and none is broken"
@@ -65,7 +65,7 @@ def test_who_is_there_already_gets_company_from_the_own_group_first(
     node: Node, indexes: set[int], held: set[int], n_gpus: int
 ) -> None:
     free, mine = on(node, indexes - held), on(node, held)
-    chosen = pick(free, n_gpus, node.groups, mine)
+    chosen = pick_gpus(free, n_gpus, node.groups, mine)
     own = {node.groups[gpu.index] for gpu in mine}
     near = [gpu for gpu in free if node.groups[gpu.index] in own]
     assert sum(gpu in near for gpu in chosen) == min(n_gpus, len(near))
@@ -77,9 +77,9 @@ def test_without_groups_it_is_the_first_ones(
 ) -> None:
     free = on(node, indexes)
     first = free[:n_gpus]
-    assert pick(free, n_gpus, (), on(node, held)) == first
-    assert pick(free, n_gpus, (0,) * node.gpus) == first, "nor with one for all"
-    assert pick(free, n_gpus, tuple(range(node.gpus))) == first, "nor with one for each"
+    assert pick_gpus(free, n_gpus, (), on(node, held)) == first
+    assert pick_gpus(free, n_gpus, (0,) * node.gpus) == first, "nor with one for all"
+    assert pick_gpus(free, n_gpus, tuple(range(node.gpus))) == first, "nor with one for each"
 
 
 @given(grouped_nodes(), st.lists(st.tuples(st.booleans(), st.integers(0, 7)), max_size=30))
@@ -119,24 +119,24 @@ def shown(gpus: tuple[Gpu, ...] | None) -> list[str]:
 
 def test_of_nodes_with_equal_room_the_one_with_a_whole_group_is_taken() -> None:
     free = {0, 2}, {1, 3}, {2, 3}
-    assert shown(Room(view_of(*free)).place(2)) == ["n2/2", "n2/3"]
-    assert shown(Room(view_of(*free, groups=())).place(2)) == ["n0/0", "n0/2"], "else the first"
+    assert shown(GpuPool(view_of(*free)).place(2)) == ["n2/2", "n2/3"]
+    assert shown(GpuPool(view_of(*free, groups=())).place(2)) == ["n0/0", "n0/2"], "else the first"
 
 
 def test_a_job_that_shrinks_leaves_whole_groups_behind() -> None:
     held = tuple(Gpu(N0, i) for i in (1, 2, 3))
-    room = Room(view_of(set()))
+    room = GpuPool(view_of(set()))
     assert shown(room.shrink(held, 2)) == ["n0/2", "n0/3"]
-    room = Room(view_of(set()))
+    room = GpuPool(view_of(set()))
     assert shown(room.shrink(held, 1)) == ["n0/1"], "and so a pair is free"
 
 
 def test_a_job_that_grows_fills_its_group() -> None:
-    assert shown(Room(view_of({0, 1, 3})).grow((Gpu(N0, 2),), 2)) == ["n0/2", "n0/3"]
+    assert shown(GpuPool(view_of({0, 1, 3})).grow((Gpu(N0, 2),), 2)) == ["n0/2", "n0/3"]
 
 
 def test_optimus_fills_groups_too() -> None:
-    assert shown(EvenNodes(view_of({1, 2, 3}), ()).place(2)) == ["n0/2", "n0/3"]
+    assert shown(EvenPlacement(view_of({1, 2, 3}), ()).place(2)) == ["n0/2", "n0/3"]
 
 
 sizes = st.lists(st.integers(1, 9), max_size=8)
@@ -146,7 +146,7 @@ sizes = st.lists(st.integers(1, 9), max_size=8)
 def test_groups_change_neither_how_many_nor_on_how_many_nodes(
     free: list[set[int]], wanted: list[int]
 ) -> None:
-    flat, grouped = Room(view_of(*free, groups=())), Room(view_of(*free))
+    flat, grouped = GpuPool(view_of(*free, groups=())), GpuPool(view_of(*free))
     for size in wanted:
         one, other = flat.place(size), grouped.place(size)
         assert (one is None) == (other is None)
@@ -175,7 +175,7 @@ def test_jobs_of_two_never_break_a_pair(steps: list[bool], groups: list[int]) ->
             for gpu in gpus:
                 brain.handle(ev.WorkerLeft(at, gone, Generation(number + 100), gpu))
         for job_id, allocation in brain.state.schedule.items():
-            assert parts(allocation.gpus, tuple(groups)) == 1
+            assert count_groups(allocation.gpus, tuple(groups)) == 1
             if job_id not in running:
                 running.append(job_id)
 

@@ -1,4 +1,4 @@
-"""From a view to the problem of the search: speed-ups, restart factors, limits."""
+"""Builds the problem of the search from a view: speed-ups, restart factors, limits."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import numpy as np
 
 from ones.core.cluster import NodeId
 from ones.core.view import JobView, View
-from ones.models.adaptive_batch import JobModels, most_gpus
+from ones.models.adaptive_batch import GoodputModels, gpu_limit
 from ones.models.goodput_rounds import GoodputRounds
-from ones.models.node_counts import counts_of
-from ones.policies.pollux.problem import Counts, Flags, Floats, Ints, Problem, power_terms
-from ones.policies.pollux.search import ANY
+from ones.models.node_counts import gpus_by_node
+from ones.policies.pollux.problem import AllocationProblem, Counts, Flags, Floats, Ints, power_terms
+from ones.policies.pollux.search import NO_LIMIT
 from ones.policies.pollux.settings import PolluxSettings
 
 
 def fair_share(view: View) -> int:
-    """GPUs of each job if all had the same."""
+    """GPUs of each job, if all had the same number."""
     return ceil(view.cluster.n_gpus / max(1, len(view.jobs)))
 
 
-def speed_ups(job: JobView, models: JobModels, most: int, fair: int) -> Floats:
-    """By nodes (one, several) and GPUs: goodput over that of the fair share on one node."""
+def speed_ups(job: JobView, models: GoodputModels, most: int, fair: int) -> Floats:
+    """Goodput relative to that of the fair share on one node, by nodes (one, several) and GPUs."""
     if job.description is None or not job.profile:
         return np.tile(np.arange(most + 1) / fair, (2, 1))
     model = models.of(job)
@@ -32,17 +32,17 @@ def speed_ups(job: JobView, models: JobModels, most: int, fair: int) -> Floats:
     return found
 
 
-def ask(
+def build_problem(
     view: View,
     jobs: list[JobView],
-    room: dict[NodeId, int],
+    capacity: dict[NodeId, int],
     rounds: GoodputRounds,
     settings: PolluxSettings,
-) -> Problem:
-    """`jobs` in the order in which they keep what they have; `room` if none of them were there."""
-    gpus = sum(room.values())
+) -> AllocationProblem:
+    """`jobs` in the order in which they keep their GPUs; `capacity` of nodes without them."""
+    gpus = sum(capacity.values())
     models = rounds.models
-    most = [min(most_gpus(job, models.rules, gpus), gpus) for job in jobs]
+    most = [min(gpu_limit(job, models.rules, gpus), gpus) for job in jobs]
     width = max(most) + 1
     fair = fair_share(view)
     scale = len(view.cluster.nodes) / view.cluster.n_gpus
@@ -55,24 +55,24 @@ def ask(
     terms = power_terms(values * factors[:, None, None], settings.power)
     unmoved = power_terms(values, settings.power)
     _prefer(terms, unmoved, [job.priority for job in jobs])
-    current = _current(view, jobs, list(room))
-    owner, owner_room = _owners(view, jobs)
-    return Problem(
+    current = _current(view, jobs, list(capacity))
+    owner, owner_limit = _owners(view, jobs)
+    return AllocationProblem(
         terms=terms,
         stay=_stay(jobs, current, terms, unmoved),
         least=np.array([job.job.min_gpus for job in jobs], np.int32),
         most=np.array(most, np.int32),
         current=current,
-        capacity=np.array(list(room.values()), np.int32),
-        closed=_closed(view, list(room)),
+        capacity=np.array(list(capacity.values()), np.int32),
+        closed=_closed(view, list(capacity)),
         owner=owner,
-        room=owner_room,
+        room=owner_limit,
         most_nodes=settings.most_nodes,
     )
 
 
 def _prefer(terms: Floats, unmoved: Floats, priorities: list[float]) -> None:
-    """To let a job of a higher priority wait costs more."""
+    """Raises the cost of waiting for jobs of a higher priority."""
     levels = {priority: i for i, priority in enumerate(sorted(set(priorities)))}
     for i, priority in enumerate(priorities):
         wait = levels[priority] * abs(terms[i, 0, 0])
@@ -84,25 +84,25 @@ def _current(view: View, jobs: list[JobView], nodes: list[NodeId]) -> Counts:
     columns = {node: i for i, node in enumerate(nodes)}
     current = np.zeros((len(jobs), len(nodes)), np.int16)
     for i, job in enumerate(jobs):
-        for node, count in counts_of(view, job).items():
+        for node, count in gpus_by_node(view, job).items():
             current[i, columns[node]] = count
     return current
 
 
 def _stay(jobs: list[JobView], current: Counts, terms: Floats, unmoved: Floats) -> Floats:
-    """A job that has to leave a draining node is moved, even if it keeps the others."""
+    """Cost of an unchanged row. A job that must leave a draining node is moved in any case."""
     stay = np.zeros(len(jobs))
     for i, job in enumerate(jobs):
         count, several = int(current[i].sum()), int(np.count_nonzero(current[i]) > 1)
         whole = job.wanted is None or job.wanted.n_gpus == count
-        # more than it may have: such a row is cut by every repair
+        # a row above the limit is reduced by every repair
         count = min(count, terms.shape[2] - 1)
         stay[i] = (unmoved if whole else terms)[i, several, count]
     return stay
 
 
 def _closed(view: View, nodes: list[NodeId]) -> Flags:
-    """Nodes where a job in transition is one of several nodes."""
+    """Nodes where a pinned job runs that uses several nodes."""
     busy: set[NodeId] = set()
     for job in view.jobs.values():
         if job.pinned and job.wanted is not None and job.wanted.n_nodes > 1:
@@ -111,16 +111,16 @@ def _closed(view: View, nodes: list[NodeId]) -> Flags:
 
 
 def _owners(view: View, jobs: list[JobView]) -> tuple[Ints, Ints]:
-    """A number for the owner of each job, and what each may have with these jobs placed anew."""
+    """The owner of each job as a number, and the GPUs that each may have for these jobs."""
     numbers: dict[str, int] = {}
-    rooms: list[int] = []
+    limits: list[int] = []
     for job in jobs:
         owner = job.job.owner
         if owner not in numbers:
-            numbers[owner] = len(rooms)
+            numbers[owner] = len(limits)
             room = view.room(owner)
-            rooms.append(ANY if room is None else room)
-        if job.wanted is not None and rooms[numbers[owner]] != ANY:
-            rooms[numbers[owner]] += job.wanted.n_gpus
+            limits.append(NO_LIMIT if room is None else room)
+        if job.wanted is not None and limits[numbers[owner]] != NO_LIMIT:
+            limits[numbers[owner]] += job.wanted.n_gpus
     owners = np.array([numbers[job.job.owner] for job in jobs], np.int32)
-    return owners, np.array(rooms, np.int32)
+    return owners, np.array(limits, np.int32)

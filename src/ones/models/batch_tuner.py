@@ -1,4 +1,4 @@
-"""The batch of each job over time: the best one for its GPUs, grown step by step."""
+"""Chooses the batch of each job: the best one for its GPUs, with limited growth per epoch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from ones.core.job import JobId
 from ones.core.plan import PlanAdopted
 from ones.core.schedule import Allocation
 from ones.core.view import JobView, View
-from ones.models.adaptive_batch import BatchRules, JobModels, allocation
+from ones.models.adaptive_batch import BatchRules, GoodputModels, allocation
 
 
-class BatchChanges:
-    """`growth` limits a batch to so many times that of the last epoch; at the end of an epoch
-    it is changed if that brings more than `gain`."""
+class BatchTuner:
+    """`growth`: maximum batch, as a multiple of the last epoch's. `gain`: minimum relative gain in
+    goodput for a change of the batch alone, at the end of an epoch.
+    """
 
     def __init__(self, rules: BatchRules, *, growth: float, gain: float) -> None:
-        self.models = JobModels(rules)
+        self.models = GoodputModels(rules)
         self._growth, self._gain = growth, gain
         self._epoch_batch: dict[JobId, int] = {}  # at the end of each job's last epoch
 
@@ -33,22 +34,22 @@ class BatchChanges:
             self._epoch_batch.pop(event.job, None)
             self.models.forget(event.job)
 
-    def on(self, job: JobView, gpus: tuple[Gpu, ...]) -> Allocation:
-        """With the best batch on these GPUs; before it has joined, with the script's own."""
+    def allocate(self, job: JobView, gpus: tuple[Gpu, ...]) -> Allocation:
+        """An allocation with the best batch; with the script's own before the job has joined."""
         if job.description is None:
             return Allocation.as_scripted(gpus)
         nodes = len({gpu.node for gpu in gpus})
-        batch, parts, _ = self.models.of(job).best(len(gpus), nodes, at_most=self._at_most(job))
+        batch, parts, _ = self.models.of(job).best(len(gpus), nodes, at_most=self._max_batch(job))
         return allocation(gpus, batch, parts)
 
     def after_epoch(self, job: JobView) -> tuple[Allocation, str] | None:
-        """A better batch on the same GPUs and why, if it is worth the change."""
+        """A better batch on the same GPUs, with the reason; None if the gain is too small."""
         now = job.wanted
         if job.pinned or job.description is None or now is None or not now.batch:
             return None
         model = self.models.of(job)
         gpus, nodes = now.n_gpus, now.n_nodes
-        batch, parts, goodput = model.best(gpus, nodes, at_most=self._at_most(job))
+        batch, parts, goodput = model.best(gpus, nodes, at_most=self._max_batch(job))
         gain = goodput / model.at(gpus, nodes, now.batch, now.micro_steps) - 1
         if gain <= self._gain or (batch, parts) == (now.batch, now.micro_steps):
             return None
@@ -57,7 +58,7 @@ class BatchChanges:
             f"batch {now.batch} -> {batch} on the same GPUs: goodput +{100 * gain:.0f} %",
         )
 
-    def _at_most(self, job: JobView) -> float:
+    def _max_batch(self, job: JobView) -> float:
         assert job.description is not None
         return self._growth * self._epoch_batch.get(job.id, job.description.base_batch)
 

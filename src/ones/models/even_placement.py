@@ -1,6 +1,6 @@
-"""Optimus' placement: over the fewest nodes that hold a job evenly, those with most room first.
+"""Optimus' placement: evenly over the fewest nodes that hold a job, most free GPUs first.
 
-Then the slowest link carries the least that it can.
+Then the slowest link has the least traffic.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from heapq import heapify, heappop, heappush
 
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.view import View
-from ones.models.grouping import pick
+from ones.models.gpu_groups import pick_gpus
 
 
-class EvenNodes:
-    """Free GPUs, and those that jobs give up, for one decision. A job costs its own nodes."""
+class EvenPlacement:
+    """Free and released GPUs, for one decision. Placing a job costs time in its own nodes only."""
 
     def __init__(self, view: View, released: Iterable[Gpu]) -> None:
         self._free: dict[NodeId, list[Gpu]] = {}
@@ -31,27 +31,27 @@ class EvenNodes:
         return (-len(self._free[node]), self._nodes[node].position, node)
 
     def place(self, size: int) -> tuple[Gpu, ...]:
-        looked_at: list[NodeId] = []
+        nodes: list[NodeId] = []
         shares: list[int] = []
         while sum(shares) < size:
-            looked_at.append(heappop(self._heap)[2])
-            shares = self._shares(looked_at, size)
+            nodes.append(heappop(self._heap)[2])
+            shares = self._shares(nodes, size)
         chosen = []
-        for node, share in zip(looked_at, shares, strict=True):
-            mine = pick(self._free[node], share, self._nodes[node].groups)
-            self._free[node] = [gpu for gpu in self._free[node] if gpu not in mine]
-            chosen += mine
+        for node, share in zip(nodes, shares, strict=True):
+            picked = pick_gpus(self._free[node], share, self._nodes[node].groups)
+            self._free[node] = [gpu for gpu in self._free[node] if gpu not in picked]
+            chosen += picked
             if self._free[node]:
                 heappush(self._heap, self._entry(node))
         return tuple(sorted(chosen))
 
     def _shares(self, nodes: list[NodeId], size: int) -> list[int]:
-        """Even; if these nodes hold the job only unevenly and no others are left, as it goes."""
+        """Even shares; uneven ones if no other nodes are left; [] if these nodes are too small."""
         even, rest = divmod(size, len(nodes))
         shares = [even + (i < rest) for i in range(len(nodes))]
-        rooms = [len(self._free[node]) for node in nodes]
-        if all(share <= room for share, room in zip(shares, rooms, strict=True)):
+        free = [len(self._free[node]) for node in nodes]
+        if all(share <= count for share, count in zip(shares, free, strict=True)):
             return shares
         if self._heap:
             return []
-        return [min(room, max(0, size - sum(rooms[:i]))) for i, room in enumerate(rooms)]
+        return [min(count, max(0, size - sum(free[:i]))) for i, count in enumerate(free)]

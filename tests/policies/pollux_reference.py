@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ones.policies.pollux.problem import EMPTIED, LEAKY, RESET, Counts, Floats, Problem, Seeds
+from ones.policies.pollux.problem import (
+    EMPTIED,
+    LEAKY,
+    RESET,
+    AllocationProblem,
+    Counts,
+    Floats,
+    Seeds,
+)
 
 _MASK = (1 << 64) - 1
 
@@ -28,7 +36,7 @@ def mixed(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def mutate(problem: Problem, rows: Counts, stream: Stream) -> None:
+def mutate(problem: AllocationProblem, rows: Counts, stream: Stream) -> None:
     jobs, nodes = rows.shape
     for job in range(jobs):
         reset, leaky = stream.next()
@@ -52,7 +60,7 @@ def mutate(problem: Problem, rows: Counts, stream: Stream) -> None:
                 rows[job, node] += int(value * (capacity - before[job] + 1))
 
 
-def repair(problem: Problem, rows: Counts, stream: Stream) -> None:
+def repair(problem: AllocationProblem, rows: Counts, stream: Stream) -> None:
     # at most one job over several nodes on each node's network card
     card = problem.closed.copy()
     for row in rows:
@@ -84,7 +92,7 @@ def repair(problem: Problem, rows: Counts, stream: Stream) -> None:
         room[owner] -= row.sum()
 
 
-def appraise(problem: Problem, rows: Counts) -> tuple[float, int]:
+def appraise(problem: AllocationProblem, rows: Counts) -> tuple[float, int]:
     jobs, nodes = rows.shape
     cost, mark = 0.0, 0
     for job in range(jobs):
@@ -99,7 +107,9 @@ def appraise(problem: Problem, rows: Counts) -> tuple[float, int]:
     return cost, mark
 
 
-def begin(problem: Problem, members: Counts, seeds: Seeds, costs: Floats, marks: Seeds) -> None:
+def begin(
+    problem: AllocationProblem, members: Counts, seeds: Seeds, costs: Floats, marks: Seeds
+) -> None:
     for i, seed in enumerate(seeds.tolist()):
         stream = Stream(seed)
         if seed > 0:
@@ -108,7 +118,9 @@ def begin(problem: Problem, members: Counts, seeds: Seeds, costs: Floats, marks:
         costs[i], marks[i] = appraise(problem, members[i])
 
 
-def evolve(problem: Problem, members: Counts, costs: Floats, marks: Seeds, seeds: Seeds) -> None:
+def evolve(
+    problem: AllocationProblem, members: Counts, costs: Floats, marks: Seeds, seeds: Seeds
+) -> None:
     size = len(members) // 2
 
     def parent(stream: Stream) -> int:
