@@ -43,7 +43,7 @@ def run(
     step = 0
     for epoch in range(args.epochs):
         batch = batches[max(start for start in batches if start <= epoch)]
-        rate.batch_is(batch, step)
+        rate.set_batch(batch, step)
         losses = []
         for part in torch.randperm(len(x)).split(batch):
             loss = loss_fn(model(x[part]), y[part])

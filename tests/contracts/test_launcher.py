@@ -35,7 +35,7 @@ class TestLocal(LauncherContract):
         monkeypatch.setenv("ONES_BOOT_ID", "another")
         subject.open()
         exit = subject.wait_found_dead()
-        assert (exit.cause, exit.told()) == ("reboot", "the machine was restarted")
+        assert (exit.cause, exit.describe()) == ("reboot", "the machine was restarted")
 
 
 @pytest.mark.slow

@@ -147,9 +147,9 @@ def test_reports_have_a_rate_for_each_worker_and_a_burst() -> None:
 
 
 def test_an_honest_request_of_the_training_library_is_never_too_large() -> None:
-    from ones.train import agent
+    from ones.train import controller_client
 
-    assert ServiceSettings().max_reports_per_request >= agent._BATCH
+    assert ServiceSettings().max_reports_per_request >= controller_client._MAX_BATCH
 
 
 @pytest.mark.parametrize(

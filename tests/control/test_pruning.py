@@ -13,7 +13,7 @@ from ones.control.schema import submissions
 from ones.control.store import Store, insert
 from ones.control.submission import Submission, remove_environments, submissions_of
 from ones.exec import Exit, Spec, Status, read_output
-from ones.exec.records import write
+from ones.exec.records import write_record
 from tests.control.world import World
 from tests.processes import wait_for
 
@@ -59,10 +59,10 @@ def launch(run_dir: Path, id: str, began: float, *sizes: int, alive: bool = Fals
     """A launch as `ones-exec` leaves it, with segments of these sizes."""
     directory = run_dir / id
     directory.mkdir(parents=True)
-    write(directory, Spec(id=id, argv=("true",), cwd="/", env={}))
-    write(directory, Status(pid=1, born=1, started_at=began, boot_id="b"))
+    write_record(directory, Spec(id=id, argv=("true",), cwd="/", env={}))
+    write_record(directory, Status(pid=1, born=1, started_at=began, boot_id="b"))
     if not alive:
-        write(directory, Exit(code=0, at=began, cause="exited"))
+        write_record(directory, Exit(code=0, at=began, cause="exited"))
     start = 0
     for size in sizes:
         (directory / f"out.{start:015d}").write_bytes(b"x" * size)

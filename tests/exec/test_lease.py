@@ -110,4 +110,4 @@ def test_who_waits_for_torch_when_it_runs_out_has_not_failed(node: Node, cause: 
         node.launcher.stop("1-a", 5.0)
     ended = node.wait(Exited, "1-a")
     assert isinstance(ended, Exited)
-    assert (ended.exit.cause, ended.exit.told()) == (cause, "stopped before it was started")
+    assert (ended.exit.cause, ended.exit.describe()) == (cause, "stopped before it was started")

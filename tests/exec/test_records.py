@@ -13,7 +13,7 @@ import pytest
 from ones.exec import Exit, Spec, Status, known_launches, read_exit, read_output, read_spec
 from ones.exec import read_status as status_in
 from ones.exec.files import make_private, read_regular
-from ones.exec.records import LARGEST, exit_of, write
+from ones.exec.records import MAX_RECORD, parse_exit, write_record
 
 NOW = 1_700_000_000.0
 EXIT = {"code": 1, "signal": None, "at": NOW, "cause": "exited", "message": ""}
@@ -34,7 +34,7 @@ def link(path: Path) -> None:
 
 def huge(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(LARGEST + 1)
+        file.truncate(MAX_RECORD + 1)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_record_that_cannot_be_read_is_missing(
     assert read_spec(tmp_path) is None
     record = Exit(code=0, at=time.time(), cause="exited")
     if make is not Path.mkdir:
-        write(tmp_path, record)
+        write_record(tmp_path, record)
         assert read_exit(tmp_path) == record, "it can be replaced by a true one"
 
 
@@ -77,10 +77,10 @@ def test_what_is_written_is_read_again_whatever_it_says(tmp_path: Path) -> None:
     spec = Spec(id="1-a", argv=("sh",), cwd="/", env={"A": "\udcff"}, slots=("n/0",))
     status = Status(pid=7, born=9, started_at=NOW, boot_id="b")
     for record in (spec, status, Exit(code=None, signal=9, at=NOW, cause="lost", message="é")):
-        write(tmp_path, record)
+        write_record(tmp_path, record)
     assert read_spec(tmp_path) == spec
     assert status_in(tmp_path) == status
-    assert read_exit(tmp_path) == exit_of({**EXIT, "code": None, "signal": 9, "cause": "lost",
+    assert read_exit(tmp_path) == parse_exit({**EXIT, "code": None, "signal": 9, "cause": "lost",
                                            "message": "é"})  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_a_record_is_not_written_through_a_link(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "exit.new").symlink_to(precious)
-    write(run, Exit(code=0, at=NOW, cause="exited"))
+    write_record(run, Exit(code=0, at=NOW, cause="exited"))
     assert precious.read_text() == "mine"
     assert read_exit(run) is not None
 

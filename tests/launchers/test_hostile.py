@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from ones.exec import Exit
-from ones.exec.lines import listen
+from ones.exec.line_protocol import listen
 from ones.launchers import Exited, Launch, LauncherEvent
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
-from tests.exec.test_lines import BAD
+from tests.exec.test_line_protocol import BAD
 from tests.processes import alive_below, wait_for
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -71,7 +71,7 @@ def test_a_launch_that_cannot_be_is_not_started_and_the_next_one_is(local: Local
         local.run("true", job="bad", **given)
         exit = local.wait_exit(given["id"])
         assert (exit.cause, exit.code) == ("not-started", None)
-        assert exit.told(), "with a reason"
+        assert exit.describe(), "with a reason"
     local.works()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ones.exec import Spec
-from ones.exec.records import write
+from ones.exec.records import write_record
 from ones.launchers.run_dirs import RunDirs
 
 
@@ -17,7 +17,7 @@ def test_what_nodes_have_of_a_job_is_archived_one_by_one(tmp_path: Path) -> None
     for node in ("n0", "n1"):
         directory = dirs.directory("a/b", node, f"1-{node}")
         directory.mkdir(parents=True)
-        write(directory, Spec(id=f"1-{node}", argv=("true",), cwd="/", env={}))
+        write_record(directory, Spec(id=f"1-{node}", argv=("true",), cwd="/", env={}))
         (directory / "out.000000000000000").write_bytes(node.encode())
     dirs.archive("a/b", "n0", "")
     assert [kept.node for kept in dirs.all()] == ["n1"]
@@ -41,7 +41,7 @@ def test_what_is_archived_while_it_is_looked_at_is_not_missed(
     dirs.make()
     directory = dirs.directory("a", "n0", "1-a")
     directory.mkdir(parents=True)
-    write(directory, Spec(id="1-a", argv=("true",), cwd="/", env={}))
+    write_record(directory, Spec(id="1-a", argv=("true",), cwd="/", env={}))
     (directory / "out.000000000000000").write_bytes(b"told")
     left = look
 

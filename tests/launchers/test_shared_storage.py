@@ -14,7 +14,7 @@ from ones.launchers.probe import Probe, check_probe, write_probe
 from ones.launchers.slurm.allocation import manage_in_background
 from ones.launchers.slurm.launcher import SlurmLauncher
 from ones.launchers.slurm.settings import SlurmOptions
-from ones.train.checkpoint import Checkpoints
+from ones.train.checkpoints import Checkpoints
 from tests.processes import wait_for
 from tests.slurm import PATIENT, end_managers, slurm_allocation, slurm_cluster
 

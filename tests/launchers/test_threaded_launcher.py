@@ -56,7 +56,7 @@ def test_a_loop_that_fails_turns_again_and_says_when_it_turned(tmp_path: Path) -
     launcher.launch(Launch(id="1-a", job="j", slots=(), argv=("x",), cwd="/", env={}))
     (event,) = wait_for(lambda: list(events))
     assert isinstance(event, Exited)
-    assert (event.exit.cause, event.exit.told()) == ("not-started", "KeyError: '1-a'")
+    assert (event.exit.cause, event.exit.describe()) == ("not-started", "KeyError: '1-a'")
     launcher.close(kill=False)
     assert not launcher._thread.is_alive()
 

@@ -11,11 +11,17 @@ from ones.core import Cluster, Gpu, Job, JobId, JobView, NodeId, State
 from ones.core import events as ev
 from ones.core.job import Configuration, Description, Progress, StepTime
 from ones.core.transitions import apply
-from ones.models.adaptive_batch import BatchRules, JobModel, JobModels, allocation, most_gpus
-from ones.models.batch_changes import BatchChanges
-from ones.models.step_fit import StepModel
+from ones.models.adaptive_batch import (
+    BatchRules,
+    GoodputModel,
+    GoodputModels,
+    allocation,
+    gpu_limit,
+)
+from ones.models.batch_tuner import BatchTuner
+from ones.models.step_fit import PolluxStepModel
 
-STEPS = StepModel(0.02, 0.0008, 0.12, 0.004, 0.03, 0.002, 2.0)
+STEPS = PolluxStepModel(0.02, 0.0008, 0.12, 0.004, 0.03, 0.002, 2.0)
 BASE, LIMIT, NOISE = 64, 128, 900.0
 
 
@@ -49,7 +55,7 @@ def by_force(gpus: int, nodes: int, most: int) -> tuple[float, int]:
 
 @pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (2, 1), (4, 1), (8, 2), (16, 4)])
 def test_the_best_of_fifty_is_nearly_the_best_of_all(gpus: int, nodes: int) -> None:
-    model = JobModel(job_view(), BatchRules(), STEPS)
+    model = GoodputModel(job_view(), BatchRules(), STEPS)
     goodput, _ = by_force(gpus, nodes, 32 * BASE)
     batch, parts, found = model.best(gpus, nodes)
     assert found == pytest.approx(goodput, rel=0.005)
@@ -63,7 +69,7 @@ def test_the_best_of_fifty_is_nearly_the_best_of_all(gpus: int, nodes: int) -> N
 
 
 def test_a_limit_on_the_batch_is_kept_as_far_as_the_base_batch_allows() -> None:
-    model = JobModel(job_view(), BatchRules(), STEPS)
+    model = GoodputModel(job_view(), BatchRules(), STEPS)
     free, _, _ = model.best(8, 2)
     assert free > 256
     assert model.best(8, 2, at_most=256)[0] <= 256
@@ -73,28 +79,28 @@ def test_a_limit_on_the_batch_is_kept_as_far_as_the_base_batch_allows() -> None:
 def test_alone_the_published_trainer_needs_two_parts() -> None:
     rules = BatchRules(two_parts_alone=True)
     steps = STEPS._replace(fixed=0.5)  # a large batch pays
-    batch, parts, _ = JobModel(job_view(), rules, steps).best(1, 1)
+    batch, parts, _ = GoodputModel(job_view(), rules, steps).best(1, 1)
     assert batch > BASE
     assert parts >= 2
-    assert JobModel(job_view(), BatchRules(), steps).best(1, 1, at_most=LIMIT)[1] == 1
+    assert GoodputModel(job_view(), BatchRules(), steps).best(1, 1, at_most=LIMIT)[1] == 1
 
 
 def test_nobody_gets_more_than_twice_what_it_was_measured_on() -> None:
     rules = BatchRules()
-    assert most_gpus(job_view(0), rules, 64) == 1
-    assert most_gpus(job_view(1), rules, 64) == 2
-    assert most_gpus(job_view(3), rules, 64) == 6
-    assert most_gpus(job_view(8), rules, 12) == 12
-    assert most_gpus(job_view(8, max_gpus=5), rules, 64) == 5
-    assert most_gpus(job_view(8), BatchRules(most_ratio=1.0, least_local=16), 64) == 4
-    assert most_gpus(replace(job_view(8), description=None), rules, 64) == 1
+    assert gpu_limit(job_view(0), rules, 64) == 1
+    assert gpu_limit(job_view(1), rules, 64) == 2
+    assert gpu_limit(job_view(3), rules, 64) == 6
+    assert gpu_limit(job_view(8), rules, 12) == 12
+    assert gpu_limit(job_view(8, max_gpus=5), rules, 64) == 5
+    assert gpu_limit(job_view(8), BatchRules(max_ratio=1.0, min_local=16), 64) == 4
+    assert gpu_limit(replace(job_view(8), description=None), rules, 64) == 1
 
 
 def test_a_batch_grows_with_the_epochs_and_only_if_that_pays() -> None:
     view = job_view(2)
-    batches = BatchChanges(BatchRules(), growth=2.0, gain=0.05)
+    batches = BatchTuner(BatchRules(), growth=2.0, gain=0.05)
     gpus = (Gpu(NodeId("n0"), 0), Gpu(NodeId("n0"), 1))
-    first = batches.on(view, gpus)
+    first = batches.allocate(view, gpus)
     assert first.batch <= 2 * BASE
     small = replace(view, wanted=allocation(gpus, BASE, 1))
     better = batches.after_epoch(small)
@@ -103,13 +109,13 @@ def test_a_batch_grows_with_the_epochs_and_only_if_that_pays() -> None:
     assert BASE < better[0].batch <= 2 * BASE
     assert batches.after_epoch(replace(small, wanted=better[0])) is None
     assert batches.after_epoch(replace(small, pinned=True)) is None
-    assert BatchChanges(BatchRules(), growth=2.0, gain=9.0).after_epoch(small) is None
+    assert BatchTuner(BatchRules(), growth=2.0, gain=9.0).after_epoch(small) is None
 
 
 def test_a_fit_is_made_once_for_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     fits: list[object] = []
     monkeypatch.setattr("ones.models.adaptive_batch.fit_steps", fits.append)
-    models, view = JobModels(BatchRules()), job_view()
+    models, view = GoodputModels(BatchRules()), job_view()
     models.of(view)
     models.of(replace(view, progress=Progress()))
     assert len(fits) == 1
@@ -118,15 +124,15 @@ def test_a_fit_is_made_once_for_what_was_measured(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("base", "limit", "least_local"),
+    ("base", "limit", "min_local"),
     [(2**31, 2**31 - 1, 1), (10**9 + 1, 10**9, 1), (64, 1, 2), (1, 2**31, 4)],
 )
-def test_every_size_has_a_batch_of_some_use(base: int, limit: int, least_local: int) -> None:
+def test_every_size_has_a_batch_of_some_use(base: int, limit: int, min_local: int) -> None:
     """Others are compared with it: a goodput of 0 would be divided by."""
     job = replace(
         job_view(), description=Description(dataset_size=10, base_batch=base), local_limit=limit
     )
-    model = JobModel(job, BatchRules(least_local=least_local), STEPS)
+    model = GoodputModel(job, BatchRules(min_local=min_local), STEPS)
     table = model.table(16)
     assert (table.goodput > 0).all()
     assert (-(-table.batch // (np.maximum(np.arange(17), 1) * table.parts)) <= limit).all()

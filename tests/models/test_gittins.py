@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ones.models.gittins import SAMPLE, Gittins
+from ones.models.gittins import SAMPLE, GittinsIndex
 
 
 def by_definition(sample: list[float], attained: float, quantum: float) -> float:
@@ -25,14 +25,14 @@ def by_definition(sample: list[float], attained: float, quantum: float) -> float
     quantum=st.sampled_from([10.0, 500.0, 3250.0]),
 )
 def test_it_equals_its_definition(sample: list[float], attained: float, quantum: float) -> None:
-    gittins = Gittins(quantum)
+    gittins = GittinsIndex(quantum)
     for length in sample:
         gittins.learn(length)
     assert gittins.index(attained) == pytest.approx(by_definition(sample, attained, quantum))
 
 
 def test_a_job_past_the_short_ones_is_worth_less_than_a_new_one() -> None:
-    gittins = Gittins(100.0)
+    gittins = GittinsIndex(100.0)
     for length in (50.0,) * 9 + (10_000.0,):
         gittins.learn(length)
     assert gittins.index(0.0) > gittins.index(60.0)
@@ -41,7 +41,7 @@ def test_a_job_past_the_short_ones_is_worth_less_than_a_new_one() -> None:
 
 
 def test_only_the_latest_lengths_count() -> None:
-    gittins = Gittins(100.0)
+    gittins = GittinsIndex(100.0)
     for length in np.linspace(1.0, 2.0, SAMPLE):
         gittins.learn(float(length))
     for _ in range(SAMPLE):
@@ -51,7 +51,7 @@ def test_only_the_latest_lengths_count() -> None:
 
 
 def test_cells_are_where_the_index_is_looked_up() -> None:
-    gittins = Gittins(100.0, cells=4)
+    gittins = GittinsIndex(100.0, cells=4)
     for length in (30.0, 80.0, 200.0):
         gittins.learn(length)
     assert gittins.cell(49.9) == 1
@@ -61,7 +61,7 @@ def test_cells_are_where_the_index_is_looked_up() -> None:
 def test_a_job_that_ends_at_once_has_a_finite_index() -> None:
     """What it would still cost is lost in the sum of all lengths."""
     for earlier in ([], [0.1, 0.3, 454.17, 2893.29] * 9):
-        gittins = Gittins(1000.0)
+        gittins = GittinsIndex(1000.0)
         for length in (*earlier, float(np.nextafter(1000.0, 2000.0))):
             gittins.learn(length)
         assert 0.0 < gittins.index(1000.0) < 1e12

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ones.core.job import JobId
-from ones.models.marginal_gain import Claim, marginal_gains
-from ones.models.strong_scaling import Kind, fit_step_seconds
+from ones.models.marginal_gain import GainCandidate, marginal_gains
+from ones.models.strong_scaling import KindMeasurements, fit_step_seconds
 
 
 def linear(gpus: int) -> float:
     return 1.0 / gpus
 
 
-def claim(name: str, steps: float, *, most: int = 64, least: int = 1) -> Claim:
-    return Claim(JobId(name), "", int(name), least, most, steps, linear)
+def claim(name: str, steps: float, *, most: int = 64, least: int = 1) -> GainCandidate:
+    return GainCandidate(JobId(name), "", int(name), least, most, steps, linear)
 
 
 def anybody(owner: str, gpus: int) -> bool:
@@ -55,13 +55,13 @@ def test_more_jobs_than_gpus_get_one_each_in_their_order() -> None:
 
 
 def test_a_job_that_one_more_gpu_would_slow_does_not_get_it() -> None:
-    slow = Claim(JobId("0"), "", 0, 1, 8, 100.0, lambda gpus: 1.0 + (gpus > 2) - 0.1 * gpus)
+    slow = GainCandidate(JobId("0"), "", 0, 1, 8, 100.0, lambda gpus: 1.0 + (gpus > 2) - 0.1 * gpus)
     assert marginal_gains([slow], 8, anybody) == {"0": 2}
 
 
 def test_looking_ahead_leaps_over_the_step_at_the_edge_of_a_node() -> None:
     stairs = {1: 1.0, 2: 0.6, 3: 0.5, 4: 0.4, 5: 0.45, 6: 0.44, 7: 0.43, 8: 0.2}
-    job = Claim(JobId("0"), "", 0, 1, 8, 100.0, stairs.__getitem__)
+    job = GainCandidate(JobId("0"), "", 0, 1, 8, 100.0, stairs.__getitem__)
     assert marginal_gains([job], 8, anybody) == {"0": 4}
     assert marginal_gains([job], 8, anybody, jump=4) == {"0": 8}
     assert marginal_gains([job], 7, anybody, jump=4) == {"0": 4}
@@ -88,13 +88,13 @@ def test_the_speed_of_a_kind_is_recovered_from_enough_sizes() -> None:
         (c, c > 4, batch): truth(c, c > 4, batch)
         for c, batch in ((1, 64), (2, 64), (3, 128), (4, 128), (6, 64), (8, 256), (12, 256))
     }
-    seconds = fit_step_seconds(Kind(steps=steps), 512, 4)
+    seconds = fit_step_seconds(KindMeasurements(steps=steps), 512, 4)
     for gpus in (1, 2, 4, 5, 8, 16):
         assert seconds(gpus) == pytest.approx(truth(gpus, gpus > 4, 512), rel=1e-6)
 
 
 def test_one_measured_size_is_filled_up_with_a_prior() -> None:
-    kind = Kind(parameter_bytes=500_000_000, steps={(1, False, 128): 0.4})
+    kind = KindMeasurements(parameter_bytes=500_000_000, steps={(1, False, 128): 0.4})
     seconds = fit_step_seconds(kind, 128, 4)
     assert seconds(1) == pytest.approx(0.4, rel=0.05)
     assert seconds(1) > seconds(2) > seconds(4)  # computing is divided
@@ -102,5 +102,7 @@ def test_one_measured_size_is_filled_up_with_a_prior() -> None:
 
 
 def test_a_fit_that_explains_everything_by_synchronising_gives_one_gpu_some_time() -> None:
-    step_seconds = fit_step_seconds(Kind(steps={(2, False, 1): 3.0, (2, False, 256): 0.1}), 64, 4)
+    step_seconds = fit_step_seconds(
+        KindMeasurements(steps={(2, False, 1): 3.0, (2, False, 256): 0.1}), 64, 4
+    )
     assert step_seconds(1) >= 1e-4

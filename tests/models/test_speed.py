@@ -97,9 +97,9 @@ def test_a_job_that_slows_down_over_the_network_is_seen_to_do_so() -> None:
 
 
 def test_a_sample_is_worth_less_the_larger_the_batch() -> None:
-    worth = [efficiency(batch, 64, 500.0) for batch in (32, 64, 128, 1024)]
-    assert worth[0] == worth[1] == 1.0
-    assert worth == sorted(worth, reverse=True)
+    efficiencies = [efficiency(batch, 64, 500.0) for batch in (32, 64, 128, 1024)]
+    assert efficiencies[0] == efficiencies[1] == 1.0
+    assert efficiencies == sorted(efficiencies, reverse=True)
 
 
 def test_a_negative_noise_scale_counts_as_none() -> None:

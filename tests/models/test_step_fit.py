@@ -9,14 +9,21 @@ import pytest
 from scipy.optimize import check_grad
 
 from ones.core.job import Configuration, StepTime
-from ones.models.step_fit import NETWORK_FACTOR, NOTHING, StepModel, _error, fit_steps, points_of
+from ones.models.step_fit import (
+    NEGLIGIBLE,
+    NETWORK_FACTOR,
+    PolluxStepModel,
+    _error,
+    fit_steps,
+    measurements_of,
+)
 
-TRUE = StepModel(0.02, 0.0008, 0.12, 0.004, 0.03, 0.002, 2.0)
+TRUE = PolluxStepModel(0.02, 0.0008, 0.12, 0.004, 0.03, 0.002, 2.0)
 SIZES = [(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (8, 2), (16, 4)]
 Profile = dict[Configuration, StepTime]
 
 
-def seconds(model: StepModel, gpus: int, nodes: int, part: int, parts: int = 1) -> float:
+def seconds(model: PolluxStepModel, gpus: int, nodes: int, part: int, parts: int = 1) -> float:
     one = [np.array([x]) for x in (gpus, nodes, part, parts)]
     return float(model.step_seconds(*one)[0])
 
@@ -31,7 +38,7 @@ def measured(sizes: list[tuple[int, int]], parts: list[int], noise: float = 0.0)
     }
 
 
-def worst(model: StepModel, sizes: list[tuple[int, int]], parts: list[int]) -> float:
+def worst(model: PolluxStepModel, sizes: list[tuple[int, int]], parts: list[int]) -> float:
     """Largest relative error."""
     return max(
         abs(seconds(model, gpus, nodes, part) / seconds(TRUE, gpus, nodes, part) - 1)
@@ -48,7 +55,7 @@ def test_a_step_is_what_the_formula_says() -> None:
 
 
 def test_the_slopes_that_the_fit_follows_are_right() -> None:
-    points = points_of(
+    points = measurements_of(
         {
             **measured(SIZES, [32, 64], 0.1),
             Configuration(4, 1, 512, 2): StepTime(0.3, 9),
@@ -78,7 +85,7 @@ def test_what_has_not_been_tried_costs_nothing() -> None:
     # one size of part: half of the time is taken as fixed
     assert alone.fixed == pytest.approx(seconds(TRUE, 1, 1, 64) / 2)
     assert seconds(alone, 4, 1, 64) == pytest.approx(seconds(TRUE, 1, 1, 64), rel=1e-3)
-    assert alone.node <= 2 * NOTHING
+    assert alone.node <= 2 * NEGLIGIBLE
     inside = fit_steps(measured([(1, 1), (2, 1), (4, 1)], [64, 128]))
     assert inside is not None
     assert inside.network == pytest.approx(NETWORK_FACTOR * inside.node)

@@ -10,10 +10,10 @@ from msgspec import structs
 
 from ones.core import Policy
 from ones.core.job import Configuration
-from ones.models.latest import MOST_KINDS
-from ones.models.oracle import Ahead
+from ones.models.bounded_table import MAX_KINDS
+from ones.models.oracle import RemainingWork
 from ones.policies import create, names
-from ones.policies.drl.kinds import CONFIGURATIONS, KindBook
+from ones.policies.drl.kind_table import MAX_CONFIGURATIONS, KindTable
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.kind_lengths import KindLengths
 from tests.policies.honest_lives import Lives
@@ -22,7 +22,7 @@ from tests.policies.ones.jobs import a_job, told
 
 def measured(name: str, configurations: int) -> Policy:
     """A policy that a job has told of so many batches."""
-    policy = create(name, seed=1, oracle=lambda job, gpus, batch: Ahead(9.0, 2.0))
+    policy = create(name, seed=1, oracle=lambda job, gpus, batch: RemainingWork(9.0, 2.0))
     lives = Lives(policy, lambda event: [event])
     lives.submit("a", kind="resnet", owner="ann")
     lives.submit("b", kind="resnet", owner="bob")
@@ -40,24 +40,24 @@ def test_a_policy_remembers_a_bounded_number_of_configurations(name: str) -> Non
     assert more < some + 1000  # numbers may have more digits
 
 
-def test_the_book_of_kinds_remembers_the_configurations_measured_last() -> None:
-    book = KindBook()
-    for batch in (*range(1, 3 * CONFIGURATIONS), 1):
-        book.learn_speed("resnet", Configuration(1, 1, batch), 0.1, 20)
-    known = book.save()["resnet"]["profile"]
-    assert len(known) == CONFIGURATIONS
+def test_the_table_of_kinds_remembers_the_configurations_measured_last() -> None:
+    kinds = KindTable()
+    for batch in (*range(1, 3 * MAX_CONFIGURATIONS), 1):
+        kinds.learn_speed("resnet", Configuration(1, 1, batch), 0.1, 20)
+    known = kinds.save()["resnet"]["profile"]
+    assert len(known) == MAX_CONFIGURATIONS
     assert known[-1][:4] == [1, 1, 1, 1]
 
 
 def test_kinds_of_which_nothing_was_heard_for_long_are_forgotten() -> None:
     effort, lengths, one = Effort(raw=False), KindLengths(), told(a_job(), noise=77.0)
-    for i in range(MOST_KINDS + 10):
+    for i in range(MAX_KINDS + 10):
         job = replace(one, job=structs.replace(one.job, kind=f"kind-{i}"))
         effort.joined(job)
         effort.learn(job)
         lengths.learn(job.job.kind, 30.0)
     saved = effort.save()
-    assert len(saved["noise"]) == len(saved["shapes"]) == MOST_KINDS
-    assert len(lengths.save()["whole"]) == MOST_KINDS
+    assert len(saved["noise"]) == len(saved["shapes"]) == MAX_KINDS
+    assert len(lengths.save()["whole"]) == MAX_KINDS
     assert lengths.knows(job.job.kind)
     assert not lengths.knows("kind-0")

@@ -14,35 +14,35 @@ from ones.core.job import Configuration, Generation
 from ones.core.plan import Start, diff
 from ones.errors import InvalidSettingError
 from ones.policies import create
-from ones.policies.drl import online
-from ones.policies.drl.kinds import KindBook
-from ones.policies.drl.learned import Learned, parse, shipped
+from ones.policies.drl import online_learner
+from ones.policies.drl.kind_table import KindTable
 from ones.policies.drl.network import (
     FEATURES,
     SIZES,
     WEIGHTS,
     Batch,
     Floats,
-    Look,
+    Observation,
     gradient,
     initial_weights,
-    log_chances,
+    log_probabilities,
     scores,
 )
-from ones.policies.drl.online import Tuner
+from ones.policies.drl.online_learner import OnlineLearner
 from ones.policies.drl.policy import Drl
+from ones.policies.drl.trained_weights import TrainedWeights, parse, shipped
 from ones.sim import Simulator
 from ones.workload import generate
 
 
-def looks(n: int, seed: int = 1) -> list[Look]:
+def observations(n: int, seed: int = 1) -> list[Observation]:
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(n):
         jobs = int(rng.integers(1, 6))
         valid = rng.random(jobs * len(SIZES) + 1) < 0.5
         valid[0] = True
-        found.append(Look(rng.normal(size=(jobs, FEATURES)), valid))
+        found.append(Observation(rng.normal(size=(jobs, FEATURES)), valid))
     return found
 
 
@@ -54,7 +54,7 @@ def random_weights(seed: int = 2) -> Floats:
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
-    told = looks(7)
+    told = observations(7)
     batch = Batch.of(told)
     rng = np.random.default_rng(3)
     chosen = batch.choices(told, [int(rng.choice(np.flatnonzero(x.valid))) for x in told])
@@ -69,24 +69,27 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
 
 
 def test_chances_add_up_and_what_is_not_open_has_none() -> None:
-    told = looks(20)
+    told = observations(20)
     batch = Batch.of(told)
-    chances = np.exp(log_chances(random_weights(), batch))
+    chances = np.exp(log_probabilities(random_weights(), batch))
     assert chances.sum(axis=1) == pytest.approx(1.0)
     assert chances[~batch.valid].max() == 0.0
 
 
 def test_padding_changes_nothing_and_the_order_of_jobs_means_nothing() -> None:
-    told, weights = looks(20), random_weights()
-    padded = log_chances(weights, Batch.of(told))
-    for row, look in zip(padded, told, strict=True):
-        alone = scores(weights, look)
-        jobs = len(look.features)
+    told, weights = observations(20), random_weights()
+    padded = log_probabilities(weights, Batch.of(told))
+    for row, observation in zip(padded, told, strict=True):
+        alone = scores(weights, observation)
+        jobs = len(observation.features)
         np.testing.assert_allclose(row[: jobs * len(SIZES)], alone[:-1])
         assert row[-1] == pytest.approx(alone[-1])
         order = np.random.default_rng(1).permutation(jobs)
-        valid = look.valid[:-1].reshape(jobs, -1)[order].ravel()
-        turned = scores(weights, Look(look.features[order], np.append(valid, look.valid[-1])))
+        valid = observation.valid[:-1].reshape(jobs, -1)[order].ravel()
+        turned = scores(
+            weights,
+            Observation(observation.features[order], np.append(valid, observation.valid[-1])),
+        )
         np.testing.assert_allclose(turned[:-1], alone[:-1].reshape(jobs, -1)[order].ravel())
 
 
@@ -147,7 +150,7 @@ def test_sizes_stay_within_what_a_job_may_have() -> None:
     kinds = {"k": {"limit": None, "totals": [], "profile": [[1, 1, 64, 1, 1.0, 20]]}}
     for seed in range(5):
         policy = Drl(seed=seed, sampled=True)
-        policy._book = KindBook(kinds)
+        policy._kind_table = KindTable(kinds)
         brain = Brain(Cluster.of(64), policy)
         job = Job(
             id=JobId("a"),
@@ -183,33 +186,33 @@ def test_its_notes_say_why() -> None:
 
 
 def test_what_is_left_is_told_by_finished_jobs_that_went_further() -> None:
-    book = KindBook()
+    kinds = KindTable()
     for batch, samples in ((64, 100), (64, 200), (64, 300), (128, 9000)):
-        book.learn_length("k", batch, samples)
+        kinds.learn_length("k", batch, samples)
     brain = Brain(Cluster.of(4), create("fifo"))
     job = Job(id=JobId("a"), submitted_at=0.0, kind="k", requested_batch=64)
     brain.handle(ev.JobSubmitted(0.0, job))
     view = brain.state.view().job(JobId("a"))
-    assert book.samples_left(view, 64) == pytest.approx(200.0)
-    assert book.samples_left(view, 128) == pytest.approx(2400.0)  # too few of its own
-    assert book.samples_left(view, 64) != book.samples_left(view, 128)
+    assert kinds.samples_left(view, 64) == pytest.approx(200.0)
+    assert kinds.samples_left(view, 128) == pytest.approx(2400.0)  # too few of its own
+    assert kinds.samples_left(view, 64) != kinds.samples_left(view, 128)
 
 
 def test_a_measured_step_counts_more_than_the_fit() -> None:
-    book = KindBook()
+    kinds = KindTable()
     for gpus, seconds in ((1, 1.0), (2, 0.6), (4, 0.1)):
-        book.learn_speed("k", Configuration(gpus, 1, 64), seconds, 20)
+        kinds.learn_speed("k", Configuration(gpus, 1, 64), seconds, 20)
     brain = Brain(Cluster.of(4), create("fifo"))
     job = Job(id=JobId("a"), submitted_at=0.0, kind="k", requested_batch=64)
     brain.handle(ev.JobSubmitted(0.0, job))
-    found = book.step_seconds(brain.state.view().job(JobId("a")), 64, 4)
+    found = kinds.step_seconds(brain.state.view().job(JobId("a")), 64, 4)
     assert found[:3] == (1.0, 0.6, 0.1)
     assert len(found) == len(SIZES)
-    again = KindBook(book.save())
+    again = KindTable(kinds.save())
     assert again.step_seconds(brain.state.view().job(JobId("a")), 64, 4) == found
 
 
-def test_without_the_book_it_starts_with_nothing() -> None:
+def test_without_the_table_it_starts_with_nothing() -> None:
     job = Job(
         id=JobId("a"),
         submitted_at=0.0,
@@ -226,45 +229,47 @@ def test_without_the_book_it_starts_with_nothing() -> None:
 # learning while deployed
 
 
-def tuned(decisions: int, burden: int) -> Tuner:
-    tuner = Tuner(random_weights(), learns=True)
-    for i, look in enumerate(looks(decisions)):
-        tuner.passed(10.0 * i, 5 if i < online.REMEMBERED else burden + i % 7)
-        tuner.decided(look, int(np.flatnonzero(look.valid)[-1]))
-    return tuner
+def tuned(decisions: int, burden: int) -> OnlineLearner:
+    learner = OnlineLearner(random_weights(), learns=True)
+    for i, observation in enumerate(observations(decisions)):
+        learner.set_unfinished(10.0 * i, 5 if i < online_learner.MAX_RECORDS else burden + i % 7)
+        learner.record(observation, int(np.flatnonzero(observation.valid)[-1]))
+    return learner
 
 
 def test_after_a_hundred_decisions_it_takes_a_small_step() -> None:
     before = random_weights()
-    tuner = Tuner(before, learns=True)
-    for i, look in enumerate(looks(100)):
-        tuner.passed(20.0 * i, i % 9)
-        tuner.decided(look, int(np.flatnonzero(look.valid)[0]))
+    learner = OnlineLearner(before, learns=True)
+    for i, observation in enumerate(observations(100)):
+        learner.set_unfinished(20.0 * i, i % 9)
+        learner.record(observation, int(np.flatnonzero(observation.valid)[0]))
         if i < 99:
-            assert tuner.weights is before
-    change = np.abs(tuner.weights - before)
-    assert 0 < change.max() <= online.RATE * 1.001
+            assert learner.weights is before
+    change = np.abs(learner.weights - before)
+    assert 0 < change.max() <= online_learner.LEARNING_RATE * 1.001
 
 
 def test_when_things_get_worse_it_goes_back_to_what_was_shipped() -> None:
-    good = tuned(2 * online.REMEMBERED, 1)
+    good = tuned(2 * online_learner.MAX_RECORDS, 1)
     assert good.learns
     assert (good.weights != random_weights()).any()
-    bad = tuned(2 * online.REMEMBERED, 50)
+    bad = tuned(2 * online_learner.MAX_RECORDS, 50)
     assert not bad.learns
     assert (bad.weights == random_weights()).all()
 
 
 def test_what_was_learned_survives_being_saved() -> None:
-    tuner = tuned(online.REMEMBERED + 130, 3)
-    twin = Tuner(random_weights(), learns=True)
-    twin.load(tuner.save())
-    for i, look in enumerate(looks(170, seed=8), start=online.REMEMBERED + 130):
-        for one in (tuner, twin):
-            one.passed(10.0 * i, i % 4)
-            one.decided(look, int(np.flatnonzero(look.valid)[0]))
-    assert (twin.weights == tuner.weights).all()
-    assert twin.save() == tuner.save()
+    learner = tuned(online_learner.MAX_RECORDS + 130, 3)
+    twin = OnlineLearner(random_weights(), learns=True)
+    twin.load(learner.save())
+    for i, observation in enumerate(
+        observations(170, seed=8), start=online_learner.MAX_RECORDS + 130
+    ):
+        for one in (learner, twin):
+            one.set_unfinished(10.0 * i, i % 4)
+            one.record(observation, int(np.flatnonzero(observation.valid)[0]))
+    assert (twin.weights == learner.weights).all()
+    assert twin.save() == learner.save()
 
 
 def test_told_not_to_learn_it_keeps_no_memories() -> None:
@@ -301,7 +306,7 @@ def test_the_shipped_weights_beat_first_come_first_served() -> None:
 def test_a_file_of_ones_own_is_used(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(
-        Learned(np.zeros(WEIGHTS), {"k": {"limit": 1, "totals": [], "profile": []}}).text()
+        TrainedWeights(np.zeros(WEIGHTS), {"k": {"limit": 1, "totals": [], "profile": []}}).text()
     )
     policy = create("drl", weights=str(path))
     assert isinstance(policy, Drl)
@@ -327,8 +332,11 @@ def test_bad_settings_are_refused(settings: dict[str, Any], problem: str) -> Non
         ("", "not the weights of a drl policy"),
         ("[1]", "not the weights of a drl policy"),
         ('{"format": 1}', "not the weights of a drl policy"),
-        (Learned(np.zeros(WEIGHTS), {}).text().replace("0.0", "NaN", 1), "of another network"),
-        (Learned(np.zeros(3), {}).text(), "of another network"),
+        (
+            TrainedWeights(np.zeros(WEIGHTS), {}).text().replace("0.0", "NaN", 1),
+            "of another network",
+        ),
+        (TrainedWeights(np.zeros(3), {}).text(), "of another network"),
     ],
 )
 def test_a_file_that_holds_something_else_is_refused(text: str, problem: str) -> None:
@@ -337,7 +345,7 @@ def test_a_file_that_holds_something_else_is_refused(text: str, problem: str) ->
     assert str(raised.value).startswith("mine.json: ")
 
 
-def test_reports_teach_the_book() -> None:
+def test_reports_update_the_table() -> None:
     policy = Drl(known_kinds=False)
     brain = Brain(Cluster.of(4), policy)
     job = Job(id=JobId("a"), submitted_at=0.0, kind="k", requested_batch=64)
@@ -351,9 +359,9 @@ def test_reports_teach_the_book() -> None:
     brain.handle(
         ev.ThroughputMeasured(at=2.0, configuration=way, step_seconds=0.5, steps=20, **of)  # type: ignore[arg-type]
     )
-    page = policy.save()["book"]["k"]
-    assert page["limit"] == 99
-    assert page["profile"] == [[1, 1, 64, 1, 0.5, 20]]
+    entry = policy.save()["book"]["k"]
+    assert entry["limit"] == 99
+    assert entry["profile"] == [[1, 1, 64, 1, 0.5, 20]]
 
 
 def test_a_job_with_a_smaller_batch_than_workers_resumes_with_a_sample_for_each() -> None:

@@ -10,21 +10,22 @@ from hypothesis import strategies as st
 from ones.core import Brain, Cluster, Event, Generation, Gpu, Job, JobId, NodeId, Plan, State
 from ones.core import events as ev
 from ones.core.plan import Start
-from ones.models.sharing import Claim, OwnerRoom, equal_shares
+from ones.models.sharing import OwnerQuota, ShareRequest, equal_shares
 from ones.policies import create
 from ones.sim import Simulator
 from ones.workload import Trace, TraceJob, Training, generate
 
 claims = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 10)), min_size=1, max_size=12).map(
     lambda rows: [
-        Claim(JobId(f"j{i}"), "", least, least + more) for i, (least, more) in enumerate(rows)
+        ShareRequest(JobId(f"j{i}"), "", least, least + more)
+        for i, (least, more) in enumerate(rows)
     ]
 )
 
 
 @given(claims, st.integers(0, 40))
-def test_shares_are_as_equal_as_limits_allow(claims: list[Claim], gpus: int) -> None:
-    shares = equal_shares(claims, gpus, OwnerRoom(State(Cluster.of(1)).view(), []))
+def test_shares_are_as_equal_as_limits_allow(claims: list[ShareRequest], gpus: int) -> None:
+    shares = equal_shares(claims, gpus, OwnerQuota(State(Cluster.of(1)).view(), []))
     assert sum(shares.values()) <= gpus
     for claim in claims:
         if claim.job in shares:

@@ -13,7 +13,7 @@ import pytest
 from ones.core import Event, Policy
 from ones.core import events as ev
 from ones.core.events import JobReport
-from ones.models.oracle import Ahead
+from ones.models.oracle import RemainingWork
 from ones.policies import create, names
 from ones.testing.invariants import check_invariants
 from tests.odd_values import STOPPED_ONCE, VALUES, Oddity, all_odd, oddities, reported_fields
@@ -38,7 +38,7 @@ OTHER_SETTINGS: list[tuple[str, dict[str, object]]] = [
 
 def fresh(name: str, **settings: object) -> Policy:
     """A policy; oracles get a constant as the truth."""
-    return create(name, seed=1, oracle=lambda job, gpus, batch: Ahead(9.0, 2.0), **settings)
+    return create(name, seed=1, oracle=lambda job, gpus, batch: RemainingWork(9.0, 2.0), **settings)
 
 
 def lived(policy: Policy, alter: Alter, *, asked: Asked = PLAIN, times: int = 1) -> Lives:

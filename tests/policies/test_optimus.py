@@ -12,8 +12,8 @@ from ones.core.cluster import NodeId
 from ones.core.job import Configuration, JobId
 from ones.core.plan import Rescale, Start, Stop
 from ones.errors import InvalidSettingError
-from ones.models.even_nodes import EvenNodes
-from ones.models.oracle import Ahead
+from ones.models.even_placement import EvenPlacement
+from ones.models.oracle import RemainingWork
 from ones.policies import create
 from ones.sim import Simulator
 from ones.sim.oracle import oracle_of
@@ -81,8 +81,8 @@ def test_between_rounds_idle_gpus_are_used() -> None:
 def test_a_long_job_gets_the_spare_gpus() -> None:
     """The worked case: 100 and 10,000 steps, the same speed."""
 
-    def lengths(job: JobView, gpus: int, batch: int) -> Ahead:
-        return Ahead({"short": 1.0, "long": 100.0}[job.id], 60.0 / gpus)
+    def lengths(job: JobView, gpus: int, batch: int) -> RemainingWork:
+        return RemainingWork({"short": 1.0, "long": 100.0}[job.id], 60.0 / gpus)
 
     world = Obedient(create("optimus", knowledge="oracle", oracle=lengths, idle_start="off"), 8)
     world.submit("short", at=1.0)
@@ -183,7 +183,7 @@ def test_settings_out_of_range_are_refused() -> None:
 
 def test_a_job_is_spread_evenly_over_the_fewest_nodes_that_allow_it() -> None:
     view = State(Cluster.of(12, 4)).view()
-    nodes = EvenNodes(view, [])
+    nodes = EvenPlacement(view, [])
     six = nodes.place(6)
     assert sorted(sum(g.node == n for g in six) for n in {g.node for g in six}) == [3, 3]
     assert {g.node for g in nodes.place(4)} == {"n2"}  # the most room first

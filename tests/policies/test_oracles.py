@@ -16,7 +16,7 @@ from ones.cli.app import app
 from ones.core import Cluster, JobId, JobView
 from ones.errors import InvalidSettingError
 from ones.lab.runs import Run, RunSpec
-from ones.models.oracle import Ahead, Oracle
+from ones.models.oracle import Oracle, RemainingWork
 from ones.policies import create
 from ones.sim import Simulator
 from ones.sim.oracle import oracle_of
@@ -27,8 +27,8 @@ from tests.policies.obedient import Obedient
 def told(seconds: dict[str, float], world: list[Obedient]) -> Oracle:
     """Lengths on any size, less what a job has run."""
 
-    def ahead(job: JobView, gpus: int, batch: int) -> Ahead:
-        return Ahead(1.0, seconds[job.id] - job.run_seconds_at(world[0].now))
+    def ahead(job: JobView, gpus: int, batch: int) -> RemainingWork:
+        return RemainingWork(1.0, seconds[job.id] - job.run_seconds_at(world[0].now))
 
     return ahead
 
@@ -90,7 +90,7 @@ def test_the_simulator_s_oracle_knows_when_jobs_really_end() -> None:
     trace = generate(jobs=20, seed=4, gap=30.0)
     oracle = oracle_of(trace, seed=9)
     sim = Simulator(trace, Cluster.of(64), create("fifo"), seed=9)
-    foretold: dict[str, Ahead] = {}
+    foretold: dict[str, RemainingWork] = {}
 
     def look(entry: object) -> None:
         view = sim.brain.state.view()
@@ -114,12 +114,12 @@ def test_without_an_oracle_it_is_refused_in_one_line(name: str) -> None:
 
 
 def test_others_never_get_to_see_it() -> None:
-    def unasked(job: JobView, gpus: int, batch: int) -> Ahead:
+    def unavailable_oracle(job: JobView, gpus: int, batch: int) -> RemainingWork:
         raise AssertionError("somebody looked")
 
     trace = generate(jobs=10, seed=1, gap=5.0)
     for name in ("fifo", "tiresias", "optimus"):
-        policy = create(name, oracle=unasked)
+        policy = create(name, oracle=unavailable_oracle)
         assert len(Simulator(trace, Cluster.of(8), policy).run().state.ended) == 10
 
 

@@ -14,16 +14,19 @@ from hypothesis import strategies as st
 from ones.core import Brain, Cluster, Event, Generation, Job, JobId, Plan
 from ones.core import events as ev
 from ones.models.allocation import exact, total
-from ones.models.rounds import Restarts
+from ones.models.rounds import RestartCosts
 from ones.policies import create
-from ones.policies.pollux import kernels, reference
-from ones.policies.pollux.problem import FLOOR, Counts, Problem, fitness, power_terms
-from ones.policies.pollux.search import ANY, Search, divide
+from ones.policies.pollux import kernels
+from ones.policies.pollux.problem import FLOOR, AllocationProblem, Counts, fitness, power_terms
+from ones.policies.pollux.search import NO_LIMIT, GeneticSearch, divide
 from ones.sim import Simulator
 from ones.workload import Trace, TraceJob, Training, generate
+from tests.policies import pollux_reference as reference
 
 
-def some_problem(seed: int, jobs: int = 6, nodes: int = 3, *, power: float = -1.0) -> Problem:
+def some_problem(
+    seed: int, jobs: int = 6, nodes: int = 3, *, power: float = -1.0
+) -> AllocationProblem:
     """Sublinear speed-ups, slower over several nodes; some limits; a current state that fits."""
     rng = np.random.default_rng(seed)
     capacity = rng.integers(1, 5, nodes).astype(np.int32)
@@ -34,7 +37,7 @@ def some_problem(seed: int, jobs: int = 6, nodes: int = 3, *, power: float = -1.
     values[:, :, 0] = 0.0
     least = rng.choice([1, 1, 2], jobs).astype(np.int32)
     factors = rng.uniform(0.5, 1.0, (jobs, 1, 1))
-    problem = Problem(
+    problem = AllocationProblem(
         terms=power_terms(values * factors, power),
         stay=np.zeros(jobs),
         least=least,
@@ -43,7 +46,7 @@ def some_problem(seed: int, jobs: int = 6, nodes: int = 3, *, power: float = -1.
         capacity=capacity,
         closed=rng.random(nodes) < 0.2,
         owner=rng.integers(0, 2, jobs).astype(np.int32),
-        room=np.array([ANY, rng.integers(1, gpus + 1)], np.int32),
+        room=np.array([NO_LIMIT, rng.integers(1, gpus + 1)], np.int32),
         most_nodes=2,
     )
     reference.repair(problem, problem.current, reference.Stream(seed))
@@ -53,7 +56,7 @@ def some_problem(seed: int, jobs: int = 6, nodes: int = 3, *, power: float = -1.
     return problem
 
 
-def check_laws(problem: Problem, rows: Counts) -> None:
+def check_laws(problem: AllocationProblem, rows: Counts) -> None:
     assert (rows >= 0).all()
     assert (rows.sum(axis=0) <= problem.capacity).all()
     several = np.count_nonzero(rows, axis=1) > 1
@@ -89,8 +92,8 @@ def test_repair_keeps_all_rules_and_changes_nothing_that_keeps_them(seed: int) -
 def test_the_compiled_search_equals_the_one_to_be_read(seed: int, power: float) -> None:
     problem = some_problem(seed, power=power)
     jobs, nodes = [[str(i) for i in range(n)] for n in problem.current.shape]
-    quick = Search(10, 6, seed)
-    plain = Search(10, 6, seed, operators=reference)
+    quick = GeneticSearch(10, 6, seed)
+    plain = GeneticSearch(10, 6, seed, operators=reference)
     for _ in range(2):  # the second round begins with what the first has found
         rows, cost = quick.round(problem, jobs, nodes)
         expected, expected_cost = plain.round(problem, jobs, nodes)
@@ -121,7 +124,7 @@ def test_what_a_candidate_costs_follows_from_its_rows() -> None:
     assert moved == pytest.approx(cost - problem.stay[job] + problem.terms[job, 0, 0])
 
 
-def everything(problem: Problem) -> Iterator[Counts]:
+def everything(problem: AllocationProblem) -> Iterator[Counts]:
     """All candidates that keep the rules."""
     jobs, nodes = problem.current.shape
     ranges = [range(c + 1) for c in problem.capacity]
@@ -140,14 +143,14 @@ def everything(problem: Problem) -> Iterator[Counts]:
 def test_on_small_cases_the_search_finds_the_best_of_all(seed: int) -> None:
     problem = some_problem(seed, jobs=3, nodes=2)
     best = min(kernels.appraise(problem, rows)[0] for rows in everything(problem))
-    _, cost = Search(100, 100, 1).round(problem, list("abc"), list("xy"))
+    _, cost = GeneticSearch(100, 100, 1).round(problem, list("abc"), list("xy"))
     assert cost == pytest.approx(best)
 
 
 def test_jobs_and_nodes_may_come_and_go_between_rounds() -> None:
-    search = Search(20, 20, 1)
+    search = GeneticSearch(20, 20, 1)
     search.round(some_problem(1, jobs=4, nodes=3), list("abcd"), list("xyz"))
-    other = Search(2, 20, 1)
+    other = GeneticSearch(2, 20, 1)
     other.load(search.save())
     other._size = 20
     later = some_problem(2, jobs=3, nodes=2)
@@ -170,7 +173,7 @@ def test_on_any_table_it_comes_near_to_the_exact_division() -> None:
 
 
 def test_a_restart_costs_the_young_more() -> None:
-    restarts = Restarts()
+    restarts = RestartCosts()
     assert restarts.factor(JobId("a"), 30.0, 30.0) == 0.5
     assert restarts.factor(JobId("a"), 270.0, 30.0) == 0.9
     restarts.load({"counts": {"a": 3}, "places": {}, "pauses": {"a": [50.0, 2.0]}})

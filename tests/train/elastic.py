@@ -15,7 +15,7 @@ import psutil
 import torch
 
 from ones.lab.elastic_run import ElasticRun, RunOutcome, parse_schedule
-from ones.train.roll_call import StoreAddress
+from ones.train.store_process import StoreAddress
 from tests.processes import PATIENCE
 from tests.train.forks import ForkLauncher
 
@@ -82,7 +82,7 @@ class Elastic:
             address = StoreAddress.read(str(self.launcher.job_dir))
             if address is not None and address != seen:
                 seen = address
-                ports = (address.port, address.calls)
+                ports = (address.port, address.membership_port)
                 self.listeners |= {found for found in listeners() if found[0] in ports}
 
     def nothing_is_left(self) -> None:

@@ -1,10 +1,8 @@
-"""Own buckets give the gradient of the global batch: threads stand in for workers here."""
+"""Gradient buckets give the gradient of the global batch. Threads stand in for workers."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -13,39 +11,10 @@ from torch import Tensor, nn
 
 from ones.errors import UserError
 from ones.train.buckets import Buckets, Notice
-from ones.train.group import Group, GroupLostError
+from ones.train.process_group import GroupLostError, ProcessGroup
+from tests.train.thread_groups import SEEDED, backward, run_in_group
 
 torch.set_num_threads(1)
-CPU = torch.device("cpu")
-SEEDED = threading.Lock()  # the global generator is one for all threads
-
-
-def together(size: int, work: Callable[[Group, int], Any]) -> list[Any]:
-    """`work` on a group of so many members."""
-    c10d: Any = torch.distributed
-    store = c10d.HashStore()
-    results: list[Any] = [None] * size
-    problems: list[BaseException] = []
-    groups: list[Group] = []  # none may close while another still reads
-
-    def run(rank: int) -> None:
-        try:
-            group = Group.connect(
-                store, "test", rank=rank, size=size, host="127.0.0.1", device=CPU, timeout=60.0
-            )
-            groups.append(group)
-            results[rank] = work(group, rank)
-        except BaseException as problem:
-            problems.append(problem)
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if problems:
-        raise problems[0]
-    return results
 
 
 def network(dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -63,17 +32,13 @@ def gradients(net: nn.Module) -> list[Tensor | None]:
     return [None if p.grad is None else p.grad.clone() for p in net.parameters()]
 
 
-def backward(loss: Tensor) -> None:
-    torch.autograd.backward(loss)
-
-
 @pytest.mark.parametrize("counts", [(11, 5), (7, 5, 1, 3), (4, 0, 4)])
 def test_uneven_shares_give_the_gradient_of_the_whole_batch(counts: Sequence[int]) -> None:
     total = sum(counts)
     whole = network()
     backward(whole(data(total)).square().mean())
 
-    def work(group: Group, rank: int) -> list[Tensor | None]:
+    def work(group: ProcessGroup, rank: int) -> list[Tensor | None]:
         net = network()
         buckets = Buckets(list(net.parameters()))
         x = data(total)[sum(counts[:rank]) : sum(counts[: rank + 1])]
@@ -85,7 +50,7 @@ def test_uneven_shares_give_the_gradient_of_the_whole_batch(counts: Sequence[int
             buckets.finish()
         return gradients(net)
 
-    for mine in together(len(counts), work):
+    for mine in run_in_group(len(counts), work):
         for got, due in zip(mine, gradients(whole), strict=True):
             assert got is not None
             assert due is not None
@@ -94,12 +59,12 @@ def test_uneven_shares_give_the_gradient_of_the_whole_batch(counts: Sequence[int
 
 def test_there_are_several_buckets() -> None:
     net = network()
-    assert len(Buckets(list(net.parameters()))._buckets) == 2
+    assert len(Buckets(list(net.parameters())).buckets) == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_notices_add_up_and_are_not_scaled(dtype: torch.dtype) -> None:
-    def work(group: Group, rank: int) -> list[float]:
+    def work(group: ProcessGroup, rank: int) -> list[float]:
         net = network(dtype)
         buckets = Buckets(list(net.parameters()))
         notices: dict[Notice, float | Tensor] = {
@@ -110,7 +75,7 @@ def test_notices_add_up_and_are_not_scaled(dtype: torch.dtype) -> None:
         backward(net(data(3, dtype)).square().mean())
         return buckets.finish()
 
-    for sums in together(3, work):
+    for sums in run_in_group(3, work):
         assert sums[Notice.NOT_READY] == 1.0
         assert sums[Notice.LOSS] == 0.75
         assert sums[Notice.SQUARE] > 0.0
@@ -129,16 +94,16 @@ def test_squares_of_own_gradients_and_of_their_mean(counts: Sequence[int]) -> No
         )
     *own, mean = squares
 
-    def work(group: Group, rank: int) -> tuple[float, float]:
+    def work(group: ProcessGroup, rank: int) -> tuple[float, float]:
         net = network()
         buckets = Buckets(list(net.parameters()))
         buckets.arm(group, counts[rank] / 8, {}, measure=True)
         if counts[rank]:
             backward(net(parts[rank]).square().mean())
         sums = buckets.finish()
-        return sums[Notice.SQUARE], buckets.square_of_gradients()
+        return sums[Notice.SQUARE], buckets.squared_norm()
 
-    for told, reduced in together(2, work):
+    for told, reduced in run_in_group(2, work):
         assert told == pytest.approx(sum(own), rel=1e-6)
         assert reduced == pytest.approx(mean, rel=1e-6)
 
@@ -149,15 +114,15 @@ def test_only_large_parameters_and_those_of_early_buckets_have_hooks() -> None:
     assert Buckets(list(small.parameters()))._handles == []
     net = network()  # in float64: 50 kB, 6 kB | 2.8 MB, 4 kB | 4 kB, 8 bytes
     buckets = Buckets(list(net.parameters()))
-    first, last = buckets._buckets
+    first, last = buckets.buckets
     assert len(buckets._handles) == len(first.parameters) + last.large
     assert last.large == 0
 
 
-def test_what_nobody_used_has_no_gradient_and_what_one_used_has_it_everywhere() -> None:
+def test_unused_parameters_have_no_gradient_and_those_used_by_one_have_it_everywhere() -> None:
     """Else weight decay and Adam would move parameters that took no part."""
 
-    def work(group: Group, rank: int) -> list[bool]:
+    def work(group: ProcessGroup, rank: int) -> list[bool]:
         torch.manual_seed(0)
         first, second, third = nn.Linear(4, 1), nn.Linear(4, 1), nn.Linear(4, 1)
         frozen = nn.Linear(4, 1).requires_grad_(False)
@@ -168,12 +133,12 @@ def test_what_nobody_used_has_no_gradient_and_what_one_used_has_it_everywhere() 
         buckets.finish()
         return [p.grad is not None for p in net.parameters()]
 
-    for has in together(2, work):
+    for has in run_in_group(2, work):
         assert has == [True, True, True, True, False, False, False, False]
 
 
 def test_gradients_of_earlier_micro_batches_count() -> None:
-    def work(group: Group, rank: int) -> list[Tensor | None]:
+    def work(group: ProcessGroup, rank: int) -> list[Tensor | None]:
         net = network()
         buckets = Buckets(list(net.parameters()))
         x = data(8)[4 * rank : 4 * rank + 4]
@@ -185,7 +150,7 @@ def test_gradients_of_earlier_micro_batches_count() -> None:
 
     whole = network()
     backward(whole(data(8)).square().mean())
-    for mine in together(2, work):
+    for mine in run_in_group(2, work):
         for got, due in zip(mine, gradients(whole), strict=True):
             assert got is not None
             assert due is not None
@@ -193,7 +158,7 @@ def test_gradients_of_earlier_micro_batches_count() -> None:
 
 
 def test_channels_last_keeps_its_strides() -> None:
-    def work(group: Group, rank: int) -> bool:
+    def work(group: ProcessGroup, rank: int) -> bool:
         torch.manual_seed(0)
         net = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         buckets = Buckets(list(net.parameters()))
@@ -203,11 +168,11 @@ def test_channels_last_keeps_its_strides() -> None:
         assert net.weight.grad is not None
         return bool(net.weight.grad.stride() == net.weight.stride())
 
-    assert together(2, work) == [True, True]
+    assert run_in_group(2, work) == [True, True]
 
 
 def test_a_lost_member_is_an_error_of_finish_and_not_of_backward() -> None:
-    def work(group: Group, rank: int) -> str:
+    def work(group: ProcessGroup, rank: int) -> str:
         net = network()
         buckets = Buckets(list(net.parameters()))
         if rank == 1:
@@ -221,11 +186,11 @@ def test_a_lost_member_is_an_error_of_finish_and_not_of_backward() -> None:
             return "lost"
         return "nothing"
 
-    assert together(2, work) == ["lost", "gone"]
+    assert run_in_group(2, work) == ["lost", "gone"]
 
 
 def test_two_gradients_in_one_backward_are_refused() -> None:
-    def work(group: Group, rank: int) -> str:
+    def work(group: ProcessGroup, rank: int) -> str:
         net = network()
         buckets = Buckets(list(net.parameters()))
         buckets.arm(group, 1.0, {}, measure=False)
@@ -233,23 +198,14 @@ def test_two_gradients_in_one_backward_are_refused() -> None:
         try:
             backward(net(data(4)).sum())
         except UserError as problem:
-            buckets.forget()
+            buckets.abort()
             return str(problem)
         return ""
 
-    (words,) = together(1, work)
+    (words,) = run_in_group(1, work)
     assert "use_reentrant=False" in words
 
 
 def test_a_model_without_anything_to_train_is_refused() -> None:
     with pytest.raises(UserError, match="no parameter that requires a gradient"):
         Buckets(list(nn.Linear(2, 2).requires_grad_(False).parameters()))
-
-
-def test_members_agree_or_not() -> None:
-    assert together(3, lambda group, rank: group.agree(7)) == [True] * 3
-    assert together(3, lambda group, rank: group.agree(7 + (rank == 2))) == [False] * 3
-
-
-def test_farewell_waits_for_all() -> None:
-    assert together(3, lambda group, rank: group.farewell([0, 2])) == [None] * 3

@@ -14,27 +14,33 @@ from tests.train.test_failures import BATCH, EPOCHS, HANG_SECONDS, all_is_well
 
 OLD, NEW = "local-1", "local-2"
 MOMENTS = [
-    (NEW, "connect"),  # a newcomer that does not come
-    (NEW, "eat"),  # ... that does not take its state
+    (NEW, "connect"),  # a joining worker that does not connect
+    (NEW, "receive"),  # ... that does not take its state
     (NEW, "repeat"),  # ... that has it in part
     (NEW, "switch"),  # ... that was already counted on
-    (NEW, "proof"),
+    (NEW, "digest"),
     (OLD, "connect"),
-    (OLD, "feed"),  # the one that feeds it
+    (OLD, "send"),  # the one that sends it the state
     (OLD, "repeat"),
     (OLD, "switch"),
-    (OLD, "proof"),
+    (OLD, "digest"),
     ("local-0", "save"),
     ("local-0", "switch"),
 ]
-QUICK = [(NEW, "eat"), (OLD, "feed")]
+QUICK = [(NEW, "receive"), (OLD, "send")]
 #: found by the pings only, which takes seconds: the most different ones
-STOPPED = [(NEW, "connect"), (NEW, "proof"), (OLD, "connect"), (OLD, "switch"), ("local-0", "save")]
+STOPPED = [
+    (NEW, "connect"),
+    (NEW, "digest"),
+    (OLD, "connect"),
+    (OLD, "switch"),
+    ("local-0", "save"),
+]
 CASES = [(*m, "SIGKILL") for m in MOMENTS] + [(*m, "SIGSTOP") for m in STOPPED]
 
 
 def play(zygote: str, tmp_path: Path, victim: str, moment: str, signal: str) -> None:
-    # from step 1 on: the first two have connected by then, and newcomers have a step of 0
+    # from step 1 on: the first two have connected by then, and joining workers have a step of 0
     crash = f"{victim}:{moment}:{signal}:{0 if victim == NEW else 1}"
     job = elastic(
         zygote, tmp_path, "0:2,12:4", exact=False, NAP=0.02, CRASH=crash,

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.train.elastic import elastic
+from tests.train.test_background_transfer import all_end_equal
 from tests.train.test_equivalence import every_sample_exactly_once, replicas_are_equal
-from tests.train.test_feeding import all_end_equal
 
 SCHEDULE = "0:1,9:3,20:2"
 
@@ -54,7 +54,7 @@ def test_gradients_that_overflow_in_one_worker_are_skipped_by_all(
     zygote: str, tmp_path: Path, clip: object
 ) -> None:
     """Mixed precision with a GradScaler: steps 10 and 25 are infinite in some workers, the scale
-    is halved everywhere, and newcomers go on with it."""
+    is halved everywhere, and joining workers continue with it."""
     job = elastic(
         zygote, tmp_path, "0:2,14:4,30:3", exact=False, NAP=0.02, AMP=1, OVERFLOW=1, CLIP=clip,
         DTYPE="float32", EPOCHS=6, HOLD="14:replica-*-4-*,30:replica-*-3-*",

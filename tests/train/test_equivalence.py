@@ -13,7 +13,7 @@ from torch import nn
 
 from ones.lab.elastic_run import parse_schedule
 from ones.train.learning_rate import LearningRate, rule_for
-from ones.train.sampler import permutation, take
+from ones.train.sampler import permutation, step_samples
 from tests.train.elastic import Elastic, elastic
 from tests.train.scripts.parts import Samples, build, optimizer_of
 
@@ -41,8 +41,8 @@ def reference(
         while offset < samples:
             batch = [p.batch for p in phases if p.step <= step][-1]
             assert batch is not None
-            rate.batch_is(batch, step)
-            count = take(samples - offset, batch)
+            rate.set_batch(batch, step)
+            count = step_samples(samples - offset, batch)
             picked = torch.as_tensor(order[offset : offset + count])
             valid = picked % 3 != 0 if weighted else picked >= 0
             opt.zero_grad()

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ones.train.roll_call import StoreAddress
+from ones.train.store_process import StoreAddress
 from tests.train.elastic import Elastic, elastic
 
 SAMPLES, EPOCHS, BATCH = 203, 4, 16
@@ -70,10 +70,10 @@ def test_a_worker_dies_beside_layers_that_are_synchronised(
 @pytest.mark.parametrize(
     ("victim", "moment"),
     [
-        ("local-2", "connect"),  # a newcomer that does not come
+        ("local-2", "connect"),  # a joining worker that does not connect
         ("local-2", "repeat"),  # ... that has its state in part
-        ("local-2", "proof"),
-        ("local-0", "feed"),  # the one that was feeding it
+        ("local-2", "digest"),
+        ("local-0", "send"),  # the one that sends it the state
         ("local-1", "switch"),
     ],
 )
@@ -154,7 +154,10 @@ def test_the_store_dies_and_is_replaced(zygote: str, tmp_path: Path) -> None:
         (pid,) = [
             p.pid
             for p in psutil.process_iter()
-            if any(c.laddr.port == address.calls and c.status == "LISTEN" for c in connections(p))
+            if any(
+                c.laddr.port == address.membership_port and c.status == "LISTEN"
+                for c in connections(p)
+            )
         ]
         os.kill(pid, signal.SIGKILL)
 
@@ -233,7 +236,7 @@ def test_survivors_need_no_controller(zygote: str, tmp_path: Path) -> None:
     thread = when(job, lambda: steps_seen(job) >= 10, job.run.close_server)
     outcome = job.run.run()
     thread.join()
-    assert generations(job) == [(1, 0, 3)]  # of the rest nobody heard
+    assert generations(job) == [(1, 0, 3)]  # the rest was not reported
     assert sorted(e.signal or 0 for e in outcome.exits.values()) == [0, 0, signal.SIGKILL]
     nothing_is_lost(job, repeated=BATCH)
     assert job.final()["steps"] == EPOCHS * 13

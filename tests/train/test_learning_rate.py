@@ -36,12 +36,12 @@ def test_an_unknown_rule_is_refused_by_name() -> None:
 
 def test_the_factor_rises_over_the_ramp_and_falls_at_once() -> None:
     rate = LearningRate(lambda ratio: ratio, base_batch=10, ramp_steps=4)
-    rate.batch_is(10, step=0)
+    rate.set_batch(10, step=0)
     assert rate.factor(0) == 1.0
-    rate.batch_is(20, step=100)
+    rate.set_batch(20, step=100)
     factors = [rate.factor(step) for step in range(100, 106)]
     assert factors == pytest.approx([1.2, 1.4, 1.6, 1.8, 2.0, 2.0])
-    rate.batch_is(5, step=102)
+    rate.set_batch(5, step=102)
     assert rate.factor(102) == 0.5
 
 
@@ -49,7 +49,7 @@ def test_the_schedule_is_multiplied_and_never_overwritten() -> None:
     opt = optimizer()
     schedule = torch.optim.lr_scheduler.ExponentialLR(opt, gamma=0.5)
     rate = LearningRate(lambda ratio: ratio, base_batch=10)
-    rate.batch_is(30, step=0)
+    rate.set_batch(30, step=0)
     used = []
     for step in range(3):
         with rate.applied(opt, step):
@@ -63,4 +63,4 @@ def test_the_schedule_is_multiplied_and_never_overwritten() -> None:
 def test_a_rule_that_gives_nothing_is_refused() -> None:
     rate = LearningRate(lambda ratio: 0.0, base_batch=10)
     with pytest.raises(InvalidSettingError, match=r"lr_rule gives 0\.0 for batch 20, base 10"):
-        rate.batch_is(20, step=0)
+        rate.set_batch(20, step=0)

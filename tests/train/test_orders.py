@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ones.train.place import LEFT_OUT
+from ones.train.worker_context import FENCED
 from ones.wire.messages import CheckpointAndLeave, End, Order
 from tests.train.elastic import Elastic, elastic
 from tests.train.test_equivalence import every_sample_exactly_once, replicas_are_equal
@@ -84,6 +84,6 @@ def test_a_worker_without_a_place_goes_quietly(zygote: str, tmp_path: Path) -> N
     thread = when(job, lambda: steps_seen(job) >= 5, fence)
     job.run.run()
     thread.join()
-    assert set(exit_codes(job)) == {LEFT_OUT}, "0 would say that the script is done"
-    assert "local/0 leaves: it has no place in its job any more" in job.output()
+    assert set(exit_codes(job)) == {FENCED}, "0 would say that the script is done"
+    assert "local/0 leaves: its job has replaced it" in job.output()
     assert not (job.out / "final.pt").exists()

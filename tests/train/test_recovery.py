@@ -1,4 +1,4 @@
-"""After a loss: who has nothing to go on with, and is told to go, goes."""
+"""Recovery: a worker without state that is told to leave leaves."""
 
 from __future__ import annotations
 
@@ -7,61 +7,63 @@ from typing import Any, cast
 
 import pytest
 
-from ones.train.formation import Formation
-from ones.train.place import TERMINATED, Place
-from ones.train.recovery import reform
+from ones.train.layout import GroupLayout
+from ones.train.recovery import recover
+from ones.train.worker_context import TERMINATED, WorkerContext
 from ones.wire.messages import End, Member
 
 
-class Newcomer(Place):
-    """As `Place`, on a roll call that is interrupted by an order and then says: go on alone."""
+class JoiningWorker(WorkerContext):
+    """A worker whose wait for survivors is interrupted by an order."""
 
     def __init__(self, *, has_state: bool) -> None:
-        self.formation = Formation(2, 0, (Member(worker="n/0", batch=8),))
+        self.layout = GroupLayout(2, 0, (Member(worker="n/0", batch=8),))
         self.end, self.is_terminated, self.must_save_and_leave = None, False, False
         self.replica = cast(Any, SimpleNamespace(has_state=has_state, progress=None))
-        self.upcoming = cast(Any, SimpleNamespace(drop=lambda: None, is_there=False))
+        self.next_group = cast(Any, SimpleNamespace(discard=lambda: None, is_ordered=False))
         self.asked = 0
-        calls = SimpleNamespace(reform=self._reform, expelled=False)
-        self.meeting = cast(
+        client = SimpleNamespace(report_failure=self._report_failure, expelled=False)
+        self.rendezvous = cast(
             Any,
             SimpleNamespace(
-                expect=lambda workers: None, place=lambda f: True, calls=lambda may_start: calls
+                expect=lambda workers: None,
+                may_start_store=lambda layout: True,
+                membership=lambda may_start: client,
             ),
         )
 
-    mark = 0
+    position = 0
 
     def close_group(self) -> None:
         pass
 
-    def part(self, *, done: bool) -> None:
+    def finish(self, *, done: bool) -> None:
         assert not done
 
-    def _reform(self, *_: object) -> None:
+    def _report_failure(self, *_: object) -> None:
         self.asked += 1
         assert self.asked < 3, "it waits on"
 
 
-def test_a_newcomer_without_state_does_not_begin_anew_what_the_others_have_ended() -> None:
-    place = Newcomer(has_state=False)
-    place.end = End("finished", 3)
+def test_a_worker_without_state_does_not_restart_a_finished_job() -> None:
+    context = JoiningWorker(has_state=False)
+    context.end = End("finished", 3)
     with pytest.raises(SystemExit):
-        reform(place, 0.0)
-    assert place.asked == 1
+        recover(context, 0.0)
+    assert context.asked == 1
 
 
 def test_it_goes_although_the_exit_of_its_signal_was_swallowed() -> None:
-    place = Newcomer(has_state=False)
+    context = JoiningWorker(has_state=False)
     with pytest.raises(SystemExit) as exit:
-        place.terminate()
+        context.terminate()
     assert exit.value.code == TERMINATED
     with pytest.raises(SystemExit):
-        reform(place, 0.0)
+        recover(context, 0.0)
 
 
 def test_one_that_has_the_state_stays_until_it_is_safe() -> None:
-    place = Newcomer(has_state=True)
-    place.end = End("finished", 3)
+    context = JoiningWorker(has_state=True)
+    context.end = End("finished", 3)
     with pytest.raises(AssertionError, match="it waits on"):
-        reform(place, 0.0)
+        recover(context, 0.0)

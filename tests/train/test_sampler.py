@@ -5,16 +5,22 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ones.train.sampler import Division, micro_sizes, permutation, split, take
+from ones.train.sampler import (
+    BatchPartition,
+    micro_batch_sizes,
+    permutation,
+    split_samples,
+    step_samples,
+)
 
 shares = st.lists(st.integers(1, 40), min_size=1, max_size=8).map(tuple)
 
 
 @given(st.integers(1, 400), shares, st.integers(1, 3))
-def test_a_split_loses_nothing_and_gives_nobody_too_few(
+def test_a_split_loses_nothing_and_gives_no_worker_too_few(
     total: int, parts: tuple[int, ...], minimum: int
 ) -> None:
-    counts = split(total, parts, minimum)
+    counts = split_samples(total, parts, minimum)
     assert sum(counts) == total
     assert len(counts) == len(parts)
     if total >= minimum and all(p >= minimum for p in parts):
@@ -25,7 +31,7 @@ def test_a_split_loses_nothing_and_gives_nobody_too_few(
 def test_micro_batches_keep_to_the_limit(
     count: int, steps: int, limit: int | None, minimum: int
 ) -> None:
-    sizes = micro_sizes(count, steps, limit, minimum)
+    sizes = micro_batch_sizes(count, steps, limit, minimum)
     assert sum(sizes) == count
     assert max(sizes) - min(sizes) <= 1
     if minimum == 1 and limit is not None:
@@ -42,9 +48,9 @@ def test_the_order_depends_on_seed_and_epoch_only() -> None:
 
 
 def test_a_rest_that_batch_norm_cannot_take_goes_with_the_step_before() -> None:
-    assert take(65, 64, minimum=2) == 65
-    assert take(66, 64, minimum=2) == 64
-    assert take(3, 64, minimum=2) == 3
+    assert step_samples(65, 64, minimum=2) == 65
+    assert step_samples(66, 64, minimum=2) == 64
+    assert step_samples(3, 64, minimum=2) == 3
 
 
 @given(
@@ -71,18 +77,18 @@ def test_every_sample_exactly_once_under_any_change(
         now = changes[(tried // every) % len(changes)]
         step: list[int] = []
         for rank in range(len(now)):
-            division = Division(
+            partition = BatchPartition(
                 shares=now, micro_steps=(1,) * len(now), rank=rank, limit=limit, minimum=minimum
             )
-            portion = division.portion(offset, size)
-            assert portion is not None
-            step += order[portion.first : portion.first + portion.count].tolist()
+            part = partition.slice(offset, size)
+            assert part is not None
+            step += order[part.first : part.first + part.count].tolist()
         tried += 1
-        assert portion is not None
+        assert part is not None
         if tried <= len(lost) and lost[tried - 1]:
             continue
-        assert len(step) == portion.total
+        assert len(step) == part.total
         seen += step
-        offset = portion.end
+        offset = part.end
     assert sorted(seen) == list(range(size))
-    assert division.portion(offset, size) is None
+    assert partition.slice(offset, size) is None

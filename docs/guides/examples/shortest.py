@@ -15,8 +15,8 @@ import numpy as np
 
 from ones.core import Allocation, Decision, Event, Forecast, Gpu, JobId, JobView, PlanAdopted, View
 from ones.core.events import CAPACITY_EVENTS, EpochFinished
-from ones.models.packing import Room
-from ones.models.sharing import OwnerRoom
+from ones.models.packing import GpuPool
+from ones.models.sharing import OwnerQuota
 
 REMEMBERED = 50  # epochs of each kind
 
@@ -47,7 +47,7 @@ class Shortest:
 
     def decide(self, view: View) -> Decision:
         edit = view.schedule.edit()
-        room, owners = Room(view), OwnerRoom(view, [])
+        pool, owners = GpuPool(view), OwnerQuota(view, [])
         notes: dict[JobId, str] = {}
         forecasts: dict[JobId, Forecast] = {}
 
@@ -57,14 +57,14 @@ class Shortest:
         # reads the whole queue; fifo shows how to look at no more than its head
         for job in sorted(view.waiting, key=place_in_line):
             size = _size(job)
-            if size > len(room):
-                notes[job.id] = f"needs {size} GPUs, {len(room)} free"
+            if size > len(pool):
+                notes[job.id] = f"needs {size} GPUs, {len(pool)} free"
                 if self._overdue(job, view.now):
                     break
             elif not owners.take(job.job.owner, size):
                 notes[job.id] = f"{size} GPUs would exceed the owner's limit"
             else:
-                gpus = room.place(size)
+                gpus = pool.place(size)
                 assert gpus is not None
                 edit.put(job.id, _allocation(job, gpus))
                 notes[job.id] = f"the shortest that fits: {job.job.epochs or 'unknown'} epochs"

@@ -16,7 +16,7 @@ def config(json: Json = False) -> None:
     from ones import launchers, policies
     from ones.config import SECTIONS, settings_in
     from ones.launchers.registry import OURS, service_settings
-    from ones.models.oracle import unasked
+    from ones.models.oracle import unavailable_oracle
 
     found = effective()
     given, of_launchers = found.settings.service.launchers, service_settings()
@@ -37,7 +37,7 @@ def config(json: Json = False) -> None:
             values[f"launcher.{name}.{s.name}"] = given.get(name, {}).get(s.name, s.default)
     origins = {key: found.origins.get(key, "default") for key in values}
     for name, settings in found.settings.policy.items():
-        policies.create(name, oracle=unasked, **settings)  # refuses values out of range
+        policies.create(name, oracle=unavailable_oracle, **settings)  # refuses values out of range
     of_policies = _settings_of(policies.names(), policies.settings_of)
     if json:
         print_json(

@@ -20,7 +20,7 @@ from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError,
 
 if TYPE_CHECKING:
     from ones.lab.drl import TrainingStatus
-    from ones.policies.drl.learned import Learned
+    from ones.policies.drl.trained_weights import TrainedWeights
 
 drl = typer.Typer(no_args_is_help=True, help="The learned rival: train its network.")
 
@@ -71,7 +71,7 @@ def train(
         + ([] if start is None else ["--start", start.name])
     )
 
-    def keep(learned: Learned, **more: object) -> Learned:
+    def keep(learned: TrainedWeights, **more: object) -> TrainedWeights:
         told = replace(learned, training={"command": command, **learned.training, **more})
         _write(out, told)
         return told
@@ -97,8 +97,8 @@ def train(
     say(f"kept in {out}")
 
 
-def _read(path: Path) -> Learned:
-    from ones.policies.drl.learned import from_file
+def _read(path: Path) -> TrainedWeights:
+    from ones.policies.drl.trained_weights import from_file
 
     try:
         return from_file(str(path))
@@ -118,7 +118,7 @@ def _check_writable(path: Path, *, overwrite: bool) -> None:
         raise WorldError(f"{path}: the directory cannot be written to")
 
 
-def _write(path: Path, learned: Learned) -> None:
+def _write(path: Path, learned: TrainedWeights) -> None:
     from ones.lab.comparison.results import write_text
 
     write_text(path, learned.text())

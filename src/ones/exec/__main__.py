@@ -1,6 +1,6 @@
-"""`python -m ones.exec RUN_DIR`: leave the starter behind, take the lock, and serve.
+"""`python -m ones.exec RUN_DIR`: detaches from its parent, takes the lock, and serves requests.
 
-Says `ready` once it can be reached, or `busy` if another one is there already.
+Prints `ready` once it can be reached, or `busy` if another ones-exec holds the lock.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import sys
 from pathlib import Path
 
-from ones.exec.lines import listen
+from ones.exec.cleanup import clean_up, try_lock
+from ones.exec.line_protocol import listen
 from ones.exec.logs import log_to_stderr
 from ones.exec.processes import PR_SET_CHILD_SUBREAPER, PR_SET_NAME, prctl
 from ones.exec.records import LOCK, LOG
-from ones.exec.remains import clear_up, take
 from ones.exec.supervisor import IDLE_SECONDS, Supervisor
 
 USAGE = "usage: python -m ones.exec RUN_DIR [IDLE_SECONDS [LEASE_FILE]]"
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
         return 2
     run_dir = Path(argv[1]).absolute()
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # twice, so that nobody who started us is our parent and no terminal is ours
+    # fork twice: the starter is not the parent, and there is no controlling terminal
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -35,15 +35,15 @@ def main(argv: list[str]) -> int:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"ones-exec")
     lock = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if not take(lock):
+    if not try_lock(lock):
         print("busy", flush=True)
         return 0
     os.ftruncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
-    clear_up(run_dir)
+    clean_up(run_dir)
     listener = listen(run_dir)
     print("ready", flush=True)
-    _leave_the_terminal(run_dir)
+    _redirect_output(run_dir)
     log_to_stderr()  # which is exec.log now
     try:
         idle = float(argv[2]) if len(argv) > 2 else IDLE_SECONDS
@@ -54,14 +54,14 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _leave_the_terminal(run_dir: Path) -> None:
+def _redirect_output(run_dir: Path) -> None:
     os.chdir("/")
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    devnull = os.open(os.devnull, os.O_RDONLY)
     log = os.open(run_dir / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     sys.stdout.flush()
-    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+    for source, target in ((devnull, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    os.close(nothing)
+    os.close(devnull)
     os.close(log)
 
 

@@ -1,14 +1,16 @@
-"""Reads files that a training process may have replaced, and makes directories it must not share.
+"""Access to files and sockets in run directories, where a worker may have replaced every file.
 
-Run directories are hostile: a worker runs there and may put a link, a pipe, a huge file or garbage
-in the place of every file. Reading never follows a link, never blocks and never takes more than a
-limit.
+A worker may put a link, a pipe, a huge file or garbage there. Reading never follows a link, never
+blocks, and never takes more than a limit.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -22,22 +24,23 @@ def open_regular(path: Path) -> int:
     return handle
 
 
-def read_regular(path: Path, most: int, *, owner: int | None = None) -> bytes:
-    """All of it. Raises OSError if it is not a regular file, larger than `most` bytes, or not of
-    that user."""
+def read_regular(path: Path, max_bytes: int, *, owner: int | None = None) -> bytes:
+    """The content. Raises OSError for a file that is not regular, too large, or of another user."""
     with os.fdopen(open_regular(path), "rb") as file:
         found = os.fstat(file.fileno())
         if owner is not None and found.st_uid != owner:
             raise OSError(f"{path}: belongs to user {found.st_uid}, not to {owner}")
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(f"{path}: is larger than {most} bytes")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(f"{path}: is larger than {max_bytes} bytes")
     return data
 
 
 def make_private(directory: Path) -> None:
-    """Creates it with mode 0700, or takes one that is ours. Raises PermissionError for a link and
-    for a directory of another user: there somebody else could replace what we write."""
+    """Creates a directory with mode 0700, or accepts an existing one of this user.
+
+    Raises PermissionError for a link and for a directory of another user, who could replace files.
+    """
     try:
         directory.mkdir(mode=0o700)
     except FileExistsError:
@@ -53,3 +56,34 @@ def make_private(directory: Path) -> None:
             ) from None
         if stat.S_IMODE(found.st_mode) & 0o077:
             directory.chmod(0o700)
+
+
+def connect_socket(directory: Path, name: str) -> socket.socket:
+    """Connects to a Unix socket in a directory. Raises OSError if no process listens there."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short_path(directory) as path:
+            sock.connect(f"{path}/{name}")
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def listen_socket(directory: Path, name: str) -> socket.socket:
+    (directory / name).unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with _short_path(directory) as path:
+        sock.bind(f"{path}/{name}")
+    sock.listen(64)
+    return sock
+
+
+@contextmanager
+def _short_path(directory: Path) -> Iterator[str]:
+    """A path through a descriptor: the real one may exceed the length of a socket's address."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)

@@ -1,9 +1,9 @@
-"""A lease: until when workers on a node may run, renewed by whoever manages the node.
+"""A lease: the time until which workers may run on a node, renewed by the node's agent.
 
-A node that is frozen or cut off cannot be told to stop; so it has to stop by itself. The
-manager writes the time into a file again and again, as long as the head of the cluster lets it;
-ones-exec ends its workers when that time has passed. Times are of the clock that counts on
-while the machine sleeps and is the same for all processes of a machine.
+A node that is frozen or cut off cannot be told to stop, so it must stop by itself. The agent writes
+the time to a file again and again, as long as the controller lets it; ones-exec kills its workers
+when that time has passed. Times are of CLOCK_BOOTTIME, which continues during suspend and is the
+same for all processes of a machine.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def now() -> float:
 
 
 def renew(path: Path, until: float) -> None:
-    """As a whole or not at all: a reader never sees half a time."""
-    beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_text(f"{until!r}\n")
-    beside.replace(path)
+    """Writes the time atomically."""
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(f"{until!r}\n")
+    temporary.replace(path)
 
 
-def left(path: Path) -> float:
-    """Seconds; not above zero: it has run out, or there is none."""
+def remaining(path: Path) -> float:
+    """Seconds; 0 or less: the lease has expired, or there is none."""
     try:
         return float(path.read_text()) - now()
     except (OSError, ValueError):

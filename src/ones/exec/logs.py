@@ -4,8 +4,8 @@ Stdlib logging. A record is an event (`message`) with fields (`extra`), written 
 
     2026-11-17T20:54:10 warning lease ran out launch=a-1~3~n0.1 node=n0
 
-Values that contain anything but printable ASCII without spaces are quoted as JSON, so that no
-worker, node name or error text can forge a second line or send escape sequences to a terminal.
+Values with anything but printable ASCII without spaces are quoted as JSON, so that no worker, node
+name or error text can forge a second line or send escape sequences to a terminal.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import TextIO
 #: fields whose values are never written
 SECRETS = frozenset({"token", "env", "environment", "authorization", "cookie", "password", "link"})
 HIDDEN = "(hidden)"
-#: characters of one value
-LONGEST = 4000
+#: maximum length of a value, in characters
+MAX_VALUE = 4000
 
 _PLAIN = re.compile(r"[!#-<>-\[\]-~]+")  # printable, without space, quote, equals sign, backslash
-_OF_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What was given as `extra`."""
-    return {name: value for name, value in vars(record).items() if name not in _OF_RECORD}
+    """The fields passed as `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
 
 
 def without_secrets(fields: Mapping[str, object]) -> dict[str, object]:
@@ -46,13 +46,13 @@ def text_line(at: str, level: str, event: str, fields: Mapping[str, object]) -> 
     >>> text_line("2026-01-01T00:00:00", "info", "job submitted", {"job": "a-1", "why": "x\\ny"})
     '2026-01-01T00:00:00 info job submitted job=a-1 why="x\\\\ny"'
     """
-    told = "".join(f" {name}={_quoted(value)}" for name, value in fields.items())
-    return f"{at} {level} {_one_line(event)}{told}"
+    text = "".join(f" {name}={_quoted(value)}" for name, value in fields.items())
+    return f"{at} {level} {_one_line(event)}{text}"
 
 
 def _quoted(value: object) -> str:
     text = value if isinstance(value, str) else str(value)
-    text = text if len(text) <= LONGEST else text[:LONGEST] + "..."
+    text = text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "..."
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
 
 
@@ -60,8 +60,8 @@ def _one_line(event: str) -> str:
     return event if event.isascii() and event.isprintable() else json.dumps(event)[1:-1]
 
 
-class TextFormatter(logging.Formatter):
-    """One line for an event; a traceback follows below it."""
+class LineFormatter(logging.Formatter):
+    """One line for an event, followed by the traceback, if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
@@ -72,13 +72,12 @@ class TextFormatter(logging.Formatter):
         return line
 
 
-class Sparing:
-    """Keeps an event that others can cause at will from filling the log: at most `burst` in so many
-    seconds.
+class LogLimiter:
+    """Limits how often an event that others can cause is logged: `burst` times per `seconds`.
 
     >>> clock = iter([0.0, 0.1, 0.2, 1.5])
-    >>> often = Sparing(1.0, 1, lambda: next(clock))
-    >>> [often.suppressed() for _ in range(4)]
+    >>> limiter = LogLimiter(1.0, 1, lambda: next(clock))
+    >>> [limiter.suppressed() for _ in range(4)]
     [0, None, None, 2]
     """
 
@@ -86,25 +85,25 @@ class Sparing:
         self, seconds: float = 1.0, burst: int = 20, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._seconds, self._burst, self._clock = seconds, burst, clock
-        self._ends, self._written, self._left_out = float("-inf"), 0, 0
+        self._ends, self._written, self._suppressed = float("-inf"), 0, 0
 
     def suppressed(self) -> int | None:
-        """None: not to be logged. Else the number of events that were left out before this one."""
+        """The number of events suppressed before this one; None: do not log this one."""
         now = self._clock()
         if now >= self._ends:
             self._ends, self._written = now + self._seconds, 0
         if self._written >= self._burst:
-            self._left_out += 1
+            self._suppressed += 1
             return None
         self._written += 1
-        count, self._left_out = self._left_out, 0
+        count, self._suppressed = self._suppressed, 0
         return count
 
 
 def log_to_stderr(stream: TextIO | None = None) -> None:
-    """All of `ones` from level info on, as text."""
+    """Logs all of `ones` from level info on, as text."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(TextFormatter())
+    handler.setFormatter(LineFormatter())
     logger = logging.getLogger("ones")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)

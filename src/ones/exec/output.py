@@ -1,7 +1,7 @@
-"""A worker's output: kept in segments whose names are offsets, read by offset.
+"""A worker's output: segment files named by their offset, read by offset.
 
-The newest segments are kept and older ones dropped, so that a script that prints
-without end cannot fill the disk; an offset stays what it was, whatever was dropped.
+Only the newest segments are kept, so that a script that prints without end cannot fill the disk.
+Offsets do not change when older segments are dropped.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PREFIX = "out."
 @dataclass(frozen=True, slots=True)
 class Chunk:
     data: bytes
-    offset: int  # of the first byte: later than asked for if older output was dropped
-    end: int  # of all that was written so far
+    offset: int  # of the first byte; later than requested if older output was dropped
+    end: int  # of all output so far
 
     @property
     def next(self) -> int:
@@ -29,15 +29,15 @@ class Chunk:
 
 
 class OutputWriter:
-    """Appends, and drops the oldest segment when there are too many."""
+    """Appends output; drops the oldest segment when there are too many."""
 
     def __init__(self, directory: Path, segment_bytes: int, segments: int) -> None:
         self._directory = directory
         self._segment_bytes, self._segments = max(1, segment_bytes), max(1, segments)
         self._offset = 0
-        self._lost = 0  # bytes that a full disk did not take
+        self._lost = 0  # bytes, because the disk was full
         self._file: int | None = None
-        self._room = 0
+        self._free = 0
 
     def write(self, data: bytes) -> None:
         if self._lost:
@@ -46,23 +46,23 @@ class OutputWriter:
             try:
                 taken = self._append(data)
             except OSError:
-                # the worker must not stand still because its words find no room
+                # the worker must not stop because the disk is full
                 self._lost += len(data)
                 return
             data = data[taken:]
         self._lost = 0
 
     def _append(self, data: bytes) -> int:
-        if self._file is None or not self._room:
+        if self._file is None or not self._free:
             self.close()
             path = self._directory / f"{PREFIX}{self._offset:015d}"
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            self._room = self._segment_bytes
+            self._free = self._segment_bytes
             for old in _segments(self._directory)[: -self._segments]:
                 old.unlink(missing_ok=True)
-        taken = os.write(self._file, data[: self._room])
+        taken = os.write(self._file, data[: self._free])
         self._offset += taken
-        self._room -= taken
+        self._free -= taken
         return taken
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class OutputWriter:
 
 
 def read_output(directory: Path, offset: int, limit: int) -> Chunk:
-    """Up to `limit` bytes from `offset` on; from the oldest kept byte if that one is gone.
+    """Up to `limit` bytes from `offset`, or from the oldest byte kept.
 
     A negative offset counts from the end.
     """
@@ -92,20 +92,20 @@ def read_output(directory: Path, offset: int, limit: int) -> Chunk:
             with os.fdopen(open_regular(path), "rb") as file:
                 file.seek(position - _start(path))
                 data += file.read(limit - len(data))
-        except FileNotFoundError:  # dropped in this moment: go on with what is kept
+        except FileNotFoundError:  # dropped just now: continue with the next one
             return read_output(directory, position, limit)
-        except OSError:  # a link or a pipe: not written by us
+        except OSError:  # a link or a pipe: not written by ones-exec
             break
         if len(data) >= limit:
             break
     return Chunk(data, offset, max(end, offset + len(data)))
 
 
-def drop_oldest(launches: Sequence[tuple[Path, bool]], most: int) -> int:
-    """Keep at most so many bytes of several launches together; returns how many were removed.
+def drop_oldest(launches: Sequence[tuple[Path, bool]], max_bytes: int) -> int:
+    """Removes the oldest output above `max_bytes` of all launches; returns the bytes removed.
 
-    `launches`: their directories in the order of their start, and whether each may still write.
-    The oldest output goes first; the segment that a launch writes to stays.
+    `launches`: directories in the order of their start, and whether each may still write. The
+    segment that a launch writes to stays.
     """
     found = []
     for directory, writes in launches:
@@ -113,7 +113,7 @@ def drop_oldest(launches: Sequence[tuple[Path, bool]], most: int) -> int:
         for path in segments:
             with suppress(FileNotFoundError):
                 found.append((path, path.stat().st_size, writes and path == segments[-1]))
-    excess, removed = sum(size for _, size, _ in found) - most, 0
+    excess, removed = sum(size for _, size, _ in found) - max_bytes, 0
     for path, size, is_open in found:
         if removed >= excess:
             break

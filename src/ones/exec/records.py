@@ -1,17 +1,16 @@
-"""What is written down about each worker: what was asked, that it runs, how it ended.
+"""Records of each worker in the run directory: its specification, that it runs, how it ended.
 
 A run directory belongs to one (job, node):
 
     lock                held by ones-exec while it lives
-    exec.sock           later launches reach it here
-    exec.log            what ones-exec itself has to say
-    <launch>/spec.json      what was asked for (holds the environment: readable by its owner only)
-    <launch>/status.json    pid, start, boot: it was started
-    <launch>/exit.json      how it ended: written once, after its last process was gone
+    exec.sock           its socket
+    exec.log            its log
+    <launch>/spec.json      the process to start (with its environment: readable by the owner only)
+    <launch>/status.json    pid, start time, boot: it was started
+    <launch>/exit.json      how it ended: written once, after its last process has ended
     <launch>/out.<offset>   its output, in segments
 
-Every file is replaced as a whole, so a reader never sees half of one. The worker could write here,
-too: what is not a valid record counts as missing.
+Files are written atomically. The worker can write here, too: an invalid record counts as missing.
 """
 
 from __future__ import annotations
@@ -31,28 +30,26 @@ LOCK = "lock"
 SOCKET = "exec.sock"
 LOG = "exec.log"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: bytes of a record; a spec holds the environment
-LARGEST = 8 << 20
-#: characters of a message or cause in an exit record
-LONGEST_TEXT = 2000
-_MOST_PID = 2**31
+MAX_RECORD = 8 << 20  # bytes; a spec holds the environment
+MAX_TEXT = 2000  # characters of a message or cause in an exit record
+_MAX_PID = 2**31
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One process to start. `env` is all of its environment, nothing is added to it here."""
+    """A process to start. `env` is its whole environment."""
 
     id: str
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str] = field(repr=False)
     grace_seconds: float = 10.0  # between SIGTERM and SIGKILL
-    zygote: bool = False  # fork it from an interpreter that has torch already
+    zygote: bool = False  # fork it from an interpreter with torch loaded
     segment_bytes: int = 8 << 20
     segments: int = 8  # older output is dropped
-    slots: tuple[str, ...] = ()  # where it is; of no meaning here
+    slots: tuple[str, ...] = ()  # for the launcher; not used here
 
     def __post_init__(self) -> None:
         if not self.id or "/" in self.id or self.id.startswith("."):
@@ -67,14 +64,14 @@ class Spec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     pid: int
-    born: int  # start time in ticks since boot: with the pid, one process and no other
+    born: int  # start time in ticks since boot: with the pid it identifies the process
     started_at: float
     boot_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """How a worker ended. `cause` is a word for programs, `message` a line for people."""
+    """How a worker ended. `cause` is for programs, `message` for people."""
 
     code: int | None  # None: killed by a signal, or never started
     signal: int | None = None
@@ -86,8 +83,7 @@ class Exit:
     def clean(self) -> bool:
         return self.code == 0
 
-    def told(self) -> str:
-        """In words."""
+    def describe(self) -> str:
         if self.message:
             return self.message
         if self.signal is not None:
@@ -96,23 +92,23 @@ class Exit:
 
 
 def boot_id() -> str:
-    """Another one after every start of the machine. ONES_BOOT_ID stands in for it in tests."""
+    """Identifies the current boot of the machine. Tests set ONES_BOOT_ID."""
     return os.environ.get("ONES_BOOT_ID") or BOOT_ID.read_text().strip()
 
 
 _Record = TypeVar("_Record", Spec, Status, Exit)
 
 
-def write(directory: Path, record: Spec | Status | Exit) -> None:
-    """As a whole or not at all, and on disk before it has its name."""
+def write_record(directory: Path, record: Spec | Status | Exit) -> None:
+    """Writes a record atomically, synced to disk."""
     path = directory / _NAMES[type(record)]
-    beside = path.with_suffix(".new")
-    beside.unlink(missing_ok=True)  # a link there would lead elsewhere
-    with open(beside, "w", opener=_private) as file:
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)  # it could be a link to another file
+    with open(temporary, "w", opener=_private) as file:
         json.dump(asdict(record), file)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    temporary.replace(path)
 
 
 def read_spec(directory: Path) -> Spec | None:
@@ -127,19 +123,17 @@ def read_exit(directory: Path) -> Exit | None:
     return _read(directory, Exit)
 
 
-def spec_of(plain: Mapping[str, Any]) -> Spec:
-    """Raises ValueError, TypeError or AttributeError for what is no spec."""
-    return _made(Spec, plain)
+def parse_spec(plain: Mapping[str, Any]) -> Spec:
+    """Raises ValueError, TypeError or AttributeError for an invalid record."""
+    return _parse(Spec, plain)
 
 
-def exit_of(plain: Mapping[str, Any]) -> Exit:
-    """As above."""
-    return _made(Exit, plain)
+def parse_exit(plain: Mapping[str, Any]) -> Exit:
+    return _parse(Exit, plain)
 
 
-def status_of(plain: Mapping[str, Any]) -> Status:
-    """As above."""
-    return _made(Status, plain)
+def parse_status(plain: Mapping[str, Any]) -> Status:
+    return _parse(Status, plain)
 
 
 def known_launches(run_dir: Path) -> Iterator[Path]:
@@ -159,7 +153,7 @@ _NAMES: Mapping[type, str] = {Spec: "spec.json", Status: "status.json", Exit: "e
 def _read(directory: Path, kind: type[_Record]) -> _Record | None:
     path = directory / _NAMES[kind]
     try:
-        return _made(kind, json.loads(read_regular(path, LARGEST)))
+        return _parse(kind, json.loads(read_regular(path, MAX_RECORD)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as problem:
@@ -168,7 +162,7 @@ def _read(directory: Path, kind: type[_Record]) -> _Record | None:
         return None
 
 
-def _made(kind: type[_Record], plain: Mapping[str, Any]) -> _Record:
+def _parse(kind: type[_Record], plain: Mapping[str, Any]) -> _Record:
     known = {f.name for f in fields(kind)}
     values: dict[str, Any] = {k: v for k, v in plain.items() if k in known}
     for name in ("argv", "slots"):
@@ -183,20 +177,20 @@ def _made(kind: type[_Record], plain: Mapping[str, Any]) -> _Record:
 
 
 def _check_status(status: Status) -> None:
-    if not (_is_whole(status.pid, 1, _MOST_PID) and _is_whole(status.born, 0, 2**63)):
+    if not (_is_integer(status.pid, 1, _MAX_PID) and _is_integer(status.born, 0, 2**63)):
         raise ValueError(f"pid {status.pid!r}, born {status.born!r} are not of a process")
     if not _is_time(status.started_at) or not _is_text(status.boot_id):
         raise ValueError(f"started_at {status.started_at!r}, boot_id {status.boot_id!r}")
 
 
 def _check_exit(exit: Exit) -> None:
-    if not all(n is None or _is_whole(n, -256, 256) for n in (exit.code, exit.signal)):
+    if not all(n is None or _is_integer(n, -256, 256) for n in (exit.code, exit.signal)):
         raise ValueError(f"code {exit.code!r}, signal {exit.signal!r} are not of an exit")
     if not _is_time(exit.at) or not (_is_text(exit.cause) and _is_text(exit.message)):
         raise ValueError(f"at {exit.at!r}, cause {exit.cause!r}, message {exit.message!r}")
 
 
-def _is_whole(value: object, least: int, below: int) -> bool:
+def _is_integer(value: object, least: int, below: int) -> bool:
     return type(value) is int and least <= value < below
 
 
@@ -205,13 +199,13 @@ def _is_time(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Of bounded length, and Unicode: it is stored and shown."""
-    return isinstance(value, str) and len(value) <= LONGEST_TEXT and value == shown(value)
+    """Whether it is a valid string of bounded length: it is stored and displayed."""
+    return isinstance(value, str) and len(value) <= MAX_TEXT and value == storable(value)
 
 
-def shown(text: str) -> str:
-    """Something that the system or a user said, as it may be stored: bounded, and Unicode."""
-    return text[:LONGEST_TEXT].encode(errors="backslashreplace").decode()[:LONGEST_TEXT]
+def storable(text: str) -> str:
+    """A text of the system or a user, truncated and made valid Unicode."""
+    return text[:MAX_TEXT].encode(errors="backslashreplace").decode()[:MAX_TEXT]
 
 
 def _private(path: str, flags: int) -> int:

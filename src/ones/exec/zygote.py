@@ -1,7 +1,7 @@
-"""A process that has torch in memory already and forks workers from it: the client's side.
+"""Starts workers as forks of a process that has torch loaded: the client of `ones.train.zygote`.
 
-`ones.train.zygote` is the other side; its docstring has the protocol. Where it does not
-come up, or refuses, workers are started plainly: slower, and otherwise the same.
+The docstring there has the protocol. Where the zygote does not start, or refuses, workers are
+started by fork and exec: slower, otherwise the same.
 """
 
 from __future__ import annotations
@@ -9,25 +9,28 @@ from __future__ import annotations
 import json
 import os
 import re
+import selectors
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ones.exec.processes import die_with, look, send
+from ones.exec.files import connect_socket
+from ones.exec.processes import die_with_parent, find_process, send_signal
 from ones.exec.records import Spec
-from ones.exec.worker import Worker
+from ones.exec.worker_process import WorkerProcess
 
-SOCKET = "zygote.sock"  # in the run directory, which is also where the zygote runs
-LIFELINE = "ONES_LIFELINE"  # a file descriptor; see `ones.train.lifeline`
+SOCKET = "zygote.sock"  # in the run directory, which is the zygote's working directory
+LIFELINE = "ONES_LIFELINE"  # descriptor of a pipe: workers die when its other end is closed
 _PYTHON = re.compile(r"python[0-9.]*")
+#: messages of the zygote, and their possible values
+_MESSAGES = {"pid": range(1, 1 << 31), "exit": range(256), "signal": range(1, 65)}
 
 
-def fits(spec: Spec) -> bool:
-    """`python script.py ...` or `python -m module ...`, without options of the interpreter."""
+def can_fork(spec: Spec) -> bool:
+    """Whether it is `python script.py ...` or `python -m module ...`, without other options."""
     return (
         _PYTHON.fullmatch(os.path.basename(spec.argv[0])) is not None
         and len(spec.argv) > 1
@@ -35,64 +38,80 @@ def fits(spec: Spec) -> bool:
     )
 
 
-class Birth:
-    """One worker that was asked for, and the line on which its end will be told."""
+def connect_zygote(run_dir: str | Path) -> socket.socket | None:
+    """None: there is no zygote, or it is not ready yet."""
+    try:
+        return connect_socket(Path(run_dir), SOCKET)
+    except OSError:
+        return None
 
-    def __init__(self, worker: Worker, line: socket.socket) -> None:
+
+def request_fork(
+    connection: socket.socket, argv: Sequence[str], cwd: str, env: Mapping[str, str], output: int
+) -> None:
+    """Requests a process with stdout and stderr to `output`. Raises OSError."""
+    request = {"argv": list(argv), "cwd": cwd, "env": dict(env)}
+    text = json.dumps(request).encode() + b"\n"
+    sent = socket.send_fds(connection, [text], [output, output])
+    connection.sendall(text[sent:])
+
+
+class _ForkRequest:
+    """A requested worker, and the connection on which the zygote reports its end."""
+
+    def __init__(self, worker: WorkerProcess, connection: socket.socket) -> None:
         self.worker = worker
-        self.line = line
-        self.pid: int | None = None
-        self.refused = False
-        self.over = False  # nothing more will be told here
+        self.connection = connection
+        self.is_forked = False
+        self.is_over = False  # the zygote reports nothing more
         self._received = b""
+        try:
+            spec = worker.spec
+            request_fork(connection, spec.argv[1:], spec.cwd, spec.env, worker.output_end)
+        except OSError:
+            self.is_over = True
+        connection.setblocking(False)
 
     def fileno(self) -> int:
-        return self.line.fileno()
+        return self.connection.fileno()
 
-    def hear(self) -> Iterator[dict[str, int]]:
+    def receive(self) -> Iterator[dict[str, int]]:
         try:
-            data = self.line.recv(4096)
+            data = self.connection.recv(4096)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data:
-            self.over = True
+            self.is_over = True
         self._received += data
-        *whole, self._received = self._received.split(b"\n")
-        for text in whole:
-            yield _news(text)
+        *lines, self._received = self._received.split(b"\n")
+        for line in lines:
+            yield _parse_message(line)
 
 
-#: what the zygote may say, and the values it can have
-_SAID = {"pid": range(1, 1 << 31), "exit": range(256), "signal": range(1, 65)}
-
-
-def _news(text: bytes) -> dict[str, int]:
-    """The zygote is a process of the job and may say anything: what is no news is a refusal."""
+def _parse_message(text: bytes) -> dict[str, int]:
+    """The zygote is a process of the job and not trusted: anything invalid is an error."""
     try:
-        said = json.loads(text)
+        message = json.loads(text)
     except (ValueError, RecursionError):
-        said = None
-    if isinstance(said, dict) and len(said) == 1:
-        ((name, value),) = said.items()
-        if type(value) is int and value in _SAID.get(name, ()):
+        message = None
+    if isinstance(message, dict) and len(message) == 1:
+        ((name, value),) = message.items()
+        if type(value) is int and value in _MESSAGES.get(name, ()):
             return {name: value}
     return {"error": 0}
 
 
-class Zygote:
-    """Started with the first worker that can use it; ends with ones-exec."""
+class _Zygote:
+    """A zygote process. Ends with ones-exec."""
 
     def __init__(self, run_dir: Path, spec: Spec, lifeline: int) -> None:
-        """`lifeline`: the end of a pipe whose other end dies with us, and workers with that."""
         self.interpreter = spec.argv[0]
-        self.waiting: list[Worker] = []  # until it is ready
-        self._run_dir = run_dir
-        self.alive = True
+        self.waiting: list[WorkerProcess] = []  # until it is ready
         (run_dir / SOCKET).unlink(missing_ok=True)
         me = os.getpid()
-        # ONES_RUN_DIR would mark all of its children as the first worker's
+        # ONES_RUN_DIR would mark all its children as processes of the first worker
         env = {k: v for k, v in spec.env.items() if k != "ONES_RUN_DIR"}
         env[LIFELINE] = str(lifeline)
         process = subprocess.Popen(
@@ -104,49 +123,129 @@ class Zygote:
             stderr=sys.stderr,
             start_new_session=True,
             pass_fds=[lifeline],
-            preexec_fn=lambda: die_with(me),  # noqa: PLW1509  # this process has one thread
+            preexec_fn=lambda: die_with_parent(me),  # noqa: PLW1509  # this process has one thread
         )
-        process.returncode = 0  # reaped by the loop and not by this object
+        process.returncode = 0  # reaped by the supervisor and not by this object
         self.pid = process.pid
 
-    def births(self) -> list[Birth]:
-        """Ask for those who wait, once it is ready."""
-        born: list[Birth] = []
-        while self.waiting:
-            line = self._connect()
-            if line is None:
-                break
-            worker = self.waiting.pop(0)
-            request = {
-                "argv": worker.spec.argv[1:],
-                "cwd": worker.spec.cwd,
-                "env": dict(worker.spec.env),
-            }
-            birth = Birth(worker, line)
-            try:
-                text = json.dumps(request).encode() + b"\n"
-                sent = socket.send_fds(line, [text], [worker.output_end, worker.output_end])
-                line.sendall(text[sent:])
-            except OSError:
-                birth.refused = birth.over = True
-            line.setblocking(False)
-            born.append(birth)
-        return born
+    def kill(self) -> None:
+        process = find_process(self.pid)
+        if process is not None:
+            send_signal(process, signal.SIGKILL)
 
-    def _connect(self) -> socket.socket | None:
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        directory = os.open(self._run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            line.connect(f"/proc/self/fd/{directory}/{SOCKET}")
-        except OSError:
-            line.close()
-            return None
-        finally:
-            os.close(directory)
-        return line
+
+class ForkStarter:
+    """Starts workers from a zygote, which is started with the first of them.
+
+    `on_started` is called for each worker that runs; `start` for each that must be started by fork
+    and exec instead.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        selector: selectors.BaseSelector,
+        *,
+        on_started: Callable[[WorkerProcess], None],
+        start: Callable[[WorkerProcess], None],
+    ) -> None:
+        self._run_dir, self._selector = run_dir, selector
+        self._on_started, self._start = on_started, start
+        self._zygote: _Zygote | None = None
+        self._requests: list[_ForkRequest] = []
+        # nothing is ever written to it: workers die when this process ends and closes it
+        self._lifeline, self._lifeline_end = os.pipe2(os.O_CLOEXEC)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the zygote."""
+        return None if self._zygote is None else self._zygote.pid
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether workers wait until the zygote is ready."""
+        return self._zygote is not None and bool(self._zygote.waiting)
+
+    def prepare(self, spec: Spec) -> bool:
+        """Starts a zygote for launches like this one; False if there is one already."""
+        if self._zygote is not None or not can_fork(spec):
+            return False
+        self._zygote = _Zygote(self._run_dir, spec, self._lifeline)
+        return True
+
+    def start(self, worker: WorkerProcess) -> None:
+        zygote = self._zygote
+        if zygote is None or zygote.interpreter != worker.spec.argv[0]:
+            if zygote is not None and any(request.is_forked for request in self._requests):
+                self._start(worker)  # the zygote of another interpreter is in use
+                return
+            try:
+                zygote = _Zygote(self._run_dir, worker.spec, self._lifeline)
+            except OSError:
+                self._start(worker)
+                return
+            self.kill()
+            self._zygote = zygote
+        zygote.waiting.append(worker)
+
+    def cancel(self, worker: WorkerProcess) -> bool:
+        """Withdraws a worker that waits for the zygote; False if it does not."""
+        if self._zygote is None or worker not in self._zygote.waiting:
+            return False
+        self._zygote.waiting.remove(worker)
+        return True
+
+    def send_requests(self) -> None:
+        """Requests the waiting workers, once the zygote is ready."""
+        while self._zygote is not None and self._zygote.waiting:
+            connection = connect_zygote(self._run_dir)
+            if connection is None:
+                return
+            request = _ForkRequest(self._zygote.waiting.pop(0), connection)
+            self._requests.append(request)
+            self._selector.register(
+                request, selectors.EVENT_READ, lambda r=request: self._receive(r)
+            )
+            if request.is_over:
+                self._end(request)
+
+    def _receive(self, request: _ForkRequest) -> None:
+        worker = request.worker
+        for message in request.receive():
+            if "pid" in message:
+                request.is_forked = True
+                worker.set_started(message["pid"])
+                self._on_started(worker)
+            elif "error" in message:
+                request.is_over = True
+            elif worker.wait_status is None:
+                status = message["exit"] << 8 if "exit" in message else message["signal"]
+                worker.wait_status = status
+                request.is_over = True
+        if request.is_over:
+            self._end(request)
+
+    def _end(self, request: _ForkRequest) -> None:
+        self._selector.unregister(request)
+        request.connection.close()
+        self._requests.remove(request)
+        if not request.is_forked:
+            self._start(request.worker)
+
+    def zygote_died(self) -> None:
+        """Its forks are children of this process now, and reaped as such."""
+        assert self._zygote is not None
+        for request in self._requests:
+            worker = request.worker
+            if worker.pid is None or worker.wait_status is not None:
+                continue
+            if find_process(worker.pid) is None:
+                worker.wait_status = signal.SIGKILL  # its real status is lost
+        waiting, self._zygote = self._zygote.waiting, None
+        for worker in waiting:
+            self._start(worker)
 
     def kill(self) -> None:
-        process = look(self.pid)
-        if self.alive and process is not None:
-            with suppress(OSError):
-                send(process, signal.SIGKILL)
+        zygote, self._zygote = self._zygote, None
+        if zygote is not None:
+            zygote.kill()

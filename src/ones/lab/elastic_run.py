@@ -346,7 +346,7 @@ class ElasticRun:
         if self._is_postponed:
             self._begin()
         if not event.exit.clean:
-            self._say(f"{worker} ended: {event.exit.told()}")
+            self._say(f"{worker} ended: {event.exit.describe()}")
         if not self._launches or (was_member and not self._members):
             if event.exit.clean or self._retries >= _RETRIES:
                 self._ending = True
@@ -389,7 +389,7 @@ class ElasticRun:
 def check_outcome(outcome: RunOutcome) -> None:
     """A job that did not end well is an error of the script or of the machine."""
     if not outcome.done:
-        ends = [exit.told() for exit in outcome.exits.values()]
+        ends = [exit.describe() for exit in outcome.exits.values()]
         if ends and all(exit.code == 0 for exit in outcome.exits.values()):
             raise WorldError("the script ended before its epochs: does it call ones.join?")
         raise WorldError(f"the job did not finish: {ends[-1] if ends else 'no worker started'}")

@@ -7,7 +7,7 @@ from collections.abc import Container
 from dataclasses import asdict
 from typing import Any, Generic
 
-from ones.exec.records import exit_of
+from ones.exec.records import parse_exit
 from ones.launchers.api import Launch, Slot
 from ones.launchers.exits import not_started
 from ones.launchers.node_table import Node, NodeTable
@@ -63,7 +63,7 @@ class RemoteLauncher(ThreadedLauncher, Generic[Node]):
         if message["event"] == "started":
             self._launches.started(message["id"], message["pid"])
         else:
-            self._exited(message["id"], exit_of(message["exit"]))
+            self._exited(message["id"], parse_exit(message["exit"]))
 
     def _fail_unknown(self, node: str, known: Container[str]) -> None:
         """End launches on the node that its agent does not know."""

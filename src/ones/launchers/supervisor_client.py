@@ -14,10 +14,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ones.exec import Exit, Spec, clear_up, known_launches, read_exit
-from ones.exec.lines import Connection, connect
-from ones.exec.records import exit_of, status_of
-from ones.exec.remains import locked
+from ones.exec import Exit, Spec, clean_up, known_launches, read_exit
+from ones.exec.cleanup import lock_run_dir
+from ones.exec.line_protocol import Connection, connect
+from ones.exec.records import parse_exit, parse_status
 from ones.launchers.exits import fenced, not_started
 
 RETRY_SECONDS = 0.05
@@ -194,12 +194,12 @@ class SupervisorClient:
             self._connection.send({"n": number, **request})
 
     def _clean_up(self) -> None:
-        with locked(self.run_dir) as mine:
+        with lock_run_dir(self.run_dir) as mine:
             if not mine:
                 self.retry_at = time.monotonic() + RETRY_SECONDS
                 return
             try:
-                clear_up(self.run_dir)
+                clean_up(self.run_dir)
             except (TimeoutError, OSError):
                 self.retry_at = time.monotonic() + 20 * RETRY_SECONDS
                 return
@@ -242,12 +242,12 @@ class SupervisorClient:
             self._exited(request["spec"]["id"], record)
 
     def _handle_news(self, news: dict[str, Any]) -> None:
-        """Raises what `exit_of` and `status_of` raise for invalid records."""
+        """Raises what `parse_exit` and `parse_status` raise for invalid records."""
         id = str(news["id"])
         if news["exit"] is not None:
-            self._exited(id, exit_of(news["exit"]))
+            self._exited(id, parse_exit(news["exit"]))
         elif news["status"] is not None:
-            status = status_of(news["status"])
+            status = parse_status(news["status"])
             self.open.add(id)
             self._on_news(id, status.pid, None)
 

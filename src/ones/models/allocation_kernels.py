@@ -1,4 +1,4 @@
-"""The loops of `allocation`, compiled. Import it only where it is used: numba is heavy."""
+"""The loops of `allocation`, compiled. Imported where used only: importing numba is slow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def divide(
     cheapest[0] = 0.0
     # half of what 32 bits would take: 200 MB with 10,000 jobs on 10,240 GPUs
     choices = np.zeros((jobs, gpus + 1), np.int16)
-    reached = 0  # nobody before this job can have used more
+    reached = 0  # GPUs that the jobs so far can use
     for job in range(jobs):
         for used in range(reached + 1):
             before[used] = cheapest[used]

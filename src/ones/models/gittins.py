@@ -7,12 +7,12 @@ from collections import deque
 
 import numpy as np
 
-SAMPLE = 1000  # lengths that are remembered
-LEAST_PART = 1e-9  # of a quantum: what it costs to wait for the ends of jobs is no less
+SAMPLE = 1000  # number of lengths kept
+LEAST_PART = 1e-9  # of a quantum: lower bound of the expected service
 
 
-class Gittins:
-    """Which of two jobs is likelier to end soon for what it costs, from lengths seen so far.
+class GittinsIndex:
+    """Probability to end within a quantum, per expected service, from the lengths seen so far.
 
     index(a) = Pr(S - a <= quantum | S > a) / E[min(S - a, quantum) | S > a]
     """
@@ -21,7 +21,7 @@ class Gittins:
         self.quantum, self.cells = quantum, cells
         self.seen: deque[float] = deque(maxlen=SAMPLE)
         self._sorted: list[float] = []
-        self._known: dict[int, float] = {}  # cell -> index, for the present sample
+        self._known: dict[int, float] = {}  # cell -> index, for the current sample
         self._lengths = self._sums = np.zeros(1)
 
     def learn(self, length: float) -> None:
@@ -34,7 +34,7 @@ class Gittins:
         self._known = {}
 
     def cell(self, attained: float) -> int:
-        """Attained service, told apart as finely as the index is looked up."""
+        """Attained service, rounded to the resolution of the index."""
         return min(int(attained * self.cells / self.quantum), 2**32 - 1)
 
     def of_cell(self, cell: int) -> float:
@@ -43,7 +43,7 @@ class Gittins:
         return self._known[cell]
 
     def index(self, attained: float) -> float:
-        """0 beyond the longest: nothing is known there."""
+        """The index; 0 beyond the longest length seen."""
         if not self.seen:
             return 0.0
         quantum, lengths, sums = self.quantum, self._lengths, self._sums

@@ -1,4 +1,4 @@
-"""Which batch serves a job best on given GPUs: throughput times what a sample is worth."""
+"""Goodput: throughput times statistical efficiency, and the batch that maximises it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ones.core.view import JobView
-from ones.models.latest import latest
+from ones.models.bounded_table import recent_profile
 from ones.models.speed import SpeedModel, fit_speed
 
-#: before a job has reported its noise scale: so many times its base batch
+#: noise scale of a job that has not reported one, as a multiple of its base batch
 ASSUMED_NOISE_RATIO = 4.0
 _CANDIDATES = 24
 
 
 def noise_scale(reported: float | None, base_batch: int) -> float:
-    """In samples, never negative: a scale of minus a batch would make its efficiency infinite."""
+    """Gradient noise scale in samples; never negative, as the efficiency would become infinite."""
     return ASSUMED_NOISE_RATIO * base_batch if reported is None else max(reported, 0.0)
 
 
 def efficiency(batch: int, base_batch: int, noise: float) -> float:
-    """Statistical efficiency (φ + B0)/(φ + B); a batch below the base one is worth no more."""
+    """Statistical efficiency (φ + B0)/(φ + B); 1 for batches below the base batch."""
     return min(1.0, (noise + base_batch) / (noise + batch))
 
 
-def worth(batches: NDArray[np.int64], base_batch: int, noise: float) -> NDArray[np.float64]:
+def efficiencies(batches: NDArray[np.int64], base_batch: int, noise: float) -> NDArray[np.float64]:
     """`efficiency` of many batches at once."""
     efficiencies: NDArray[np.float64] = np.minimum(1.0, (noise + base_batch) / (noise + batches))
     return efficiencies
 
 
-class Goodput:
-    """Effective samples per second of one job, as far as is known of it."""
+class SimpleGoodput:
+    """Effective samples per second of one job, estimated from its profile."""
 
     def __init__(self, view: JobView) -> None:
         assert view.description is not None
@@ -41,7 +41,7 @@ class Goodput:
         self._limit = view.local_limit or self._base
         self._largest = view.description.dataset_size
         self._noise = noise_scale(view.progress.gradient_noise, self._base)
-        self._speed = fit_speed(latest(view.profile)) or SpeedModel(0.5, 0.5 / self._base)
+        self._speed = fit_speed(recent_profile(view.profile)) or SpeedModel(0.5, 0.5 / self._base)
 
     def at(self, gpus: int, nodes: int, batch: int) -> float:
         parts = ceil(ceil(batch / gpus) / self._limit)
@@ -49,7 +49,7 @@ class Goodput:
         return batch / seconds * efficiency(batch, self._base, self._noise)
 
     def best_batch(self, gpus: int, nodes: int, *, at_most: int) -> int:
-        """Among batches without accumulation, from the base batch (or one sample each) up."""
+        """The best batch without accumulation, from the base batch (or one sample per GPU) up."""
         least = max(self._base, gpus)
         most = max(least, min(at_most, gpus * self._limit, self._largest))
         ratio = (most / least) ** (1 / (_CANDIDATES - 1))

@@ -1,7 +1,7 @@
-"""What Pollux and Sia have in common: rounds, restarts, and the batches of jobs between them.
+"""The common part of Pollux and Sia: rounds, restarts, and batches between rounds.
 
-They differ in who gets how many GPUs; a policy asks here whether a round is due, and
-hands over what it has found.
+The policies differ in the number of GPUs of each job: they ask whether a round is due, and deploy
+the result here.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ones.core.policy import Decision
 from ones.core.schedule import ScheduleEdit
 from ones.core.view import JobView, View
 from ones.models.adaptive_batch import BatchRules
-from ones.models.batch_changes import BatchChanges
-from ones.models.node_counts import gpus_for
-from ones.models.packing import Room
-from ones.models.rounds import Restarts, Rounds
-from ones.models.sharing import OwnerRoom
+from ones.models.batch_tuner import BatchTuner
+from ones.models.node_counts import assign_gpus
+from ones.models.packing import GpuPool
+from ones.models.rounds import RestartCosts, RoundClock
+from ones.models.sharing import OwnerQuota
 
-#: the events after which such a policy is asked
+#: events after which these policies decide
 DECIDES_ON: frozenset[type[Event]] = frozenset(
     {ev.JobSubmitted, ev.EpochFinished, ev.GpuSetAside, ev.NodeDraining, ev.Woke}
 )
@@ -33,7 +33,7 @@ DECIDES_ON: frozenset[type[Event]] = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSettings:
-    """What can be chosen about either."""
+    """Settings of both policies."""
 
     interval: float = field(default=60.0, metadata={"help": "seconds from round to round"})
     start_at_once: bool = field(
@@ -84,72 +84,74 @@ class RoundSettings:
 
 
 class GoodputRounds:
-    """The state of such a policy, but for its own search."""
+    """The state of such a policy, except its own search."""
 
     def __init__(self, settings: RoundSettings) -> None:
         self._settings = settings
-        self._rounds = Rounds(settings.interval)
-        self._restarts = Restarts()
-        self._batches = BatchChanges(
+        self._rounds = RoundClock(settings.interval)
+        self._restarts = RestartCosts()
+        self._batches = BatchTuner(
             BatchRules(settings.most_batch, settings.least_local_batch, settings.two_parts_alone),
             growth=settings.batch_growth,
             gain=settings.batch_gain,
         )
         self.models = self._batches.models
-        self._spoke: JobId | None = None  # whose submission or epoch is being looked at
+        self._event_job: JobId | None = None  # whose submission or epoch is the current event
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         self._rounds.observe(event, view)
         self._restarts.observe(event, view)
         self._batches.observe(event, view)
-        self._spoke = None
+        self._event_job = None
         if isinstance(event, ev.JobSubmitted):
-            self._spoke = event.job.id
+            self._event_job = event.job.id
         elif isinstance(event, ev.EpochFinished):
-            self._spoke = event.job
+            self._event_job = event.job
 
     @property
     def due(self) -> bool:
-        """Is the event that is being looked at the beginning of a round?"""
+        """Whether the current event starts a round."""
         return self._rounds.due
 
     def restart_factor(self, job: JobView, now: float) -> float:
-        """What is left of a job's speed if it is restarted once more: (T - R n) / (T + R)."""
+        """Factor on a job's speed if it is restarted once more: (T - R n) / (T + R)."""
         seconds = self.restart_seconds(job)
         return self._restarts.factor(job.id, now - job.job.submitted_at, seconds)
 
     def restart_seconds(self, job: JobView) -> float:
         return self._settings.restart_seconds or self._restarts.seconds(job.id)
 
-    def answer(self, view: View) -> Decision:
-        """Between two rounds: a better batch after an epoch, or a first GPU for a new job."""
+    def decide_between_rounds(self, view: View) -> Decision:
+        """Between two rounds: a better batch after an epoch, or first GPUs for a new job."""
         edit = view.schedule.edit()
         notes: dict[JobId, str] = {}
-        if self._spoke is not None and self._spoke in view.jobs:
-            job = view.job(self._spoke)
+        if self._event_job is not None and self._event_job in view.jobs:
+            job = view.job(self._event_job)
             better = self._batches.after_epoch(job)
             if better is not None:
                 edit.put(job.id, better[0])
                 notes[job.id] = better[1]
             elif job.wanted is None and job.started_at is None and not job.pinned:
-                notes[job.id] = self._welcome(view, job, edit)
+                notes[job.id] = self._start_new(view, job, edit)
         return Decision(schedule=edit.done(), wake_at=self._rounds.wake_at(view), notes=notes)
 
-    def _welcome(self, view: View, job: JobView, edit: ScheduleEdit) -> str:
-        room, least = Room(view), job.job.min_gpus
-        if self._settings.start_at_once and least <= len(room):
-            gpus = room.place(least)
-            if gpus is not None and OwnerRoom(view, []).take(job.job.owner, least):
-                edit.put(job.id, self._batches.on(job, gpus))
+    def _start_new(self, view: View, job: JobView, edit: ScheduleEdit) -> str:
+        pool, least = GpuPool(view), job.job.min_gpus
+        if self._settings.start_at_once and least <= len(pool):
+            gpus = pool.place(least)
+            if gpus is not None and OwnerQuota(view, []).take(job.job.owner, least):
+                edit.put(job.id, self._batches.allocate(job, gpus))
                 return f"new: starts on {least} of the free GPUs until the next round"
         return f"waits for the round at {self._rounds.wake_at(view):.0f} s"
 
-    def deploy(self, view: View, found: Mapping[JobId, Mapping[NodeId, int]], why: str) -> Decision:
-        """GPUs on each node for these jobs: those whose GPUs change get their best batch, too."""
+    def deploy(
+        self, view: View, counts: Mapping[JobId, Mapping[NodeId, int]], why: str
+    ) -> Decision:
+        """Assigns GPUs by node; jobs whose GPUs change get their best batch, too."""
         edit = view.schedule.edit()
         notes: dict[JobId, str] = {}
-        jobs = [view.job(job) for job in found]
-        places = gpus_for(view, jobs, found)
+        jobs = [view.job(job) for job in counts]
+        places = assign_gpus(view, jobs, counts)
         for job in jobs:
             gpus = places.get(job.id, ())
             before = job.wanted.n_gpus if job.wanted else 0
@@ -158,7 +160,7 @@ class GoodputRounds:
                     edit.drop(job.id)
                 notes[job.id] = f"{before} -> 0 GPUs in this round: {why}"
             elif job.wanted is None or gpus != job.wanted.gpus:
-                allocation = self._batches.on(job, gpus)
+                allocation = self._batches.allocate(job, gpus)
                 edit.put(job.id, allocation)
                 batch = f", batch {allocation.batch}" if allocation.batch else ""
                 nodes = "1 node" if allocation.n_nodes == 1 else f"{allocation.n_nodes} nodes"
@@ -170,11 +172,11 @@ class GoodputRounds:
             "rounds": self._rounds.save(),
             "restarts": self._restarts.save(),
             "batches": self._batches.save(),
-            "spoke": self._spoke,
+            "spoke": self._event_job,
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
         self._rounds.load(saved["rounds"])
         self._restarts.load(saved["restarts"])
         self._batches.load(saved["batches"])
-        self._spoke = None if saved["spoke"] is None else JobId(saved["spoke"])
+        self._event_job = None if saved["spoke"] is None else JobId(saved["spoke"])

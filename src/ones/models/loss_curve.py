@@ -1,9 +1,9 @@
-"""How a loss will go on falling: a curve through what was seen, and where it becomes flat.
+"""Prediction of a training loss: a curve fitted to the losses so far, and where it becomes flat.
 
-    loss(k) = 1 / (slope k + offset) + floor        k: epochs; nothing negative
+    loss(k) = 1 / (slope k + offset) + floor        k: epochs; no parameter is negative
 
 For a given floor, 1/(loss - floor) is linear in k: non-negative least squares. The floor is
-searched for, first on a grid, then between the neighbours of the best.
+searched on a grid, then between the neighbours of the best grid point.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar, nnls
 
-LEAST_POINTS = 3
+MIN_POINTS = 3
 _GRID = 20
-#: recent points count more: weights of the oldest, the middle and the newest third
+#: weights of the oldest, the middle and the newest third of the points
 _WEIGHTS = (1.0, 4.0, 16.0)
-#: losses below this part of the largest one are as good as none: smaller parts are rounded to 0
-_LEAST_PART = 1e-12
-#: neighbours on each side that an outlier is told from
+#: lower bound of a loss, relative to the largest one
+_MIN_RATIO = 1e-12
+#: neighbours on each side with which a point is compared to detect outliers
 _WINDOW = 2
 
 
 @dataclass(frozen=True, slots=True)
 class LossCurve:
-    """In the units in which the loss was reported."""
+    """In the units of the reported loss."""
 
     slope: float
     offset: float
     floor: float
-    scale: float = 1.0  # the largest loss seen: the fit is to losses divided by it
+    scale: float = 1.0  # the largest loss: the fit is to losses divided by it
 
     def at(self, epochs: NDArray[np.float64]) -> NDArray[np.float64]:
         falling = np.maximum(self.slope * epochs + self.offset, 1e-12)
@@ -48,7 +48,7 @@ class LossCurve:
 
 
 def without_outliers(losses: Sequence[float]) -> list[float]:
-    """A point outside of what its neighbours span is replaced by their mean."""
+    """Replaces each point outside the range of its neighbours by their mean."""
     smooth = list(losses)
     for i in range(1, len(losses) - 1):
         around = [*losses[max(0, i - _WINDOW) : i], *losses[i + 1 : i + 1 + _WINDOW]]
@@ -58,12 +58,12 @@ def without_outliers(losses: Sequence[float]) -> list[float]:
 
 
 def fit_loss(losses: Sequence[float]) -> LossCurve | None:
-    """Of epochs 1, 2, ...; None if they are too few, or say nothing."""
-    if len(losses) < LEAST_POINTS or not all(np.isfinite(losses)) or min(losses) <= 0:
+    """Fits the losses of epochs 1, 2, ...; None if they are too few or invalid."""
+    if len(losses) < MIN_POINTS or not all(np.isfinite(losses)) or min(losses) <= 0:
         return None
     smooth = np.array(without_outliers(losses))
     scale = float(smooth.max())
-    seen = np.maximum(smooth / scale, _LEAST_PART)
+    seen = np.maximum(smooth / scale, _MIN_RATIO)
     epochs = np.arange(1.0, len(seen) + 1)
     thirds = np.minimum(np.arange(len(seen)) * 3 // len(seen), 2)
     weights = np.array(_WEIGHTS)[thirds]

@@ -1,4 +1,4 @@
-"""One GPU after another, each to the job that gains most by it."""
+"""Greedy division of GPUs: one after another, each to the job that gains most."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from heapq import heappop, heappush
 from ones.core.job import JobId
 from ones.models.strong_scaling import StepSeconds
 
-#: seconds: what is less is rounding
+#: seconds; smaller gains are rounding errors
 LEAST_GAIN = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What a job could do with GPUs."""
+class GainCandidate:
+    """A job, with its remaining steps and its step time by number of GPUs."""
 
     job: JobId
     owner: str
     number: int
     least: int
     most: int
-    steps: float  # that are left
+    steps: float  # remaining
     step_seconds: StepSeconds
-    worth: float = 1.0
+    worth: float = 1.0  # weight of its gain
 
     def gain(self, now: int, then: int) -> float:
-        """Seconds saved for each GPU more."""
+        """Seconds saved per additional GPU."""
         saved = self.steps * (self.step_seconds(now) - self.step_seconds(then))
         return self.worth * saved / (then - now)
 
     def next_size(self, now: int, jump: int) -> tuple[float, int]:
-        """The best gain, and the size that brings it: one more, or the next full node."""
+        """The best gain and its size: one more GPU, or the next full node."""
         sizes = {now + 1} if now < self.most else set()
         if jump and (full := (now // jump + 1) * jump) <= self.most:
             sizes.add(full)
@@ -41,35 +41,39 @@ class Claim:
 
 
 def marginal_gains(
-    claims: Iterable[Claim], gpus: int, take: Callable[[str, int], bool], *, jump: int = 0
+    candidates: Iterable[GainCandidate],
+    gpus: int,
+    take: Callable[[str, int], bool],
+    *,
+    jump: int = 0,
 ) -> dict[JobId, int]:
-    """The least for everybody, in order, as far as it goes; then each GPU where it saves most.
+    """The GPUs of each job: its minimum, in order; then each GPU where it saves most.
 
-    With `jump`, whole nodes are looked at as well: one GPU more may not pay where four do.
+    With `jump`, steps to whole nodes are considered, too: one more GPU may not pay where four do.
     """
     sizes: dict[JobId, int] = {}
-    steps: list[tuple[float, int, int, Claim]] = []
+    steps: list[tuple[float, int, int, GainCandidate]] = []
 
-    def look_ahead(claim: Claim) -> None:
-        gain, size = claim.next_size(sizes[claim.job], jump)
+    def push_step(candidate: GainCandidate) -> None:
+        gain, size = candidate.next_size(sizes[candidate.job], jump)
         if gain > LEAST_GAIN:
-            heappush(steps, (-gain, claim.number, size, claim))
+            heappush(steps, (-gain, candidate.number, size, candidate))
 
     left = gpus
-    for claim in claims:
-        if claim.least <= left and take(claim.owner, claim.least):
-            sizes[claim.job] = claim.least
-            left -= claim.least
-            look_ahead(claim)
+    for candidate in candidates:
+        if candidate.least <= left and take(candidate.owner, candidate.least):
+            sizes[candidate.job] = candidate.least
+            left -= candidate.least
+            push_step(candidate)
     while steps and left:
-        _, _, size, claim = heappop(steps)
-        more = size - sizes[claim.job]
-        if more > left and more > 1:  # a whole node is too much: one at a time, then
-            size, more = sizes[claim.job] + 1, 1
-            if claim.gain(sizes[claim.job], size) <= LEAST_GAIN:
+        _, _, size, candidate = heappop(steps)
+        more = size - sizes[candidate.job]
+        if more > left and more > 1:  # a whole node is too much: try one GPU
+            size, more = sizes[candidate.job] + 1, 1
+            if candidate.gain(sizes[candidate.job], size) <= LEAST_GAIN:
                 continue
-        if take(claim.owner, more):
-            sizes[claim.job] = size
+        if take(candidate.owner, more):
+            sizes[candidate.job] = size
             left -= more
-            look_ahead(claim)
+            push_step(candidate)
     return sizes

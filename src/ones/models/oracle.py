@@ -1,8 +1,7 @@
-"""What only an oracle knows: how much of a job is left, and how fast it would go.
+"""Knowledge that only an oracle has: the remaining work of a job, and its speed.
 
-A policy that is built on such knowledge says so (`takes_oracle`) and gets it from the
-argument `oracle` of `create`, from nowhere else. The simulator has one to give
-(`ones.sim.oracle`); life has none.
+A policy that needs an oracle declares `takes_oracle` and gets it from the argument `oracle` of
+`create` only. The simulator provides one (`ones.sim.oracle`); a real cluster has none.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import NamedTuple
 from ones.core.view import JobView
 
 
-class Ahead(NamedTuple):
-    """What is left of a job, on so many GPUs (packed) with such a global batch."""
+class RemainingWork(NamedTuple):
+    """Remaining work of a job, on a number of packed GPUs with a global batch."""
 
     epochs: float
     epoch_seconds: float
@@ -24,13 +23,15 @@ class Ahead(NamedTuple):
         return self.epochs * self.epoch_seconds
 
 
-#: job, GPUs, global batch -> what is left
-Oracle = Callable[[JobView, int, int], Ahead]
+#: job, GPUs, global batch -> remaining work
+Oracle = Callable[[JobView, int, int], RemainingWork]
 
-#: why a policy that needs one is refused without
-NEEDED = "needs an oracle, which knows how long jobs will take: only `ones sim` has one to give"
+#: error message of a policy that is created without one
+ORACLE_NEEDED = (
+    "needs an oracle, which knows how long jobs will take: only `ones sim` has one to give"
+)
 
 
-def unasked(job: JobView, gpus: int, batch: int) -> Ahead:
-    """An oracle for policies that are made only to see whether their settings are right."""
-    raise AssertionError("nobody was to be asked")
+def unavailable_oracle(job: JobView, gpus: int, batch: int) -> RemainingWork:
+    """An oracle for policies that are created only to check their settings."""
+    raise AssertionError("this oracle must not be called")

@@ -1,8 +1,8 @@
-"""Where to put the workers of a job: on the fewest nodes, leaving the least broken room.
+"""Placement of jobs on the fewest nodes, with little fragmentation.
 
-A job that fits one node goes to the node with the least sufficient room; a larger one
-takes whole nodes first and puts the rest where it fits best. Within a node the same holds for
-its groups (`grouping`).
+A job that fits one node gets the node with the fewest free GPUs that suffice; a larger one takes
+whole nodes first and the rest where it fits best. Within a node the same holds for its groups
+(`gpu_groups`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.free import FreeGpus
 from ones.core.job import JobId
 from ones.core.view import View
-from ones.models.grouping import parts, pick
+from ones.models.gpu_groups import count_groups, pick_gpus
 
 
-class Room:
-    """The free GPUs of a view, less what has been handed out since: for one decision.
+class GpuPool:
+    """The free GPUs of a view, less those placed since: for one decision.
 
-    Costs what was handed out, not the cluster.
+    Costs time in the GPUs placed, not in the size of the cluster.
     """
 
     def __init__(self, view: View) -> None:
         self._free: FreeGpus = view.free
         self._cluster, self._nodes = view.cluster, view.cluster.nodes
         self._width = view.cluster.width
-        self._changed: dict[NodeId, list[Gpu]] = {}
+        self._by_node: dict[NodeId, list[Gpu]] = {}
         self._left = len(self._free)
 
     def __len__(self) -> int:
@@ -37,34 +37,33 @@ class Room:
         return gpu in self._on(gpu.node)
 
     def release(self, gpus: Iterable[Gpu]) -> None:
-        """GPUs that a job of this decision gives up; those of draining nodes, and
-        those set aside, are not for others."""
+        """Returns GPUs of a job to the pool, except those of draining nodes and cordoned ones."""
         for gpu in gpus:
             if self._cluster.state_of(gpu) is NodeState.UP:
                 self._on(gpu.node).append(gpu)
                 self._left += 1
 
     def take(self, gpus: Iterable[Gpu]) -> None:
-        """These very GPUs, which must be free."""
+        """Removes these GPUs, which must be free."""
         for gpu in gpus:
             self._on(gpu.node).remove(gpu)
             self._left -= 1
 
     def place(self, n_gpus: int) -> tuple[Gpu, ...] | None:
-        """GPUs for so many workers, taken; None if there are not enough."""
+        """Takes `n_gpus` GPUs from the pool; None if there are not enough."""
         if n_gpus > self._left:
             return None
         chosen: list[Gpu] = []
         while len(chosen) < n_gpus:
             missing = n_gpus - len(chosen)
             node = self._best_node(missing)
-            mine = pick(self._on(node), missing, self._nodes[node].groups)
-            self.take(mine)
-            chosen += mine
+            picked = pick_gpus(self._on(node), missing, self._nodes[node].groups)
+            self.take(picked)
+            chosen += picked
         return tuple(sorted(chosen))
 
     def place_packed(self, n_gpus: int) -> tuple[Gpu, ...] | None:
-        """As `place`, but None if it would take more nodes than on an empty cluster."""
+        """As `place`, but None if that takes more nodes than on an empty cluster."""
         gpus = self.place(n_gpus)
         if gpus is not None and len({gpu.node for gpu in gpus}) > self.fewest_nodes(n_gpus):
             self.release(gpus)
@@ -82,50 +81,50 @@ class Room:
         return nodes
 
     def place_in_fragments(self, n_gpus: int) -> tuple[Gpu, ...] | None:
-        """As `place`, from the nodes with the least room: for a job that does not mind."""
+        """As `place`, from the nodes with the fewest free GPUs first."""
         if n_gpus > self._left:
             return None
         chosen: list[Gpu] = []
         while len(chosen) < n_gpus:
             missing = n_gpus - len(chosen)
             node = self._first_of(range(1, self._width + 1), missing)
-            mine = pick(self._on(node), missing, self._nodes[node].groups)
-            self.take(mine)
-            chosen += mine
+            picked = pick_gpus(self._on(node), missing, self._nodes[node].groups)
+            self.take(picked)
+            chosen += picked
         return tuple(sorted(chosen))
 
     def grow(self, held: tuple[Gpu, ...], n_gpus: int) -> tuple[Gpu, ...] | None:
-        """The held GPUs and others, up to so many: first where the job is already."""
+        """The held GPUs and more, `n_gpus` in all: first on nodes of the job."""
         if n_gpus - len(held) > self._left:
             return None
         chosen = list(held)
         for node in sorted({g.node for g in held}, key=lambda n: (-len(self._on(n)), n)):
             beside = [gpu for gpu in held if gpu.node == node]
             missing = n_gpus - len(chosen)
-            mine = pick(self._on(node), missing, self._nodes[node].groups, beside)
-            self.take(mine)
-            chosen += mine
+            picked = pick_gpus(self._on(node), missing, self._nodes[node].groups, beside)
+            self.take(picked)
+            chosen += picked
         more = self.place(n_gpus - len(chosen))
         return None if more is None else tuple(sorted((*chosen, *more)))
 
     def shrink(self, held: tuple[Gpu, ...], n_gpus: int) -> tuple[Gpu, ...]:
-        """So many of the held GPUs, on as few nodes as can be; the others are released."""
+        """`n_gpus` of the held GPUs, on as few nodes as possible; releases the others."""
         by_node: dict[NodeId, list[Gpu]] = {}
         for gpu in held:
             by_node.setdefault(gpu.node, []).append(gpu)
         fullest = sorted(by_node.values(), key=lambda gpus: (-len(gpus), gpus[0]))
         kept: list[Gpu] = []
         for gpus in fullest:
-            kept += pick(gpus, n_gpus - len(kept), self._nodes[gpus[0].node].groups)
+            kept += pick_gpus(gpus, n_gpus - len(kept), self._nodes[gpus[0].node].groups)
         self.release(gpu for gpu in held if gpu not in set(kept))
         return tuple(sorted(kept))
 
     def arrange(
         self, staying: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
     ) -> dict[JobId, tuple[Gpu, ...]]:
-        """Where everybody goes: first those who give, so that there is something to take.
+        """The GPUs of all jobs; those that shrink come first, so that others can grow.
 
-        Sizes must not exceed, together, what is free and what the staying ones hold.
+        The sizes must not exceed, in sum, the free GPUs and those of the staying jobs.
         """
         kept = {}
         for job, gpus in staying.items():
@@ -135,41 +134,43 @@ class Room:
         for job, size in sizes.items():
             if size:
                 grown = self.grow(kept[job], size) if size > len(kept[job]) else kept[job]
-                assert grown is not None, "more was handed out than there is"
+                assert grown is not None, "the sizes exceed the GPUs"
                 places[job] = grown
         return places
 
     def _on(self, node: NodeId) -> list[Gpu]:
-        if node not in self._changed:
-            self._changed[node] = list(self._free.on(node))
-        return self._changed[node]
+        if node not in self._by_node:
+            self._by_node[node] = list(self._free.on(node))
+        return self._by_node[node]
 
     def _best_node(self, missing: int) -> NodeId:
-        """The least sufficient room, or else the most there is."""
-        rooms = (*range(missing, self._width + 1), *range(min(missing - 1, self._width), 0, -1))
-        return self._first_of(rooms, missing)
+        """The node with the fewest free GPUs that suffice, or else with the most."""
+        counts = (*range(missing, self._width + 1), *range(min(missing - 1, self._width), 0, -1))
+        return self._first_of(counts, missing)
 
-    def _first_of(self, rooms: Iterable[int], missing: int) -> NodeId:
-        for room in rooms:
-            node = self._first_with(room, missing)
+    def _first_of(self, free_counts: Iterable[int], missing: int) -> NodeId:
+        for free in free_counts:
+            node = self._first_with(free, missing)
             if node is not None:
                 return node
         raise AssertionError("there are free GPUs but no node has any")
 
-    def _first_with(self, room: int, missing: int) -> NodeId | None:
-        """The first node, in the cluster's order, with exactly so much room; where GPUs have
-        groups, of those on which the missing workers would be in the fewest."""
-        fits = [n for n, gpus in self._changed.items() if len(gpus) == room]
-        untouched = (n for n in self._free.nodes_with(room) if n not in self._changed)
+    def _first_with(self, free: int, missing: int) -> NodeId | None:
+        """The first node, in the cluster's order, with exactly `free` free GPUs; where nodes have
+        groups, of those on which the missing GPUs are in the fewest groups."""
+        fits = [n for n, gpus in self._by_node.items() if len(gpus) == free]
+        untouched = (n for n in self._free.nodes_with(free) if n not in self._by_node)
         if not self._cluster.grouped:
             fits += islice(untouched, 1)
             return min(fits, key=lambda n: self._nodes[n].position, default=None)
         fits += untouched
         return min(
-            fits, key=lambda n: (self._parts(n, missing), self._nodes[n].position), default=None
+            fits,
+            key=lambda n: (self._groups_used(n, missing), self._nodes[n].position),
+            default=None,
         )
 
-    def _parts(self, node: NodeId, missing: int) -> int:
+    def _groups_used(self, node: NodeId, missing: int) -> int:
         groups = self._nodes[node].groups
-        there = self._changed.get(node) or self._free.on(node)
-        return parts(pick(there, missing, groups), groups)
+        there = self._by_node.get(node) or self._free.on(node)
+        return count_groups(pick_gpus(there, missing, groups), groups)

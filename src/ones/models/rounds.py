@@ -1,4 +1,4 @@
-"""What policies that decide in rounds keep: the clock of the rounds, and what changes have cost."""
+"""State of policies that decide in rounds: when rounds are due, and what restarts cost."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from ones.core.job import JobId
 from ones.core.plan import PlanAdopted
 from ones.core.view import View
 
-#: a round waits so long for jobs that come at the very same time
+#: seconds by which a round is deferred, so that it sees all events of its time
 _SAME_TIME = 1e-3
 
 
-class Rounds:
-    """Rounds are at whole multiples of the interval, as long as there are jobs; and at once when
-    GPUs are to be left."""
+class RoundClock:
+    """Rounds are at multiples of the interval while there are jobs, and when GPUs are cordoned."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._next = inf
-        self.due = False  # is the event that is being looked at the beginning of a round?
+        self.due = False  # whether the current event starts a round
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         self.due = False
@@ -33,7 +32,7 @@ class Rounds:
         elif self._next == inf:
             self._next = self._interval * ceil(event.at / self._interval)
         elif isinstance(event, ev.GpuSetAside | ev.NodeDraining):
-            self._next = min(self._next, event.at)  # who is there need not wait to leave
+            self._next = min(self._next, event.at)  # jobs there may leave at once
         if isinstance(event, ev.Woke) and event.at >= self._next:
             self.due = True
             self._next = self._interval * (floor(event.at / self._interval) + 1)
@@ -49,20 +48,20 @@ class Rounds:
         self.due = bool(saved["due"])
 
 
-class Restarts:
-    """How often each job was given other GPUs, and how long it stood still for that."""
+class RestartCosts:
+    """Number of restarts of each job, and the mean pause of a restart."""
 
     def __init__(self) -> None:
         self._counts: dict[JobId, int] = {}
-        self._places: dict[JobId, tuple[Gpu, ...]] = {}  # where it was last to be; (): nowhere
-        self._pauses: dict[JobId, list[float]] = {}  # sum and number, what was expected included
+        self._places: dict[JobId, tuple[Gpu, ...]] = {}  # its last GPUs; (): none
+        self._pauses: dict[JobId, list[float]] = {}  # sum and number, including the expected one
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         match event:
             case ev.JobSubmitted():
                 expected = view.job(event.job.id).switch_cost.rescale_seconds
                 self._pauses[event.job.id] = [expected, 1.0]
-            case ev.Rescaled() if event.pause_seconds > 0:  # 0: only its batch was changed
+            case ev.Rescaled() if event.pause_seconds > 0:  # 0: only the batch changed
                 sums = self._pauses.setdefault(event.job, [0.0, 0.0])
                 sums[0] += event.pause_seconds
                 sums[1] += 1.0
@@ -72,11 +71,11 @@ class Restarts:
             case PlanAdopted():
                 for action in event.plan.actions:
                     if action.job in view.jobs:
-                        self._placed(action.job, view)
+                        self._count_move(action.job, view)
             case _:
                 pass
 
-    def _placed(self, job: JobId, view: View) -> None:
+    def _count_move(self, job: JobId, view: View) -> None:
         wanted = view.job(job).wanted
         gpus = wanted.gpus if wanted else ()
         before = self._places.get(job)
@@ -89,12 +88,12 @@ class Restarts:
         return self._counts.get(job, 0)
 
     def seconds(self, job: JobId) -> float:
-        """What another change would cost it."""
+        """Expected seconds of another restart."""
         total, number = self._pauses.get(job, (0.0, 1.0))
         return total / number
 
     def factor(self, job: JobId, age: float, seconds: float) -> float:
-        """What is left of a job's speed if it is restarted once more: (T - R n) / (T + R)."""
+        """Factor on a job's speed if it is restarted once more: (T - R n) / (T + R)."""
         if age + seconds <= 0:
             return 1.0
         return max(age - self.count(job) * seconds, 0.0) / (age + seconds)

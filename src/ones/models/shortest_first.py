@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 from ones.core.cluster import Gpu
 from ones.core.view import JobView, View
-from ones.models.interrupting import Interrupting
-from ones.models.oracle import NEEDED, Oracle
-from ones.models.packing import Room
-from ones.models.rigid import Rank, batch_of, size_of
+from ones.models.oracle import ORACLE_NEEDED, Oracle
+from ones.models.packing import GpuPool
+from ones.models.preemptive_policy import PreemptivePolicy
+from ones.models.rigid_jobs import Rank, batch_of, size_of
 
 
-class ShortestFirst(Interrupting):
+class ShortestFirst(PreemptivePolicy):
     takes_oracle: ClassVar[bool] = True
     follows_epochs: ClassVar[bool] = True
     counts_gpus: ClassVar[bool]  # True: work is measured in GPU-seconds, False: in seconds
@@ -37,7 +37,7 @@ class ShortestFirst(Interrupting):
         super().__init__()
         self._settings = self.Settings(**settings)
         if oracle is None:
-            raise ValueError(NEEDED)
+            raise ValueError(ORACLE_NEEDED)
         self._oracle = oracle
 
     def remaining(self, job: JobView) -> float:
@@ -61,8 +61,8 @@ class ShortestFirst(Interrupting):
         # an interrupted job pays for its restart: interrupt only if r + restart < R
         return (-job.priority, self.remaining(job) - self._restart(job), job.number)
 
-    def place(self, view: View, room: Room, job: JobView, size: int) -> tuple[Gpu, ...] | None:
-        return room.place_packed(size) if self._settings.consolidate else room.place(size)
+    def place(self, view: View, pool: GpuPool, job: JobView, size: int) -> tuple[Gpu, ...] | None:
+        return pool.place_packed(size) if self._settings.consolidate else pool.place(size)
 
 
 def _size(job: JobView) -> int:

@@ -1,9 +1,9 @@
-"""How fast a job would be in a configuration that it has not tried: a fit to those it has.
+"""Step time model of a job, fitted to the configurations that it was measured in.
 
     T_step = s (a + b part) + sync        sync = 0 | one node | several nodes
 
-Linear, so it is solved exactly (non-negative least squares on relative errors). What
-has not been measured is assumed to cost nothing: optimism makes a policy try it once.
+It is linear, so it is solved exactly (non-negative least squares of relative errors). Costs that
+were not measured are assumed to be zero: optimism makes a policy try such a configuration once.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from scipy.optimize import nnls
 
 from ones.core.job import Configuration, StepTime
 
-#: over a network, synchronising costs at least so much more than inside a node
+#: minimum cost of synchronisation over a network, as a multiple of that inside a node
 NETWORK_FACTOR = 1.1
-#: no step is predicted to be shorter than this part of the shortest one measured: a fit may blame
-#: all of the time on synchronising, and a step of 0 s would make every rate infinite
+#: minimum predicted step, relative to the shortest one measured: a fit may explain all of the time
+#: by synchronisation, and a step of 0 s would make every rate infinite
 LEAST_PART = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedModel:
-    """Seconds; what is zero has not been seen."""
+    """Seconds; 0: not measured."""
 
     fixed: float
     per_sample: float
     node_sync: float = 0.0
     network_sync: float = 0.0
-    least: float = 0.0  # no step is shorter
+    least: float = 0.0  # lower bound of a step
 
     @property
     def network_seconds(self) -> float:
-        """Of a step on several nodes: what goes over the network."""
+        """Seconds of synchronisation in a step over several nodes."""
         return max(self.network_sync, NETWORK_FACTOR * self.node_sync)
 
     def step_seconds(self, *, gpus: int, nodes: int, batch: int, micro_steps: int) -> float:
@@ -55,7 +55,7 @@ class SpeedModel:
         batches: NDArray[np.int64],
         micro_steps: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """The same for many configurations at once."""
+        """`step_seconds` of many configurations at once."""
         part = -(-batches // (gpus * micro_steps))
         sync = np.where(nodes > 1, self.network_seconds, np.where(gpus > 1, self.node_sync, 0.0))
         seconds = micro_steps * (self.fixed + self.per_sample * part) + sync
@@ -63,7 +63,7 @@ class SpeedModel:
 
 
 def fit_speed(profile: Mapping[Configuration, StepTime]) -> SpeedModel | None:
-    """None when nothing has been measured."""
+    """None without measurements."""
     if not profile:
         return None
     least = LEAST_PART * min(time.seconds for time in profile.values())
@@ -73,7 +73,7 @@ def fit_speed(profile: Mapping[Configuration, StepTime]) -> SpeedModel | None:
     ]
     if len({part for _, part, _, _, _ in points}) == 1:
         return _fit_one_part(points, least)
-    # without a step on one GPU nobody knows what synchronising takes: none of it, with the fewest
+    # without a step on one GPU, the fewest GPUs are assumed to need no synchronisation
     alone = min(c for _, _, c, _, _ in points)
     rows = np.array(
         [[s, s * part, c > alone and n == 1, c > alone and n > 1] for s, part, c, n, _ in points],
@@ -85,7 +85,7 @@ def fit_speed(profile: Mapping[Configuration, StepTime]) -> SpeedModel | None:
 
 
 def _fit_one_part(points: list[tuple[int, int, int, int, float]], least: float) -> SpeedModel:
-    """One size of part says nothing of how the time divides: half of it is taken as fixed."""
+    """Fits measurements of one part size only: half of the time is assumed to be fixed."""
     fewest = min(c for _, _, c, _, _ in points)
     steps, part, _, _, seconds = next(p for p in points if p[2] == fewest)
     gradient = seconds / steps

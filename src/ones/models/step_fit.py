@@ -1,12 +1,12 @@
-"""Step times by the seven parameters of Pollux (OSDI'21, Eq. 8 to 11): a fit to what was measured.
+"""Pollux's step time model of seven parameters (OSDI'21, Eq. 8 to 11), fitted to measurements.
 
     T_grad = a_c + b_c b                          forward and backward pass of one part
     T_sync = 0 | a_r + b_r (c-2) | a_n + b_n (c-2)     one GPU | one node | several nodes
     T_step = s T_grad + (T_grad^γ + T_sync^γ)^(1/γ)    s parts before the last one
 
-What has not been tried is assumed to cost nothing, so that it will be tried: that is
-how Pollux explores. Other than there, no time of the synchronisation alone is measured:
-T_grad is known from steps on one GPU, where a step is nothing else.
+Costs that were not measured are assumed to be zero, so that such configurations are tried: that is
+how Pollux explores. Unlike there, the time of synchronisation alone is not measured: T_grad is
+known from steps on one GPU.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from ones.core.job import Configuration, StepTime
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: over a network, what has been seen inside a node costs at least so much more
+#: minimum cost over a network, as a multiple of that inside a node
 NETWORK_FACTOR = 1.1
-#: a parameter of which nothing is known
-NOTHING = 1e-8
+#: value of an unknown parameter
+NEGLIGIBLE = 1e-8
 _OVERLAP = (1.0, 10.0)
-_STARTS = (1.001, 3.0)  # of the overlap: the fit has several valleys
-_TIP = 1e-3  # errors below that are as good as none
+_STARTS = (1.001, 3.0)  # of the overlap: the fit has several local minima
+_TIP = 1e-3  # errors below count as zero
 
 
-class StepModel(NamedTuple):
-    """Seconds, but for the exponent."""
+class PolluxStepModel(NamedTuple):
+    """Seconds, except the exponent."""
 
     fixed: float  # a_c
     per_sample: float  # b_c
-    network: float = NOTHING  # a_n
-    network_per_gpu: float = NOTHING  # b_n
-    node: float = NOTHING  # a_r
-    node_per_gpu: float = NOTHING  # b_r
-    overlap: float = 1.0  # γ: 1 none, 10 nearly all
+    network: float = NEGLIGIBLE  # a_n
+    network_per_gpu: float = NEGLIGIBLE  # b_n
+    node: float = NEGLIGIBLE  # a_r
+    node_per_gpu: float = NEGLIGIBLE  # b_r
+    overlap: float = 1.0  # γ: 1: none, 10: nearly all
 
     def step_seconds(self, gpus: Ints, nodes: Ints, part: Ints, parts: Ints) -> Floats:
-        """For many configurations at once; `part` samples at a time, `parts` to a step."""
+        """Of many configurations at once: `parts` micro-batches of `part` samples."""
         gradient = self.fixed + self.per_sample * part
         beyond = np.maximum(gpus - 2, 0)
         sync = np.where(
@@ -59,8 +59,8 @@ class StepModel(NamedTuple):
         return seconds
 
 
-class Points(NamedTuple):
-    """What was measured, as columns."""
+class Measurements(NamedTuple):
+    """Measured configurations, as columns."""
 
     gpus: Ints
     nodes: Ints
@@ -69,18 +69,18 @@ class Points(NamedTuple):
     seconds: Floats
 
 
-def points_of(profile: Mapping[Configuration, StepTime]) -> Points:
+def measurements_of(profile: Mapping[Configuration, StepTime]) -> Measurements:
     rows = sorted(profile.items())
     gpus, nodes, batch, parts = np.array([tuple(c) for c, _ in rows], np.int64).T
     seconds = np.array([time.seconds for _, time in rows])
-    return Points(gpus, nodes, -(-batch // (gpus * parts)), parts, seconds)
+    return Measurements(gpus, nodes, -(-batch // (gpus * parts)), parts, seconds)
 
 
-def fit_steps(profile: Mapping[Configuration, StepTime]) -> StepModel | None:
-    """None when nothing has been measured."""
+def fit_steps(profile: Mapping[Configuration, StepTime]) -> PolluxStepModel | None:
+    """None without measurements."""
     if not profile:
         return None
-    points = points_of(profile)
+    points = measurements_of(profile)
     start, low, high = _bounds(points)
     best, least = start, np.inf
     for overlap in _STARTS:
@@ -97,8 +97,8 @@ def fit_steps(profile: Mapping[Configuration, StepTime]) -> StepModel | None:
         if found.fun < least:
             best, least = found.x, found.fun
         if not np.any(points.gpus > 1):
-            break  # nothing was synchronised
-    model = StepModel._make([*np.exp(best[:6]).tolist(), float(best[6])])
+            break  # no synchronisation was measured
+    model = PolluxStepModel._make([*np.exp(best[:6]).tolist(), float(best[6])])
     if not np.any(points.nodes > 1):
         model = model._replace(
             network=max(model.network, NETWORK_FACTOR * model.node),
@@ -107,15 +107,15 @@ def fit_steps(profile: Mapping[Configuration, StepTime]) -> StepModel | None:
     return model
 
 
-def _bounds(points: Points) -> tuple[Floats, Floats, Floats]:
-    """Where to begin and how far to go, in logarithms; unknown parameters are held at nothing."""
+def _bounds(points: Measurements) -> tuple[Floats, Floats, Floats]:
+    """Start, lower and upper bounds, as logarithms; unknown parameters are fixed."""
     alone = points.gpus == 1
     seen = alone if np.any(alone) else points.gpus == points.gpus.min()
     gradient = float(np.mean(points.seconds[seen] / points.parts[seen]))
     part = float(np.mean(points.part[seen]))
     sync = float(np.mean(points.seconds)) / 4
     start = np.log([gradient / 2, gradient / 2 / part, sync, sync / 10, sync, sync / 10, 1.0])
-    low = np.full(7, np.log(NOTHING))
+    low = np.full(7, np.log(NEGLIGIBLE))
     high = np.full(7, np.log(1e4))
     low[6], high[6] = _OVERLAP
     many = np.any(points.gpus > 2)
@@ -132,7 +132,7 @@ def _bounds(points: Points) -> tuple[Floats, Floats, Floats]:
     return start, low, high
 
 
-def _error(x: Floats, points: Points) -> tuple[float, Floats]:
+def _error(x: Floats, points: Measurements) -> tuple[float, Floats]:
     """Root mean squares of log errors of T_step and of T_grad, and Pollux's two penalties."""
     a_c, b_c, a_n, b_n, a_r, b_r = np.exp(x[:6])
     power = x[6]
@@ -140,7 +140,7 @@ def _error(x: Floats, points: Points) -> tuple[float, Floats]:
     beyond = np.maximum(points.gpus - 2, 0)
     gradient = a_c + b_c * points.part
     sync = np.where(several, a_n + b_n * beyond, a_r + b_r * beyond)
-    sync = np.where(together, sync, NOTHING * gradient)
+    sync = np.where(together, sync, NEGLIGIBLE * gradient)
     larger = np.maximum(gradient, sync)
     g, s = gradient / larger, sync / larger
     both = g**power + s**power
@@ -180,6 +180,6 @@ def _error(x: Floats, points: Points) -> tuple[float, Floats]:
 
 
 def _rms(errors: Floats, slopes: Floats) -> tuple[float, Floats]:
-    """Rounded off at its tip, where it would have no slope."""
+    """Root mean square, smoothed at zero, where it has no derivative."""
     value = float(np.sqrt(np.mean(errors**2) + _TIP**2))
     return value, slopes @ errors / (len(errors) * value)

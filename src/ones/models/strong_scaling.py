@@ -1,8 +1,8 @@
-"""How a job of a fixed global batch scales: Optimus' speed model, fitted to a whole kind.
+"""Optimus' speed model of jobs with a fixed global batch, fitted to all jobs of a kind.
 
-    1/f(c) = t0 M/c + t1 + t2 (c-1)/c + t3 [several nodes] + t4 c        nothing negative
+    1/f(c) = t0 M/c + t1 + t2 (c-1)/c + t3 [several nodes] + t4 c        no parameter is negative
 
-The published form has parameter servers; with all-reduce their terms are the ring's.
+The published form has parameter servers; with all-reduce their terms are those of the ring.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from scipy.optimize import nnls
 
 from ones.models.speed import LEAST_PART
 
-#: what is assumed of a kind that nobody has run: it scales with the GPUs
+#: assumptions for a kind without measurements: linear scaling
 UNKNOWN_SAMPLES, UNKNOWN_SAMPLE_SECONDS = 20_000, 1e-3
-#: links that nobody has measured yet: bytes a second, and seconds
+#: assumed links: bytes per second, and seconds
 NODE_SPEED, NODE_DELAY = 60e9, 1e-3
 NETWORK_SPEED, NETWORK_DELAY = 9e9, 2e-3
-#: sizes at which a prior stands in for measurements, and its weight beside one
+#: sizes at which the prior replaces measurements, and its weight relative to one
 PRIOR_SIZES, PRIOR_WEIGHT = (1, 2, 4, 8, 16), 0.1
 
 #: GPUs -> seconds of a step
@@ -28,7 +28,7 @@ StepSeconds = Callable[[int], float]
 
 
 def ring_seconds(parameter_bytes: int, gpus: int, *, spread: bool) -> float:
-    """Prior of an all-reduce over GPUs of one node, or of several."""
+    """Assumed seconds of an all-reduce over GPUs of one node, or of several (`spread`)."""
     if gpus == 1:
         return 0.0
     speed, delay = (NETWORK_SPEED, NETWORK_DELAY) if spread else (NODE_SPEED, NODE_DELAY)
@@ -36,21 +36,21 @@ def ring_seconds(parameter_bytes: int, gpus: int, *, spread: bool) -> float:
 
 
 @dataclass(slots=True)
-class Kind:
-    """What jobs of a kind have taught."""
+class KindMeasurements:
+    """Measurements of all jobs of a kind."""
 
     dataset_size: int = UNKNOWN_SAMPLES
     parameter_bytes: int = 0
     #: (GPUs, over several nodes, global batch) -> seconds of a step
     steps: dict[tuple[int, bool, int], float] = field(default_factory=dict)
-    epochs: list[int] = field(default_factory=list)  # of those that were completed
+    epochs: list[int] = field(default_factory=list)  # of completed jobs
 
 
-def fit_step_seconds(kind: Kind, batch: int, width: int) -> StepSeconds:
-    """1/f(c) = t0 M/c + t1 + t2 (c-1)/c + t3 [several nodes] + t4 c, nothing negative.
+def fit_step_seconds(kind: KindMeasurements, batch: int, width: int) -> StepSeconds:
+    """Step seconds by number of GPUs. `width`: GPUs of a node.
 
-    While fewer than three sizes were measured, a physical prior fills in. No step is shorter than
-    a small part of the shortest one measured.
+    With fewer than three measured sizes a prior adds points. No step is predicted to be shorter
+    than a small fraction of the shortest one measured.
     """
 
     def terms(gpus: int, spread: bool, batch: int) -> list[float]:
@@ -66,7 +66,7 @@ def fit_step_seconds(kind: Kind, batch: int, width: int) -> StepSeconds:
             if gpus not in known:
                 spread = gpus > width
                 points.append((gpus, spread, batch, prior(gpus, spread, batch), PRIOR_WEIGHT))
-    # relative errors count: a step of a second is not worth more than one of a tenth
+    # least squares of relative errors
     rows = np.array([terms(*p[:3]) for p in points])
     pull = np.array([p[4] / p[3] for p in points])
     theta = nnls(rows * pull[:, None], pull * np.array([p[3] for p in points]))[0].tolist()
@@ -80,9 +80,10 @@ def fit_step_seconds(kind: Kind, batch: int, width: int) -> StepSeconds:
     return step_seconds
 
 
-def _prior(kind: Kind, measured: tuple[int, bool, int, float]) -> Callable[[int, bool, int], float]:
-    """From one measurement: half of the computing is fixed, and a ring has to be gone round."""
-
+def _prior(
+    kind: KindMeasurements, measured: tuple[int, bool, int, float]
+) -> Callable[[int, bool, int], float]:
+    """From one measurement: half of the computation is fixed, and an all-reduce is added."""
     gpus, spread, batch, seconds = measured
     size = kind.parameter_bytes
     computing = max(seconds - ring_seconds(size, gpus, spread=spread), seconds / 10)

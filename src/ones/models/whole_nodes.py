@@ -1,8 +1,8 @@
-"""Placing jobs of whole nodes, and parts of nodes, as Sia does: who does not change stays.
+"""Sia's placement of jobs on whole nodes and parts of nodes: unchanged jobs stay.
 
-Whole-node jobs come first, on nodes that are empty; then the others, the largest first,
-where they leave the least room. If broken room blocks a job, smaller ones that stayed
-inside one node make way and are placed again.
+Whole-node jobs are placed first, on empty nodes; then the others, largest first, where they leave
+the fewest free GPUs. If fragmentation blocks a job, smaller jobs inside one node are evicted and
+placed again.
 """
 
 from __future__ import annotations
@@ -16,34 +16,33 @@ Counts = dict[NodeId, int]
 
 
 def arrange(
-    room: Mapping[NodeId, int],
+    capacity: Mapping[NodeId, int],
     sizes: Mapping[NodeId, int],
     held: Mapping[JobId, Mapping[NodeId, int]],
     wanted: Mapping[JobId, int],
 ) -> dict[JobId, Counts]:
     """GPUs of each job on each node.
 
-    `room`: GPUs of each node if none of these jobs were there; `sizes`: all that the node has;
-    `held`: where the jobs are; `wanted`: how many GPUs each shall have, no more than there is
-    room for together.
+    `capacity`: free GPUs of each node without these jobs; `sizes`: all GPUs of the node; `held`:
+    current GPUs of the jobs; `wanted`: new number of GPUs of each, in sum within the capacity.
     """
-    return _Floor(room, sizes, held, wanted).fill()
+    return _Placement(capacity, sizes, held, wanted).fill()
 
 
-class _Floor:
+class _Placement:
     def __init__(
         self,
-        room: Mapping[NodeId, int],
+        capacity: Mapping[NodeId, int],
         sizes: Mapping[NodeId, int],
         held: Mapping[JobId, Mapping[NodeId, int]],
         wanted: Mapping[JobId, int],
     ) -> None:
-        self._left = dict(room)
+        self._left = dict(capacity)
         self._sizes, self._held, self._wanted = sizes, held, wanted
         self._width = max(sizes.values(), default=1)
-        self._position = {node: i for i, node in enumerate(room)}
+        self._position = {node: i for i, node in enumerate(capacity)}
         self._placed: dict[JobId, Counts] = {}
-        self._staying: dict[JobId, NodeId] = {}  # inside one node: may be asked to make way
+        self._staying: dict[JobId, NodeId] = {}  # inside one node: may be evicted
 
     def fill(self) -> dict[JobId, Counts]:
         waiting = []
@@ -62,45 +61,45 @@ class _Floor:
         return self._placed
 
     def _place(self, job: JobId) -> list[JobId]:
-        """Place a job; those who made way for it."""
+        """Places a job; returns the jobs evicted for it."""
         size = self._wanted[job]
         nodes = size // self._width if size >= self._width else 0
-        moved: list[JobId] = []
+        evicted: list[JobId] = []
         counts: Counts = {}
         for _ in range(nodes):
             node, gone = self._empty_node(job, counts)
             if node is None:
                 break
-            moved += gone
+            evicted += gone
             counts[node] = self._left[node]
             self._left[node] = 0
         rest = size - sum(counts.values())
         if 0 < rest < self._width:
             node, gone = self._node_with(job, rest)
             if node is not None:
-                moved += gone
+                evicted += gone
                 counts[node] = counts.get(node, 0) + rest
                 self._left[node] -= rest
         rest = size - sum(counts.values())
         for node in sorted(self._left, key=lambda n: (-self._left[n], self._position[n])):
-            # nothing else helps: wherever there is room
+            # else on any free GPUs
             more = min(rest, self._left[node])
             if more:
                 counts[node] = counts.get(node, 0) + more
                 self._left[node] -= more
                 rest -= more
         self._placed[job] = counts
-        return moved
+        return evicted
 
     def _empty_node(self, job: JobId, taken: Counts) -> tuple[NodeId | None, list[JobId]]:
-        """A whole node: empty, or else the one where the fewest GPUs have to be given up."""
+        """An empty node, or the one where the fewest GPUs must be evicted."""
         options = []
         for node, left in self._left.items():
             there = [j for j, n in self._staying.items() if n == node]
-            given = sum(self._wanted[j] for j in there)
-            if left + given == self._sizes[node] == self._width and node not in taken:
+            freed = sum(self._wanted[j] for j in there)
+            if left + freed == self._sizes[node] == self._width and node not in taken:
                 mine = -self._held.get(job, {}).get(node, 0)
-                options.append((given, mine, self._position[node], node, there))
+                options.append((freed, mine, self._position[node], node, there))
         if not options:
             return None, []
         *_, node, there = min(options, key=lambda o: o[:3])
@@ -108,7 +107,7 @@ class _Floor:
         return node, there
 
     def _node_with(self, job: JobId, size: int) -> tuple[NodeId | None, list[JobId]]:
-        """The node with the least room that will do; else the one with the most, made larger."""
+        """The node with the fewest free GPUs that suffice, or the one with the fewest to evict."""
         mine = self._held.get(job, {})
         fits = [n for n, left in self._left.items() if left >= size]
         if fits:
@@ -124,9 +123,9 @@ class _Floor:
                 if left + sum(self._wanted[j] for j in gone) >= size:
                     break
                 gone.append(other)
-            given = sum(self._wanted[j] for j in gone)
-            if left + given >= size:
-                options.append((given, self._position[node], node, gone))
+            freed = sum(self._wanted[j] for j in gone)
+            if left + freed >= size:
+                options.append((freed, self._position[node], node, gone))
         if not options:
             return None, []
         _, _, node, gone = min(options, key=lambda o: o[:2])

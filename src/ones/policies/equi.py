@@ -1,7 +1,7 @@
-"""Everybody gets the same: an equal share of the GPUs, with the batch that suits it best.
+"""Equal shares: every job gets the same number of GPUs, with its best batch.
 
-Knows nothing of lengths and is hard to beat when re-scaling is cheap. With more jobs
-than GPUs, those that have had the least take turns. Touches everybody by design.
+It knows nothing of lengths and is hard to beat when rescaling is cheap. With more jobs than GPUs,
+those with the least attained service take turns. Every decision considers all jobs, by design.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
 from ones.core.schedule import Allocation
 from ones.core.view import JobView, View
-from ones.models.goodput import Goodput
-from ones.models.packing import Room
-from ones.models.patience import doubling
-from ones.models.sharing import Claim, OwnerRoom, equal_shares
+from ones.models.backoff import backoff_seconds
+from ones.models.goodput import SimpleGoodput
+from ones.models.packing import GpuPool
+from ones.models.sharing import OwnerQuota, ShareRequest, equal_shares
 
-#: seconds that a job is left as it is after a change of it failed; twice as many each time
-FIRST_REST, LONGEST_REST = 60.0, 3600.0
+#: seconds without a change after a failed rescale; doubled each time
+FIRST_BACKOFF, LONGEST_BACKOFF = 60.0, 3600.0
 
 
 class Equi:
@@ -57,13 +57,12 @@ class Equi:
 
     def __init__(self, *, seed: int = 0, **settings: Any) -> None:
         self._settings = self.Settings(**settings)
-
-        # batch at the end of each job's last epoch: growth within an epoch counts together
+        # batch at the end of each job's last epoch: the limit of growth is per epoch
         self._epoch_batch: dict[JobId, int] = {}
-        # until when a job is left as it is, and after how many changes that failed
-        self._rests: dict[JobId, tuple[float, int]] = {}
-        # what was found for a job of which nothing has changed since: most of them, at any event
-        self._found: dict[JobId, tuple[JobView, tuple[Gpu, ...], int, Allocation]] = {}
+        # end of a job's backoff, and its number of failures
+        self._backoffs: dict[JobId, tuple[float, int]] = {}
+        # allocations of jobs that have not changed since: most of them, at any event
+        self._cache: dict[JobId, tuple[JobView, tuple[Gpu, ...], int, Allocation]] = {}
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         if isinstance(event, EpochFinished):
@@ -71,35 +70,34 @@ class Equi:
             if held is not None:
                 self._epoch_batch[event.job] = held.batch
         elif isinstance(event, RescaleFailed):
-            if event.job in view.jobs and view.job(event.job).wanted is not None:  # it goes on
-                times = self._rests.get(event.job, (0.0, 0))[1] + 1
-                self._rests[event.job] = (
-                    view.now + doubling(FIRST_REST, LONGEST_REST, times),
-                    times,
+            if event.job in view.jobs and view.job(event.job).wanted is not None:  # it continues
+                failures = self._backoffs.get(event.job, (0.0, 0))[1] + 1
+                self._backoffs[event.job] = (
+                    view.now + backoff_seconds(FIRST_BACKOFF, LONGEST_BACKOFF, failures),
+                    failures,
                 )
         elif isinstance(event, Rescaled):
-            if view.now >= self._rests.get(event.job, (inf, 0))[0]:  # the next try went well
-                del self._rests[event.job]
+            if view.now >= self._backoffs.get(event.job, (inf, 0))[0]:  # the next attempt succeeded
+                del self._backoffs[event.job]
         elif isinstance(event, JobEnded):
             self._epoch_batch.pop(event.job, None)
-            self._found.pop(event.job, None)
-            self._rests.pop(event.job, None)
+            self._cache.pop(event.job, None)
+            self._backoffs.pop(event.job, None)
 
     def decide(self, view: View) -> Decision:
-        free_to_move = [job for job in view.jobs.values() if not job.pinned]
-        resting = {job.id: job for job in free_to_move if self._rests_now(view, job)}
-        jobs = [job for job in free_to_move if job.id not in resting]
-        rested_at = min((self._rests[job][0] for job in resting), default=inf)
-        kept = {job.id: self._kept(job) for job in resting.values()}
+        movable = [job for job in view.jobs.values() if not job.pinned]
+        backing_off = {job.id: job for job in movable if self._is_backing_off(view, job)}
+        jobs = [job for job in movable if job.id not in backing_off]
+        backoff_ends = min((self._backoffs[job][0] for job in backing_off), default=inf)
+        notes = {job.id: self._backoff_note(job) for job in backing_off.values()}
         if not jobs:
-            return Decision(schedule=view.schedule, wake_at=rested_at, notes=kept)
+            return Decision(schedule=view.schedule, wake_at=backoff_ends, notes=notes)
         staying = {job.id: _on_healthy_nodes(view, job) for job in jobs}
         gpus = len(view.free) + sum(map(len, staying.values()))
         turns = len(jobs) > gpus
         shares = self._shares(view, jobs, gpus)
-        places = Room(view).arrange(staying, shares)
+        places = GpuPool(view).arrange(staying, shares)
         edit = view.schedule.edit()
-        notes: dict[JobId, str] = kept
         crowd = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} on {gpus} GPUs"
         for job in jobs:
             if job.id not in places:
@@ -112,44 +110,44 @@ class Equi:
                 edit.put(job.id, allocation)
                 notes[job.id] = f"an equal share: {len(places[job.id])} of {gpus} GPUs, {crowd}"
         next_turn = view.now + self._settings.quantum if turns and gpus else inf
-        return Decision(schedule=edit.done(), wake_at=min(next_turn, rested_at), notes=notes)
+        return Decision(schedule=edit.done(), wake_at=min(next_turn, backoff_ends), notes=notes)
 
-    def _rests_now(self, view: View, job: JobView) -> bool:
-        return job.wanted is not None and view.now < self._rests.get(job.id, (0.0, 0))[0]
+    def _is_backing_off(self, view: View, job: JobView) -> bool:
+        return job.wanted is not None and view.now < self._backoffs.get(job.id, (0.0, 0))[0]
 
-    def _kept(self, job: JobView) -> str:
+    def _backoff_note(self, job: JobView) -> str:
         gpus = job.wanted.n_gpus if job.wanted else 0
-        rest = doubling(FIRST_REST, LONGEST_REST, self._rests[job.id][1])
-        return f"keeps {gpus} GPU{'s'[: gpus > 1]} for {rest:.0f} s: its last change failed"
+        seconds = backoff_seconds(FIRST_BACKOFF, LONGEST_BACKOFF, self._backoffs[job.id][1])
+        return f"keeps {gpus} GPU{'s'[: gpus > 1]} for {seconds:.0f} s: its last change failed"
 
     def _shares(self, view: View, jobs: list[JobView], gpus: int) -> dict[JobId, int]:
-        """Equal for all; if there are too few, one each for those who have had the least."""
+        """Equal shares; with too few GPUs, for the jobs with the least attained service."""
         turn = self._settings.quantum
 
-        def place_in_line(job: JobView) -> tuple[float, int, bool, int]:
-            # attained service counts in whole turns, so that nobody is sent away within one
-            turns_had = int(job.gpu_seconds_at(view.now) / turn) if len(jobs) > gpus else 0
-            return (-job.priority, turns_had, job.wanted is None, job.number)
+        def order(job: JobView) -> tuple[float, int, bool, int]:
+            # attained service counts in whole turns, so that no job is preempted within one
+            turns_served = int(job.gpu_seconds_at(view.now) / turn) if len(jobs) > gpus else 0
+            return (-job.priority, turns_served, job.wanted is None, job.number)
 
-        claims = [
-            Claim(job.id, job.job.owner, job.job.min_gpus, _most(job))
-            for job in sorted(jobs, key=place_in_line)
+        requests = [
+            ShareRequest(job.id, job.job.owner, job.job.min_gpus, _max_gpus(job))
+            for job in sorted(jobs, key=order)
         ]
-        return equal_shares(claims, gpus, OwnerRoom(view, jobs))
+        return equal_shares(requests, gpus, OwnerQuota(view, jobs))
 
     def _allocation(self, job: JobView, gpus: tuple[Gpu, ...]) -> Allocation:
         if job.description is None:
             return Allocation.as_scripted(gpus)
         base = self._epoch_batch.get(job.id, 0) or job.description.base_batch
-        found = self._found.get(job.id)
-        if found is not None and found[0] is job and found[1:3] == (gpus, base):
-            return found[3]
+        cached = self._cache.get(job.id)
+        if cached is not None and cached[0] is job and cached[1:3] == (gpus, base):
+            return cached[3]
         allocation = self._best(job, gpus, most=int(base * self._settings.batch_growth))
-        self._found[job.id] = (job, gpus, base, allocation)
+        self._cache[job.id] = (job, gpus, base, allocation)
         return allocation
 
     def _best(self, job: JobView, gpus: tuple[Gpu, ...], *, most: int) -> Allocation:
-        goodput = Goodput(job)
+        goodput = SimpleGoodput(job)
         nodes = len({gpu.node for gpu in gpus})
         now = job.wanted.batch if job.wanted else 0
         best = goodput.best_batch(len(gpus), nodes, at_most=most)
@@ -162,13 +160,13 @@ class Equi:
     def save(self) -> dict[str, Any]:
         return {
             "epoch_batch": dict(self._epoch_batch),
-            "rests": {job: list(rest) for job, rest in self._rests.items()},
+            "rests": {job: list(backoff) for job, backoff in self._backoffs.items()},
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
         self._epoch_batch = {JobId(job): int(n) for job, n in saved["epoch_batch"].items()}
-        rests = saved.get("rests", {})  # earlier versions had none
-        self._rests = {JobId(job): (float(at), int(times)) for job, (at, times) in rests.items()}
+        backoffs = saved.get("rests", {})  # absent in older snapshots
+        self._backoffs = {JobId(job): (float(end), int(n)) for job, (end, n) in backoffs.items()}
 
 
 def _on_healthy_nodes(view: View, job: JobView) -> tuple[Gpu, ...]:
@@ -176,8 +174,8 @@ def _on_healthy_nodes(view: View, job: JobView) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in held if view.cluster.state_of(gpu) is NodeState.UP)
 
 
-def _most(job: JobView) -> int:
-    """Before it has joined, a job starts small: nothing is known of it."""
+def _max_gpus(job: JobView) -> int:
+    """Its minimum before it has joined: nothing is known of it."""
     if job.description is None:
         return job.job.min_gpus
     largest = job.description.dataset_size

@@ -1,7 +1,7 @@
-"""First come, first served, at the size that was asked for. Nobody is ever interrupted.
+"""First come, first served, at the requested size. No job is ever interrupted.
 
-The yardstick of what most people do today. `backfill` lets jobs behind a blocked head
-start if they fit; without it the head blocks everybody.
+The baseline: what most clusters do today. `backfill` lets jobs behind a blocked head start if they
+fit; without it the head blocks all others.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
 from ones.core.schedule import Allocation, ScheduleEdit
 from ones.core.view import JobView, View
-from ones.models.packing import Room
+from ones.models.packing import GpuPool
 
-#: jobs of the queue that one decision looks at: what lies deeper waits for the next one
+#: number of waiting jobs that one decision considers
 DEPTH = 100
 
 
@@ -43,7 +43,7 @@ class Fifo:
         if not view.n_waiting:
             return Decision(schedule=view.schedule)
         edit = view.schedule.edit()
-        room = Room(view)
+        pool = GpuPool(view)
         taken: dict[str, int] = {}  # by owner, in this decision
         notes: dict[JobId, str] = {}
         blocked = False
@@ -52,20 +52,20 @@ class Fifo:
             owner_room = view.room(waiting.job.owner)
             if owner_room is not None and size > owner_room - taken.get(waiting.job.owner, 0):
                 notes[waiting.id] = f"waits: {_gpus(size)} would exceed the limit of its owner"
-                continue  # the others are not to blame
-            if size > len(room):
+                continue  # this does not block others
+            if size > len(pool):
                 place = "first in line" if not blocked else "waits behind others"
-                notes[waiting.id] = f"{place}: needs {_gpus(size)}, {len(room)} free"
+                notes[waiting.id] = f"{place}: needs {_gpus(size)}, {len(pool)} free"
                 blocked = True
-                if not self._settings.backfill or not len(room):
+                if not self._settings.backfill or not len(pool):
                     break
                 continue
-            notes[waiting.id] = self._start(edit, room, waiting, size)
+            notes[waiting.id] = self._start(edit, pool, waiting, size)
             taken[waiting.job.owner] = taken.get(waiting.job.owner, 0) + size
         return Decision(schedule=edit.done(), notes=notes)
 
-    def _start(self, edit: ScheduleEdit, room: Room, waiting: JobView, size: int) -> str:
-        gpus = room.place(size)
+    def _start(self, edit: ScheduleEdit, pool: GpuPool, waiting: JobView, size: int) -> str:
+        gpus = pool.place(size)
         assert gpus is not None
         batch = waiting.job.requested_batch or waiting.base_batch or 0
         if waiting.description is not None:

@@ -1,9 +1,8 @@
-"""Optimus (EuroSys'18): GPUs go where one more saves the most time, in rounds.
+"""Optimus (EuroSys'18): in rounds, each GPU goes to the job where it saves the most time.
 
-How much is left of a job comes from a curve through its losses, how fast it would go from
-a fit to measured step times (`knowledge=fitted`), or both from an oracle. Everybody gets
-the least it runs on; then one GPU after another goes to the job that gains most. The batch
-is the user's, for life.
+The remaining epochs of a job come from a curve fitted to its losses, its speed from a fit to step
+times (`knowledge=fitted`), or both from an oracle. Every job gets its minimum; then one GPU
+after another goes to the job that gains most. The batch is the user's and does not change.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from ones.core.plan import PlanAdopted, Start
 from ones.core.policy import Decision
 from ones.core.schedule import ScheduleEdit
 from ones.core.view import JobView, View
-from ones.models.even_nodes import EvenNodes
-from ones.models.latest import MOST_KINDS, write
+from ones.models.bounded_table import MAX_KINDS, set_bounded
+from ones.models.even_placement import EvenPlacement
 from ones.models.loss_curve import fit_loss
-from ones.models.marginal_gain import Claim, marginal_gains
-from ones.models.oracle import NEEDED, Oracle
-from ones.models.packing import Room
-from ones.models.rigid import allocation_of, batch_of, size_of
-from ones.models.sharing import OwnerRoom
-from ones.models.strong_scaling import Kind, StepSeconds, fit_step_seconds
+from ones.models.marginal_gain import GainCandidate, marginal_gains
+from ones.models.oracle import ORACLE_NEEDED, Oracle
+from ones.models.packing import GpuPool
+from ones.models.rigid_jobs import allocation_of, batch_of, size_of
+from ones.models.sharing import OwnerQuota
+from ones.models.strong_scaling import KindMeasurements, StepSeconds, fit_step_seconds
 
-LOSSES = 200  # that are remembered of a job
-CONFIGURATIONS = 200  # and of a kind
-ENDED = 50
-YOUNG = 0.95  # gain of a job whose curve is not known yet, in proportion
-UNKNOWN_EPOCHS = 20.0  # beyond what it has done, when nothing tells how long a job is
+MAX_LOSSES = 200  # kept of a job
+MAX_CONFIGURATIONS = 200  # kept of a kind
+MAX_ENDED = 50  # completed jobs kept of a kind
+UNFITTED_WEIGHT = 0.95  # of the gain of a job whose curve is not known yet
+UNKNOWN_EPOCHS = 20.0  # remaining, when nothing is known of the length of a job
 RETRY_SECONDS = 5.0
-NOTED = 100  # jobs of the queue that are told what they wait for
+MAX_NOTES = 100  # waiting jobs that get a note
 IDLE_STARTS = ("greedy", "requested", "one", "off")
 
 
@@ -120,14 +119,14 @@ class Optimus:
         self._settings = self.Settings(**settings)
         self._oracle = oracle if self._settings.knowledge == "oracle" else None
         if self._settings.knowledge == "oracle" and oracle is None:
-            raise ValueError(f"knowledge=oracle {NEEDED}")
+            raise ValueError(f"knowledge=oracle {ORACLE_NEEDED}")
         self._losses: dict[JobId, list[float]] = {}
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, KindMeasurements] = {}
         self._kind_of: dict[JobId, str] = {}
         self._next_round = 0.0
-        self._stage = ""  # "round" is now; "pausing": all jobs are being stopped for it
+        self._stage = ""  # "round": now; "pausing": all jobs are being stopped for it
 
-    # what it learns
+    # events
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         if isinstance(event, PlanAdopted):
@@ -135,12 +134,12 @@ class Optimus:
                 self._stage = ""
             return
         if self._stage == "round" and not self._settings.pause_all:
-            self._stage = ""  # it was held after the event before this one
+            self._stage = ""  # it was held after the previous event
         match event:
             case EpochFinished() if event.loss is not None:
                 losses = self._losses.setdefault(event.job, [])
                 losses.append(event.loss)
-                del losses[:-LOSSES]
+                del losses[:-MAX_LOSSES]
             case JobDescribed():
                 kind = self._kind(view.job(event.job))
                 kind.dataset_size = event.dataset_size
@@ -149,13 +148,13 @@ class Optimus:
                 c = event.configuration
                 steps = self._kind(view.job(event.job)).steps
                 key = (c.gpus, c.nodes > 1, c.batch)
-                write(steps, key, event.step_seconds, CONFIGURATIONS)
+                set_bounded(steps, key, event.step_seconds, MAX_CONFIGURATIONS)
             case JobEnded():
                 self._forget(event)
             case _:
                 pass
         if type(event) in self.decides_on or self._stage == "pausing":
-            self._keep_rounds(event, view)
+            self._update_round(event, view)
 
     def _forget(self, event: JobEnded) -> None:
         losses = self._losses.pop(event.job, [])
@@ -163,18 +162,18 @@ class Optimus:
         kind = self._kinds.get(name)
         if kind is None:
             return
-        if name == event.job:  # a kind of its own teaches nobody
+        if name == event.job:  # a kind of one job
             del self._kinds[name]
         elif event.reason.completed and losses:
             kind.epochs.append(len(losses))
-            del kind.epochs[:-ENDED]
+            del kind.epochs[:-MAX_ENDED]
 
-    def _keep_rounds(self, event: Event, view: View) -> None:
-        """Rounds are at multiples of the interval, when there is somebody to hold them for."""
+    def _update_round(self, event: Event, view: View) -> None:
+        """Rounds are at multiples of the interval, while there are jobs."""
         interval = self._settings.interval
         if self._stage == "pausing":
             if view.n_waiting == len(view.jobs):
-                self._stage = "round"  # everybody is out
+                self._stage = "round"  # all jobs are stopped
             return
         if not view.jobs:
             self._stage = ""
@@ -186,14 +185,14 @@ class Optimus:
             running = len(view.schedule) > 0
             self._stage = "pausing" if self._settings.pause_all and running else "round"
 
-    def _kind(self, job: JobView) -> Kind:
+    def _kind(self, job: JobView) -> KindMeasurements:
         name = self._kind_of.setdefault(job.id, job.job.kind or job.id)
-        kind = self._kinds.get(name) or Kind()
-        # a job without a kind is one of its own until it ends
-        write(self._kinds, name, kind, MOST_KINDS + len(self._kind_of))
+        kind = self._kinds.get(name) or KindMeasurements()
+        # a job without a kind is a kind of its own until it ends
+        set_bounded(self._kinds, name, kind, MAX_KINDS + len(self._kind_of))
         return kind
 
-    # what it decides
+    # decisions
 
     def decide(self, view: View) -> Decision:
         if not view.jobs:
@@ -202,7 +201,7 @@ class Optimus:
         notes: dict[JobId, str] = {}
         wake_at = max(self._next_round, view.now + 1e-3)
         if self._stage == "pausing":
-            for job in _running(view):
+            for job in _running_jobs(view):
                 if not job.pinned:
                     edit.drop(job.id)
                     notes[job.id] = "pauses for the round, as everybody does"
@@ -211,22 +210,22 @@ class Optimus:
             self._hold_round(view, edit, notes)
         elif self._settings.idle_start != "off":
             self._start_idle(view, edit, notes)
-        for job in islice(view.waiting, NOTED):
+        for job in islice(view.waiting, MAX_NOTES):
             if edit.get(job.id) is None and job.id not in notes:
                 notes[job.id] = f"waits for the round at {self._next_round:.0f} s"
         return Decision(schedule=edit.done(), wake_at=wake_at, notes=notes)
 
     def _hold_round(self, view: View, edit: ScheduleEdit, notes: dict[JobId, str]) -> None:
-        running = [job for job in _running(view) if not job.pinned]
+        running = [job for job in _running_jobs(view) if not job.pinned]
         staying = {job.id: _usable(view, job) for job in running}
         gpus = len(view.free) + sum(map(len, staying.values()))
         jobs = sorted(
             [*running, *islice(view.waiting, gpus)], key=lambda job: (-job.priority, job.number)
         )
-        owners = OwnerRoom(view, running)
+        owners = OwnerQuota(view, running)
         jump = view.cluster.width if self._settings.lookahead else 0
-        claims = {job.id: self._claim(view, job) for job in jobs}
-        sizes = marginal_gains(claims.values(), gpus, owners.take, jump=jump)
+        candidates = {job.id: self._candidate(view, job) for job in jobs}
+        sizes = marginal_gains(candidates.values(), gpus, owners.take, jump=jump)
         places = self._places(view, jobs, staying, sizes)
         for job in jobs:
             if job.id not in places:
@@ -236,43 +235,47 @@ class Optimus:
                 continue
             if job.wanted is None or job.wanted.gpus != places[job.id]:
                 edit.put(job.id, allocation_of(job, places[job.id]))
-                notes[job.id] = _words(claims[job.id], sizes[job.id])
+                notes[job.id] = _size_note(candidates[job.id], sizes[job.id])
 
     def _start_idle(self, view: View, edit: ScheduleEdit, notes: dict[JobId, str]) -> None:
         free = len(view.free)
         if not free or not view.n_waiting:
             return
-        owners, room = OwnerRoom(view, []), Room(view)
+        owners, pool = OwnerQuota(view, []), GpuPool(view)
         jobs = {job.id: job for job in islice(view.waiting, free)}
         how = self._settings.idle_start
-        claims = {}
+        candidates = {}
         for job in jobs.values():
-            claim = self._claim(view, job)
-            most = {"one": claim.least, "requested": size_of(job)}.get(how, claim.most)
-            claims[job.id] = replace(claim, most=max(claim.least, min(claim.most, most)))
+            candidate = self._candidate(view, job)
+            most = {"one": candidate.least, "requested": size_of(job)}.get(how, candidate.most)
+            candidates[job.id] = replace(
+                candidate, most=max(candidate.least, min(candidate.most, most))
+            )
         jump = view.cluster.width if self._settings.lookahead else 0
-        sizes = marginal_gains(claims.values(), free, owners.take, jump=jump)
+        sizes = marginal_gains(candidates.values(), free, owners.take, jump=jump)
         for job_id, size in sizes.items():
-            gpus = room.place(size)
-            assert gpus is not None, "more was handed out than there is"
+            gpus = pool.place(size)
+            assert gpus is not None, "the sizes exceed the free GPUs"
             edit.put(job_id, allocation_of(jobs[job_id], gpus))
-            notes[job_id] = f"on idle GPUs, before the round: {_words(claims[job_id], size)}"
+            notes[job_id] = (
+                f"on idle GPUs, before the round: {_size_note(candidates[job_id], size)}"
+            )
 
-    # what a job could do with GPUs
+    # candidates
 
-    def _claim(self, view: View, job: JobView) -> Claim:
+    def _candidate(self, view: View, job: JobView) -> GainCandidate:
         least = job.job.min_gpus
         batch = batch_of(job, least)
-        kind = self._kinds.get(job.job.kind or job.id, Kind())
+        kind = self._kinds.get(job.job.kind or job.id, KindMeasurements())
         most = min(max(least, batch // self._settings.min_local_batch), view.cluster.n_gpus)
         if not kind.steps and self._oracle is None:
-            most = min(most, size_of(job))  # nothing is known: as its user thinks best
+            most = min(most, size_of(job))  # not measured: as requested
         if job.max_gpus is not None:
             most = min(most, job.max_gpus)
         dataset = job.description.dataset_size if job.description else kind.dataset_size
         epochs, worth = self._epochs_left(job, kind, batch)
         step_seconds = self._step_seconds(job, kind, batch, dataset, view.cluster.width)
-        return Claim(
+        return GainCandidate(
             job.id,
             job.job.owner,
             job.number,
@@ -284,7 +287,7 @@ class Optimus:
         )
 
     def _step_seconds(
-        self, job: JobView, kind: Kind, batch: int, dataset: int, width: int
+        self, job: JobView, kind: KindMeasurements, batch: int, dataset: int, width: int
     ) -> StepSeconds:
         oracle = self._oracle
         if oracle is None:
@@ -292,8 +295,8 @@ class Optimus:
         steps = ceil(dataset / max(batch, 1))
         return lambda gpus: oracle(job, gpus, batch).epoch_seconds / steps
 
-    def _epochs_left(self, job: JobView, kind: Kind, batch: int) -> tuple[float, float]:
-        """Epochs to its end, and what the guess is worth."""
+    def _epochs_left(self, job: JobView, kind: KindMeasurements, batch: int) -> tuple[float, float]:
+        """Remaining epochs, and the weight of this estimate."""
         if self._oracle is not None:
             return self._oracle(job, job.job.min_gpus, batch).epochs, 1.0
         settings, done = self._settings, job.epochs
@@ -303,10 +306,10 @@ class Optimus:
             if flat is not None:
                 return max(1.0, flat - done), 1.0
         if kind.epochs:
-            return max(1.0, fmean(kind.epochs) - done), YOUNG
-        return UNKNOWN_EPOCHS, YOUNG
+            return max(1.0, fmean(kind.epochs) - done), UNFITTED_WEIGHT
+        return UNKNOWN_EPOCHS, UNFITTED_WEIGHT
 
-    # places
+    # placement
 
     def _places(
         self,
@@ -315,11 +318,11 @@ class Optimus:
         staying: dict[JobId, tuple[Gpu, ...]],
         sizes: dict[JobId, int],
     ) -> dict[JobId, tuple[Gpu, ...]]:
-        """Who keeps its size keeps its GPUs."""
+        """The GPUs of each job. A job that keeps its size keeps its GPUs."""
         if self._settings.placement == "stay":
-            return Room(view).arrange({job.id: staying.get(job.id, ()) for job in jobs}, sizes)
+            return GpuPool(view).arrange({job.id: staying.get(job.id, ()) for job in jobs}, sizes)
         keeping = {job: gpus for job, gpus in staying.items() if sizes.get(job) == len(gpus)}
-        nodes = EvenNodes(
+        nodes = EvenPlacement(
             view, (g for j, gpus in staying.items() if j not in keeping for g in gpus)
         )
         changing = sorted((size, job) for job, size in sizes.items() if job not in keeping)
@@ -345,14 +348,16 @@ class Optimus:
     def load(self, saved: Mapping[str, Any]) -> None:
         self._losses = {JobId(job): list(losses) for job, losses in saved["losses"].items()}
         self._kinds = {
-            name: Kind(size, parameters, {(c, far, b): t for c, far, b, t in steps}, list(epochs))
+            name: KindMeasurements(
+                size, parameters, {(c, far, b): t for c, far, b, t in steps}, list(epochs)
+            )
             for name, (size, parameters, steps, epochs) in saved["kinds"].items()
         }
         self._kind_of = {JobId(job): kind for job, kind in saved["kind_of"].items()}
         self._next_round, self._stage = float(saved["next_round"]), str(saved["stage"])
 
 
-def _running(view: View) -> list[JobView]:
+def _running_jobs(view: View) -> list[JobView]:
     return [view.job(job) for job in view.schedule]
 
 
@@ -361,8 +366,8 @@ def _usable(view: View, job: JobView) -> tuple[Gpu, ...]:
     return tuple(g for g in job.wanted.gpus if view.cluster.state_of(g) is NodeState.UP)
 
 
-def _words(claim: Claim, size: int) -> str:
-    seconds = claim.steps * claim.step_seconds(size)
+def _size_note(candidate: GainCandidate, size: int) -> str:
+    seconds = candidate.steps * candidate.step_seconds(size)
     gpus = "1 GPU" if size == 1 else f"{size} GPUs"
-    saved = claim.gain(size, size + 1)
+    saved = candidate.gain(size, size + 1)
     return f"{gpus}: about {seconds:.0f} s to go; one more would save {saved:.0f} s"

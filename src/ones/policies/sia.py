@@ -1,4 +1,4 @@
-"""Sia: every minute, one configuration for each job, by an integer program on normalised goodputs.
+"""Sia: every minute, a configuration for each job by an integer program on normalised goodputs.
 
 Configurations are powers of two inside a node and whole nodes beyond (Jayaram
 Subramanya et al., SOSP'23). Goodputs and batches are Pollux's. `decide` solves the
@@ -20,17 +20,17 @@ from ones.core.events import Event
 from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
 from ones.core.view import JobView, View
-from ones.models.adaptive_batch import most_gpus
+from ones.models.adaptive_batch import gpu_limit
 from ones.models.goodput_rounds import DECIDES_ON, GoodputRounds, RoundSettings
-from ones.models.node_counts import counts_of, room_without
+from ones.models.node_counts import capacity_without, gpus_by_node
 from ones.models.whole_nodes import arrange
 
 Floats = NDArray[np.float64]
 
-#: more than any cost of a configuration: who is of a higher priority is let in first
+#: more than any cost of a configuration: higher priorities come first
 _PRIORITY_STEP = 100.0
 _GAP = 1e-4  # of the solver
-_LARGEST = 3000.0  # cost of a configuration, at most
+_MAX_COST = 3000.0  # of a configuration
 
 
 class Choice(NamedTuple):
@@ -74,17 +74,17 @@ class Sia:
 
     def decide(self, view: View) -> Decision:
         if not self._rounds.due:
-            return self._rounds.answer(view)
+            return self._rounds.decide_between_rounds(view)
         jobs = [job for job in view.jobs.values() if not job.pinned]
-        room = room_without(view, jobs)
-        gpus = sum(room.values())
+        capacity = capacity_without(view, jobs)
+        gpus = sum(capacity.values())
         choices = [c for i, job in enumerate(jobs) for c in self._choices(view, i, job, gpus)]
         waiting = self._waiting_costs(jobs)
-        sizes = solve(choices, gpus, waiting, _owner_rooms(view, jobs))
-        held = {job.id: counts_of(view, job) for job in jobs}
+        sizes = solve(choices, gpus, waiting, _owner_limits(view, jobs))
+        held = {job.id: gpus_by_node(view, job) for job in jobs}
         wanted = {job.id: sizes[i] for i, job in enumerate(jobs) if sizes[i]}
-        node_sizes = {node: view.cluster.nodes[node].gpus for node in room}
-        found = arrange(room, node_sizes, held, wanted)
+        node_sizes = {node: view.cluster.nodes[node].gpus for node in capacity}
+        found = arrange(capacity, node_sizes, held, wanted)
         why = (
             f"least sum of costs {total_cost(choices, waiting, sizes):.2f}"
             f" with {len(view.jobs)} jobs on {view.cluster.n_gpus} GPUs"
@@ -98,12 +98,12 @@ class Sia:
         self._rounds.load(saved)
 
     def _choices(self, view: View, index: int, job: JobView, gpus: int) -> list[Choice]:
-        """The configurations of a job that are open to it, with their costs."""
+        """The possible configurations of a job, with their costs."""
         least = job.job.min_gpus
-        most = min(most_gpus(job, self._rounds.models.rules, gpus), gpus)
+        most = min(gpu_limit(job, self._rounds.models.rules, gpus), gpus)
         sizes = [c for c in sizes_for(view.cluster.width, most) if c >= least]
         if not sizes and least <= gpus:
-            sizes = [least]  # it is asked for a size that is not among them
+            sizes = [least]  # its minimum is not among them
         if job.description is None or not job.profile or not sizes:
             return [Choice(index, c, 1.0) for c in sizes[:1]]
         goodputs = self._goodputs(view, job, sizes)
@@ -113,7 +113,7 @@ class Sia:
             factor = 1.0 if young else self._rounds.restart_factor(job, view.now)
             moved = np.array([c != job.wanted.n_gpus for c in sizes])
             goodputs = np.where(moved, goodputs * factor, goodputs)
-        costs = np.minimum(np.maximum(goodputs, 1e-9) ** self._settings.power, _LARGEST)
+        costs = np.minimum(np.maximum(goodputs, 1e-9) ** self._settings.power, _MAX_COST)
         return [Choice(index, c, round(float(k), 2)) for c, k in zip(sizes, costs, strict=True)]
 
     def _goodputs(self, view: View, job: JobView, sizes: list[int]) -> Floats:
@@ -142,10 +142,10 @@ def solve(
     waiting_costs: Floats,
     owners: list[tuple[list[int], int]] | None = None,
 ) -> list[int]:
-    """GPUs of each job, such that the sum of costs is least; at most one choice for each.
+    """GPUs of each job with the least sum of costs; at most one choice for each.
 
-    `owners`: jobs that together may have no more than so many GPUs. The solver counts
-    nodes of its tree and no seconds, so that equal questions have equal answers.
+    `owners`: jobs and the GPUs that they may have in sum. The solver is limited in nodes of its
+    tree and not in seconds, so that equal problems have equal solutions.
     """
     jobs = len(waiting_costs)
     sizes = [0] * jobs
@@ -176,20 +176,20 @@ def solve(
 
 
 def total_cost(choices: list[Choice], waiting_costs: Floats, sizes: list[int]) -> float:
-    """What the program makes least."""
+    """The sum that the program minimises."""
     costs = {(c.job, c.gpus): c.cost for c in choices}
     return sum(costs[j, c] if c else float(waiting_costs[j]) for j, c in enumerate(sizes))
 
 
-def _owner_rooms(view: View, jobs: list[JobView]) -> list[tuple[list[int], int]]:
-    """The jobs of every owner with a limit, and what they may have if placed anew."""
+def _owner_limits(view: View, jobs: list[JobView]) -> list[tuple[list[int], int]]:
+    """The jobs of every owner with a limit, and the GPUs that they may have in sum."""
     members: dict[str, list[int]] = {}
     for i, job in enumerate(jobs):
         members.setdefault(job.job.owner, []).append(i)
-    rooms = []
+    limits = []
     for owner, theirs in members.items():
         room = view.room(owner)
         if room is not None:
             held = (jobs[i].wanted for i in theirs)
-            rooms.append((theirs, room + sum(a.n_gpus for a in held if a is not None)))
-    return rooms
+            limits.append((theirs, room + sum(a.n_gpus for a in held if a is not None)))
+    return limits

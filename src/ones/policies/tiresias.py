@@ -1,9 +1,9 @@
-"""Tiresias (NSDI'19): who has had least goes first, with no knowledge of lengths.
+"""Tiresias (NSDI'19): the job with the least attained service first; lengths are not known.
 
-Jobs have the GPUs and the batch that their users asked for. Attained service is GPUs x
-time; as it grows past thresholds a job sinks from queue to queue, and lower queues yield
-to higher ones. Within a queue it is first come, first served (`las`), or by the Gittins
-index of the lengths seen so far (`gittins`).
+Jobs have the GPUs and the batch that their users asked for. Attained service is GPUs x time; above
+thresholds a job is demoted from queue to queue, and higher queues have precedence. Within a queue
+the order is first come, first served (`las`), or by the Gittins index of the lengths seen so far
+(`gittins`).
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from ones.core.events import Event, JobEnded, JobSubmitted
 from ones.core.job import JobId
 from ones.core.plan import PlanAdopted, Start, Stop
 from ones.core.view import JobView, View
-from ones.models.gittins import Gittins
-from ones.models.interrupting import Interrupting
-from ones.models.packing import Room
-from ones.models.rigid import Group, Rank, batch_of, size_of
+from ones.models.gittins import GittinsIndex
+from ones.models.packing import GpuPool
+from ones.models.preemptive_policy import PreemptivePolicy
+from ones.models.rigid_jobs import Rank, WaitingGroup, batch_of, size_of
 from ones.models.strong_scaling import ring_seconds
 
-#: GPU-seconds; "published" is the authors' simulator, "tuned" what docs/rivals.md tells of
+#: GPU-seconds; "published": the authors' simulator, "tuned": see docs/rivals.md
 THRESHOLDS = {"published": (3250.0, 7200.0), "tuned": (1000.0,)}
-#: largest tensor in proportion to all of them, by model; computed from the authors' lists
+#: size of the largest tensor relative to all, by model; computed from the authors' lists
 SKEWS = {"vgg16": 0.74, "vgg19": 0.72, "alexnet": 0.61, "inceptionv3": 0.14, "resnet50": 0.11}
 PLACEMENTS = ("yarn", "step-time", "skew", "packed")
-#: a timer that is later than this was not waited for
+#: a demotion noticed later than this does not change the order
 ON_TIME_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class _Seat:
-    """Where a job stands, and since when."""
+class _QueueEntry:
+    """Position of a job in the queues. Field names are those of snapshots."""
 
     queue: int = 0
-    seat: int = 0  # within its queue; smaller goes first
-    sunk: bool = False  # just now, so it is behind those who wait in its new queue
-    forgotten: float = 0.0  # GPU-seconds before its last promotion
+    seat: int = 0  # position within its queue; smaller goes first
+    sunk: bool = False  # demoted by the last event: behind the waiting jobs of its new queue
+    forgotten: float = 0.0  # GPU-seconds before its last promotion; not counted
     forgotten_run: float = 0.0
     waits_since: float = inf
-    due: float = inf  # when it sinks or rises, if nothing happens to it
+    due: float = inf  # time of its next demotion or promotion
 
 
-class Tiresias(Interrupting):
+class Tiresias(PreemptivePolicy):
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
         variant: str = field(
@@ -116,167 +116,167 @@ class Tiresias(Interrupting):
         self._settings = self.Settings(**settings)
         self._limits = _thresholds(self._settings.thresholds)
         quantum = self._settings.gittins_quantum or (self._limits[0] if self._limits else 3250.0)
-        self._gittins: Gittins | None = None
+        self._gittins: GittinsIndex | None = None
         if self._settings.variant == "gittins":
-            self._gittins = Gittins(quantum, self._settings.gittins_cells)
-        self._seats: dict[JobId, _Seat] = {}
+            self._gittins = GittinsIndex(quantum, self._settings.gittins_cells)
+        self._entries: dict[JobId, _QueueEntry] = {}
         self._service: dict[JobId, tuple[float, float, int]] = {}  # booked, at, GPUs
-        self._front, self._tail = 0, 0
-        self._sunk: list[JobId] = []  # by the last event
+        self._front, self._tail = 0, 0  # positions before and behind all others
+        self._demoted: list[JobId] = []  # by the last event
         self._timers: list[tuple[float, JobId]] = []
 
-    # what it learns
+    # events
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         if isinstance(event, PlanAdopted):
-            self._reseat(event)
+            self._reorder(event)
             super().observe(event, view)
             return
-        self._settle_the_sunk(view)
+        self._settle_demoted(view)
         if isinstance(event, JobSubmitted):
-            self._seats[event.job.id] = _Seat(seat=self._last())
+            self._entries[event.job.id] = _QueueEntry(seat=self._next_position())
         elif isinstance(event, JobEnded):
-            self._seats.pop(event.job, None)
+            self._entries.pop(event.job, None)
             booked, at, gpus = self._service.pop(event.job, (0.0, 0.0, 0))
             served = booked + (event.at - at) * gpus
             if self._gittins is not None and served > 0:
                 self._gittins.learn(served)
         super().observe(event, view)
         if type(event) in self.decides_on:
-            self._sink_and_rise(view)
+            self._demote_and_promote(view)
 
-    def look_at(self, view: View, job_id: JobId) -> None:
+    def update_job(self, view: View, job_id: JobId) -> None:
         if job_id in view.jobs:
             job = view.job(job_id)
-            seat = self._seats.setdefault(job_id, _Seat())
+            entry = self._entries.setdefault(job_id, _QueueEntry())
             waits = job.wanted is None and not job.pinned
-            seat.waits_since = min(seat.waits_since, view.now) if waits else inf
+            entry.waits_since = min(entry.waits_since, view.now) if waits else inf
             self._service[job_id] = (job.gpu_seconds, job.booked_at, job.occupied)
-            self._set_timer(job_id, self._due(job, seat))
-        super().look_at(view, job_id)
+            self._set_timer(job_id, self._due(job, entry))
+        super().update_job(view, job_id)
 
-    def _reseat(self, adopted: PlanAdopted) -> None:
-        """Who is started comes behind those who run; who is interrupted, before those who wait."""
+    def _reorder(self, adopted: PlanAdopted) -> None:
+        """Started jobs go behind the running ones, interrupted jobs before the waiting ones."""
         stopped = []
         for action in adopted.plan.actions:
-            seat = self._seats.get(action.job)
-            if seat is None:
+            entry = self._entries.get(action.job)
+            if entry is None:
                 continue
             if isinstance(action, Start):
-                seat.seat = self._last()
+                entry.seat = self._next_position()
             elif isinstance(action, Stop):
-                stopped.append(seat)
-        for seat in sorted(stopped, key=lambda s: s.seat, reverse=True):
+                stopped.append(entry)
+        for entry in sorted(stopped, key=lambda s: s.seat, reverse=True):
             self._front -= 1
-            seat.seat = self._front
+            entry.seat = self._front
 
-    def _settle_the_sunk(self, view: View) -> None:
-        """Who sank before this event and still runs has its seat among those who run."""
-        sunk, self._sunk = self._sunk, []
-        for job in sunk:
-            if job in self._seats:
-                self._seats[job].sunk = False
-                self.look_at(view, job)
+    def _settle_demoted(self, view: View) -> None:
+        """Jobs demoted by an earlier event that still run rank as running jobs."""
+        demoted, self._demoted = self._demoted, []
+        for job in demoted:
+            if job in self._entries:
+                self._entries[job].sunk = False
+                self.update_job(view, job)
 
-    def _last(self) -> int:
+    def _next_position(self) -> int:
         self._tail += 1
         return self._tail
 
     # queues
 
     def _attained(self, job: JobView, now: float) -> float:
-        return job.gpu_seconds_at(now) - self._seats[job.id].forgotten
+        return job.gpu_seconds_at(now) - self._entries[job.id].forgotten
 
-    def _due(self, job: JobView, seat: _Seat) -> float:
-        """When it sinks (it runs) or rises (it waits), if nothing happens to it."""
-        if job.occupied and seat.queue < len(self._limits):
-            left = self._limits[seat.queue] - (job.gpu_seconds - seat.forgotten)
+    def _due(self, job: JobView, entry: _QueueEntry) -> float:
+        """Time of its next demotion (if it runs) or promotion (if it waits)."""
+        if job.occupied and entry.queue < len(self._limits):
+            left = self._limits[entry.queue] - (job.gpu_seconds - entry.forgotten)
             return job.booked_at + left / job.occupied
-        knob, ran = self._settings.promote_knob, job.run_seconds - seat.forgotten_run
-        if knob and seat.queue and seat.waits_since < inf and ran > 0:
-            return seat.waits_since + knob * ran
+        knob, ran = self._settings.promote_knob, job.run_seconds - entry.forgotten_run
+        if knob and entry.queue and entry.waits_since < inf and ran > 0:
+            return entry.waits_since + knob * ran
         return inf
 
     def _set_timer(self, job: JobId, due: float) -> None:
-        if due != self._seats[job].due:
-            self._seats[job].due = due
+        if due != self._entries[job].due:
+            self._entries[job].due = due
             if due < inf:
                 heappush(self._timers, (due, job))
 
-    def _sink_and_rise(self, view: View) -> None:
+    def _demote_and_promote(self, view: View) -> None:
         while self._timers and self._timers[0][0] <= view.now:
             due, job_id = heappop(self._timers)
-            seat = self._seats.get(job_id)
-            if seat is None or seat.due != due or job_id not in view.jobs:
-                continue  # something has happened to it since
+            entry = self._entries.get(job_id)
+            if entry is None or entry.due != due or job_id not in view.jobs:
+                continue  # an event has changed it since
             job = view.job(job_id)
-            seat.due = inf
+            entry.due = inf
             if job.occupied:
-                seat.queue += 1
-                seat.seat = self._last()
-                # if nobody asked when it was due, nobody waited: then it has kept its place
+                entry.queue += 1
+                entry.seat = self._next_position()
+                # if it is noticed late, no job was waiting: it keeps its position
                 if view.now - due <= ON_TIME_SECONDS:
-                    seat.sunk = True
-                    self._sunk.append(job_id)
+                    entry.sunk = True
+                    self._demoted.append(job_id)
             else:
-                seat.queue, seat.seat = 0, self._last()
-                seat.forgotten = job.gpu_seconds_at(view.now)
-                seat.forgotten_run = job.run_seconds_at(view.now)
-                seat.waits_since = view.now
-                self.news.append(job_id)
-            self.look_at(view, job_id)
+                entry.queue, entry.seat = 0, self._next_position()
+                entry.forgotten = job.gpu_seconds_at(view.now)
+                entry.forgotten_run = job.run_seconds_at(view.now)
+                entry.waits_since = view.now
+                self.changed_jobs.append(job_id)
+            self.update_job(view, job_id)
 
     def wake_at(self, view: View, starting: Iterable[JobView]) -> float:
         while self._timers and self._timers[0] != self._timer_of(self._timers[0][1]):
-            heappop(self._timers)  # void: forgetting it changes nothing
+            heappop(self._timers)  # void
         due = self._timers[0][0] if self._timers else inf
-        for job in starting:  # has no timer yet: when it could sink at the earliest
-            seat = self._seats[job.id]
-            if seat.queue < len(self._limits):
-                left = self._limits[seat.queue] - (job.gpu_seconds - seat.forgotten)
+        for job in starting:  # no timer yet: its earliest demotion
+            entry = self._entries[job.id]
+            if entry.queue < len(self._limits):
+                left = self._limits[entry.queue] - (job.gpu_seconds - entry.forgotten)
                 due = min(due, view.now + left / size_of(job))
         return max(due, view.now + 1e-3)
 
     def _timer_of(self, job: JobId) -> tuple[float, JobId]:
-        return (self._seats[job].due if job in self._seats else inf, job)
+        return (self._entries[job].due if job in self._entries else inf, job)
 
     # ranks
 
     def waiting_key(self, job: JobView) -> tuple[int, Rank]:
-        seat = self._seats[job.id]
+        entry = self._entries[job.id]
         if self._gittins is None:
-            return seat.queue, (-job.priority, seat.queue, 1, seat.seat)
-        cell = self._gittins.cell(job.gpu_seconds - seat.forgotten)
-        return seat.queue << 32 | cell, (-job.priority, job.number)
+            return entry.queue, (-job.priority, entry.queue, 1, entry.seat)
+        cell = self._gittins.cell(job.gpu_seconds - entry.forgotten)
+        return entry.queue << 32 | cell, (-job.priority, job.number)
 
-    def waiting_rank(self, group: Group, key: Rank, now: float) -> Rank:
+    def waiting_rank(self, group: WaitingGroup, key: Rank, now: float) -> Rank:
         if self._gittins is None:
             return key
         queue, cell = group.cell >> 32, group.cell & 0xFFFFFFFF
         return (key[0], queue, -self._gittins.of_cell(cell), 1, key[1])
 
     def running_rank(self, job: JobView, now: float) -> Rank:
-        seat = self._seats[job.id]
+        entry = self._entries[job.id]
         if self._gittins is None:
-            return (-job.priority, seat.queue, seat.sunk, seat.seat)
+            return (-job.priority, entry.queue, entry.sunk, entry.seat)
         index = self._gittins.of_cell(self._gittins.cell(self._attained(job, now)))
-        return (-job.priority, seat.queue, -index, 0, job.number)
+        return (-job.priority, entry.queue, -index, 0, job.number)
 
     def ranks_drift(self) -> bool:
         return self._gittins is not None
 
     # places
 
-    def place(self, view: View, room: Room, job: JobView, size: int) -> tuple[Gpu, ...] | None:
-        must = self._must_be_packed(view, job, size)
-        if must is None:
-            return room.place(size)
-        if not must:
-            return room.place_in_fragments(size)
-        return room.place_packed(size)
+    def place(self, view: View, pool: GpuPool, job: JobView, size: int) -> tuple[Gpu, ...] | None:
+        packed = self._must_be_packed(view, job, size)
+        if packed is None:
+            return pool.place(size)
+        if not packed:
+            return pool.place_in_fragments(size)
+        return pool.place_packed(size)
 
     def _must_be_packed(self, view: View, job: JobView, size: int) -> bool | None:
-        """None: the fewest nodes that have room, without waiting for fewer."""
+        """None: the fewest nodes with enough free GPUs, without waiting for fewer."""
         if size == 1 or self._settings.placement == "packed":
             return None
         if self._settings.placement == "yarn":
@@ -287,52 +287,54 @@ class Tiresias(Interrupting):
         slower = spread_slowdown(job, size, view.cluster.width)
         return None if slower is None else slower > self._settings.spread_limit
 
-    # words
+    # notes
 
     def start_note(self, job: JobView, nodes: int) -> str:
-        return f"its turn in {self._queue(job)}: {_gpus(job, nodes)}"
+        return f"its turn in {self._queue_name(job)}: {_gpus(job, nodes)}"
 
     def wait_note(self, job: JobView) -> str:
         size = size_of(job)
-        return f"waits in {self._queue(job)} for {size} {'GPU' if size == 1 else 'GPUs'}"
+        return f"waits in {self._queue_name(job)} for {size} {'GPU' if size == 1 else 'GPUs'}"
 
-    def _queue(self, job: JobView) -> str:
-        return f"queue {self._seats[job.id].queue + 1} of {len(self._limits) + 1}"
+    def _queue_name(self, job: JobView) -> str:
+        return f"queue {self._entries[job.id].queue + 1} of {len(self._limits) + 1}"
 
     def save(self) -> dict[str, Any]:
         return super().save() | {
             "seats": {
-                job: {k: v if v != inf else None for k, v in asdict(seat).items()}
-                for job, seat in self._seats.items()
+                job: {k: v if v != inf else None for k, v in asdict(entry).items()}
+                for job, entry in self._entries.items()
             },
             "service": {job: list(served) for job, served in self._service.items()},
             "front": self._front,
             "tail": self._tail,
-            "sunk": list(self._sunk),
+            "sunk": list(self._demoted),
             "lengths": list(self._gittins.seen) if self._gittins else [],
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
         super().load(saved)
-        self._seats = {JobId(job): _Seat(**_finite(seat)) for job, seat in saved["seats"].items()}
+        self._entries = {
+            JobId(job): _QueueEntry(**_finite(entry)) for job, entry in saved["seats"].items()
+        }
         self._service = {
             JobId(job): (float(booked), float(at), int(gpus))
             for job, (booked, at, gpus) in saved["service"].items()
         }
         self._front, self._tail = int(saved["front"]), int(saved["tail"])
-        self._sunk = [JobId(job) for job in saved["sunk"]]
-        self._timers = sorted((s.due, job) for job, s in self._seats.items() if s.due < inf)
+        self._demoted = [JobId(job) for job in saved["sunk"]]
+        self._timers = sorted((s.due, job) for job, s in self._entries.items() if s.due < inf)
         if self._gittins is not None:
-            self._gittins = Gittins(self._gittins.quantum, self._gittins.cells)
+            self._gittins = GittinsIndex(self._gittins.quantum, self._gittins.cells)
             for length in saved["lengths"]:
                 self._gittins.learn(float(length))
 
 
 def spread_slowdown(job: JobView, size: int, width: int) -> float | None:
-    """Step time over several nodes / on the fewest, measured or else from a prior for the links.
+    """Step time over several nodes relative to the fewest, measured or from assumed links.
 
-    The published rule is about the largest tensor, because parameter servers divide the work by
-    tensors; with all-reduce it is bytes that count. None: the job has not been measured.
+    The published rule uses the largest tensor, because parameter servers divide the work by
+    tensors; with all-reduce the bytes count. None: the job was not measured.
     """
     if size > width:
         return 1.0  # it needs several nodes anyway
@@ -352,7 +354,7 @@ def spread_slowdown(job: JobView, size: int, width: int) -> float | None:
 
 
 def _finite(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: it was saved as nothing."""
+    """JSON has no infinity: it is saved as null."""
     return {name: inf if value is None else value for name, value in saved.items()}
 
 

@@ -15,7 +15,7 @@ from ones.core.cluster import Cluster
 from ones.core.job import Job, JobId
 from ones.core.schedule import Allocation
 from ones.core.view import JobView
-from ones.models.oracle import Ahead, Oracle
+from ones.models.oracle import Oracle, RemainingWork
 from ones.sim.course import accuracy_noise
 from ones.sim.lengths import Truth, physics_of
 from ones.sim.physics import JobPhysics
@@ -51,10 +51,10 @@ def oracle_of(
         allocation = Allocation.even(places, batch, laws.max_local_batch)
         return ceil(training.dataset_size / batch) * laws.step_seconds(allocation)
 
-    def ahead(view: JobView, gpus: int, batch: int) -> Ahead:
+    def ahead(view: JobView, gpus: int, batch: int) -> RemainingWork:
         batch = max(batch or entries[view.id][1].training.base_batch, gpus)
         left = length(view.id, batch) - view.epochs
-        return Ahead(max(left, OVERDUE_EPOCHS), epoch_seconds(view.id, gpus, batch))
+        return RemainingWork(max(left, OVERDUE_EPOCHS), epoch_seconds(view.id, gpus, batch))
 
     return ahead
 

@@ -91,7 +91,7 @@ class LauncherContract(ProcessPromises):
         for id in ("1-a", "1-b"):
             exit = subject.wait_exit(id)
             assert (exit.code, exit.cause) == (None, "lost")
-            assert "ones-exec" in exit.told()
+            assert "ones-exec" in exit.describe()
         assert not alive_below(subject.root), "also the grandchildren"
         subject.run("exit 0", "2-a")
         assert subject.wait_exit("2-a").code == 0, "the job can be started again"

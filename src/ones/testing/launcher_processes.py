@@ -37,7 +37,7 @@ class ProcessPromises:
         subject.run("kill -SEGV $$")
         exit = subject.wait_exit()
         assert (exit.code, exit.signal) == (None, signal.SIGSEGV)
-        assert exit.told() == "killed by signal 11"
+        assert exit.describe() == "killed by signal 11"
 
     def test_a_program_that_does_not_exist_has_an_exit_record_that_says_so(
         self, subject: LauncherHarness
@@ -49,14 +49,14 @@ class ProcessPromises:
             )
         exit = subject.wait_exit("1-a")
         assert (exit.code, exit.cause) == (None, "not-started")
-        assert exit.told() == "/no/such/python: no such file or directory"
-        assert subject.wait_exit("1-b").told() == "/no/such/place: no such file or directory"
+        assert exit.describe() == "/no/such/python: no such file or directory"
+        assert subject.wait_exit("1-b").describe() == "/no/such/place: no such file or directory"
 
     def test_a_slot_that_is_not_here_is_reported(self, subject: LauncherHarness) -> None:
         subject.launcher.launch(
             Launch(id="1-a", job="job", slots=("n9/9",), argv=("true",), cwd="/", env=ENV)
         )
-        assert subject.wait_exit().told() == "slot n9/9 is not here"
+        assert subject.wait_exit().describe() == "slot n9/9 is not here"
         subject.run("exit 0", "1-b")
         assert subject.wait_exit("1-b").code == 0
 

@@ -23,7 +23,7 @@ from ones.core import events as ev
 from ones.core.cluster import Gpu
 from ones.core.job import Job, JobId
 from ones.core.plan import Start
-from ones.models.oracle import Ahead, Oracle
+from ones.models.oracle import Oracle, RemainingWork
 from ones.policies import create, settings_of
 from ones.runlog import encode
 from ones.sim import Simulator
@@ -97,7 +97,7 @@ class PolicyContract:
         """A new policy. Oracles get the truth about a trace, or else a constant."""
         if trace is not None:
             return self.make(name, seed, oracle_of(trace, seed=RUN_SEED))
-        return self.make(name, seed, lambda job, gpus, batch: Ahead(9.0, 2.0))
+        return self.make(name, seed, lambda job, gpus, batch: RemainingWork(9.0, 2.0))
 
     def test_it_finishes_every_job_and_decides_the_same_when_asked_twice(self, name: str) -> None:
         trace = generate(jobs=20, seed=5, gap=20.0)

@@ -1,7 +1,7 @@
-"""Elastic training: what a user's script imports as `ones.join`.
+"""Elastic training: `ones.join` for training scripts.
 
-Loaded only when asked for, so that neither `import ones` nor the small processes of a
-job (`ones.train.store`, `ones.train.zygote`) pay for what they do not use.
+Imported lazily, so that `import ones` and the small processes of a job (`ones.train.store`,
+`ones.train.zygote`) load only what they use.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ones.train.job import Job
+    from ones.train.elastic_job import ElasticJob
     from ones.train.joining import join
 
-__all__ = ["Job", "join"]
+__all__ = ["ElasticJob", "join"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "Job":
-        from ones.train.job import Job
+    if name == "ElasticJob":
+        from ones.train.elastic_job import ElasticJob
 
-        return Job
+        return ElasticJob
     if name == "join":
         from ones.train.joining import join
 

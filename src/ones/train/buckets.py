@@ -1,13 +1,13 @@
-"""Gradients of many workers become one: own buckets over a raw group.
+"""Gradient buckets: all-reduce of gradients over a process group, while backward runs.
 
-Flat buffers, made once, hold the gradients in the order in which backward gives them. A hook
-on each large parameter scales its fresh gradient into the buffer and hands the buffer's view
-back as `p.grad`; small ones are only counted and follow together when the bucket is full, as
-each call from a hook costs microseconds. A full bucket goes on its way while backward goes on;
-the last is full when backward ends, so its small parameters need no hooks. Buckets start in one
-and the same order everywhere: gloo pairs them by order and would silently add different ones.
-Behind the gradients travel, for each parameter, how many workers used it (nobody: it keeps no
-gradient, as weight decay and Adam would move it) and the notices.
+Flat buffers, allocated once, hold the gradients in the order in which backward computes them. A
+hook on each large parameter scales its gradient into the buffer and sets `p.grad` to a view of it;
+small parameters are only counted and copied together when the bucket is full, as each call from a
+hook costs microseconds. A full bucket is reduced while backward continues; the last is full when
+backward ends, so its small parameters need no hooks. Buckets start in the same order on all
+workers: gloo pairs them by order and would silently add different ones. Behind the gradients
+follow, for each parameter, the number of workers that used it (without any it keeps no gradient,
+because weight decay and Adam would change it) and the notices.
 """
 
 from __future__ import annotations
@@ -23,33 +23,32 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ones.errors import UserError
-from ones.train.group import Group, GroupLostError, wait_all
+from ones.train.process_group import GroupLostError, ProcessGroup, wait_all
 
-_FIRST = 1 << 20  # bytes: the first bucket is small so that the first reduction starts early
+_FIRST = 1 << 20  # bytes: the first bucket is small, so that its reduction starts early
 _LARGE = 25 << 20
 _SMALL = 64 << 10  # bytes: parameters up to here are copied together
-_BLOCK = 1 << 16  # numbers: a norm over more loses digits, as float32 adds them up
+_BLOCK = 1 << 16  # numbers: float32 sums over more lose digits
 
-
-Unit = Callable[[Parameter], Tensor]
+Preconditioner = Callable[[Parameter], Tensor]
 
 
 class Notice(IntEnum):
-    """What every worker says in every step, added up over all of them."""
+    """Values that each worker sends with its gradients in every step; they are summed."""
 
-    NOT_READY = 0  # for the next configuration; 0 in the sum: everybody is
-    CHECKPOINT = 1  # I was told that all of us save and leave
-    END = 2  # I was told that the job is over
-    LEAVING = 3  # I must go (SIGTERM): save, and go on without me
-    LOSS = 4  # my part of the step's mean loss
-    SQUARE = 5  # squared norm of my own gradient, in steps that measure it
-    PLAN = 6  # that I am ready for, and its square: equal on all if they do not spread
+    NOT_READY = 0  # for the next group; a sum of 0: all workers are ready
+    CHECKPOINT = 1  # all workers are to save and leave
+    END = 2  # the job is to end
+    LEAVING = 3  # this worker leaves (SIGTERM): save, and continue without it
+    LOSS = 4  # this worker's part of the step's mean loss
+    SQUARE = 5  # squared norm of this worker's own gradient, in steps that measure it
+    PLAN = 6  # for which this worker is ready, and its square: equal if their variance is 0
     PLAN_SQUARED = 7
-    UNEQUAL = 8  # I was fed and am not equal: this step must not count
+    UNEQUAL = 8  # this joining worker received a state that differs: the step does not count
 
 
 class _Bucket:
-    """[large gradients | small gradients | used by how many, for each | notices, in the last]"""
+    """[large gradients | small gradients | number of users of each | notices, in the last one]"""
 
     def __init__(self, parameters: list[Parameter], *, last: bool, notices: bool) -> None:
         is_small = [p.numel() * p.element_size() <= _SMALL for p in parameters]
@@ -57,46 +56,46 @@ class _Bucket:
         self.small = [p for p, small in zip(parameters, is_small, strict=True) if small]
         self.parameters = [*large, *self.small]
         self.large = len(large)
-        self.hooked = self.large if last else len(parameters)  # the first so many
+        self.hooked = self.large if last else len(parameters)  # parameters with a hook
         sizes = [p.numel() for p in self.parameters]
         end = sum(sizes)
         like, count = parameters[0], len(parameters)
         tail = count + (len(Notice) if notices else 0)
         self.flat = torch.empty(end + tail, dtype=like.dtype, device=like.device)
-        self.flat.zero_()  # touches it: the first step is no slower than others
+        self.flat.zero_()  # maps the memory: the first step is as fast as others
         self.views = []
-        at = 0
+        offset = 0
         for p, size in zip(self.parameters, sizes, strict=True):
-            self.views.append(_view_like(self.flat[at : at + size], p))
-            at += size
+            self.views.append(_view_like(self.flat[offset : offset + size], p))
+            offset += size
         self.small_views = self.views[self.large :]
         self.blocks: list[Tensor] = list(torch.split(self.flat[:end], _BLOCK))
         self.small_gradients = self.flat[sum(sizes[: self.large]) : end]
         self.used = self.flat[end : end + count]
         self.tail = self.flat[end:]
         self.notices = self.flat[end + count :] if notices else None
-        self.fresh = torch.ones(tail, dtype=like.dtype)  # what the tail is before each step
+        self.initial_tail = torch.ones(tail, dtype=like.dtype)
         self.missing = 0
-        self.done = [False] * count  # by place: a tensor's hash costs a microsecond
+        self.done = [False] * count  # by index: hashing a tensor costs a microsecond
 
     def start(self) -> None:
         self.missing = self.hooked
         self.done = [False] * len(self.done)
-        self.tail.copy_(self.fresh)
+        self.tail.copy_(self.initial_tail)
 
-    def square(self, unit: Unit | None) -> Tensor:
-        """Squared norm of what is in it."""
+    def squared_norm(self, preconditioner: Preconditioner | None) -> Tensor:
         wide = torch.promote_types(self.flat.dtype, torch.float32)
         blocks = self.blocks
-        if unit is not None:
-            blocks = [v / unit(p) for p, v in zip(self.parameters, self.views, strict=True)]
+        if preconditioner is not None:
+            pairs = zip(self.parameters, self.views, strict=True)
+            blocks = [view / preconditioner(p) for p, view in pairs]
         norms = torch._foreach_norm(blocks, 2, wide)
         square: Tensor = torch.stack(norms).double().square().sum()
         return square
 
 
 def _view_like(flat: Tensor, p: Parameter) -> Tensor:
-    """Strided as the parameter is (channels_last, too) where it fills its memory."""
+    """A view with the strides of the parameter (such as channels_last) if its memory is dense."""
     dense = p.is_non_overlapping_and_dense() if hasattr(p, "is_non_overlapping_and_dense") else True
     if dense:
         return flat.as_strided(p.shape, p.stride(), flat.storage_offset())
@@ -104,7 +103,7 @@ def _view_like(flat: Tensor, p: Parameter) -> Tensor:
 
 
 def _layout(parameters: Sequence[Parameter]) -> list[list[Parameter]]:
-    """Reverse order of registration, by kind of number, sorted by each one's last parameter."""
+    """Parameters by bucket: reverse order of registration, one type per bucket, by last one."""
     open_: dict[tuple[torch.dtype, torch.device], tuple[int, list[tuple[int, Parameter]]]] = {}
     done: list[list[tuple[int, Parameter]]] = []
     for position, p in enumerate(reversed(parameters)):
@@ -129,95 +128,93 @@ class Buckets:
         trained = [p for p in parameters if p.requires_grad]
         if not trained:
             raise UserError("model has no parameter that requires a gradient")
-        layout = _layout(trained)
-        exact = layout[-1][0].dtype in (torch.float32, torch.float64)
-        *first, last = layout
-        self._buckets = [_Bucket(ps, last=False, notices=False) for ps in first]
-        self._buckets.append(_Bucket(last, last=True, notices=exact))
-        # where they are written before they travel
-        fresh = self._buckets[-1].fresh[-len(Notice) :] if exact else torch.zeros(len(Notice))
-        self._fresh_notices: NDArray[np.floating[Any]] = fresh.numpy()
+        *first, last = _layout(trained)
+        exact = last[0].dtype in (torch.float32, torch.float64)  # enough for notices
+        self.buckets = [_Bucket(ps, last=False, notices=False) for ps in first]
+        self.buckets.append(_Bucket(last, last=True, notices=exact))
+        tail = self.buckets[-1].initial_tail
+        initial = tail[-len(Notice) :] if exact else torch.zeros(len(Notice))
+        self._initial_notices: NDArray[np.floating[Any]] = initial.numpy()
         self._own_notices = None if exact else torch.zeros(len(Notice), device=trained[-1].device)
-        self.unit: Unit | None = None  # in which gradients are measured
+        self.preconditioner: Preconditioner | None = None
         self._handles: list[Any] = []
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             for index, p in enumerate(bucket.parameters[: bucket.hooked]):
                 register: Any = p.register_post_accumulate_grad_hook
                 self._handles.append(register(self._hook(bucket, index)))
-        # a number on the CPU, so that it is an argument of the kernel, and of dimension 0: three
-        # times cheaper than a Python float
+        # on the CPU and of dimension 0: three times cheaper than a Python float
         self._weight = torch.ones((), dtype=torch.float64)
-        self._weighs = 1.0
-        self._group: Group | None = None
+        self._weight_value = 1.0
+        self._group: ProcessGroup | None = None
         self._works: list[Any] = []
-        self._next = 0  # bucket to start
-        self._holes = False  # some parameter had no gradient in this step
+        self._next = 0  # bucket to reduce
+        self._has_unused = False  # a parameter had no gradient in this step
         self._measure = False
-        self._problem = ""  # words only: an exception would keep the connections open
+        self._problem = ""  # text: an exception would keep the connections open
 
     @property
     def notices(self) -> Tensor:
-        found = self._buckets[-1].notices if self._own_notices is None else self._own_notices
+        found = self.buckets[-1].notices if self._own_notices is None else self._own_notices
         assert found is not None
         return found
-
-    @property
-    def each(self) -> Sequence[_Bucket]:
-        """The buckets, for who sends what is in them to newcomers."""
-        return self._buckets
 
     @property
     def armed(self) -> bool:
         return self._group is not None
 
     def arm(
-        self, group: Group, weight: float, notices: dict[Notice, float | Tensor], *, measure: bool
+        self,
+        group: ProcessGroup,
+        weight: float,
+        notices: dict[Notice, float | Tensor],
+        *,
+        measure: bool,
     ) -> None:
-        """The next backward is the last one of its step: reduce what it gives.
+        """Reduces the gradients of the next backward, the last one of its step.
 
-        `weight` is this worker's part of the global batch; notices are never scaled.
+        `weight`: this worker's part of the global batch; notices are not scaled.
         """
         self._group = group
-        if weight != self._weighs:
-            self._weighs = weight
+        if weight != self._weight_value:
+            self._weight_value = weight
             self._weight.fill_(weight)
         self._next, self._problem = 0, ""
-        self._holes, self._measure = False, measure
+        self._has_unused, self._measure = False, measure
         self._works.clear()
-        fresh = self._fresh_notices
-        fresh.fill(0.0)
+        initial = self._initial_notices
+        initial.fill(0.0)
         on_device = []
         for notice, value in notices.items():
             if isinstance(value, Tensor):
                 on_device.append((notice, value))
             else:
-                fresh[notice] = value
-        for bucket in self._buckets:
+                initial[notice] = value
+        for bucket in self.buckets:
             bucket.start()
         if self._own_notices is not None:
-            self._own_notices.copy_(torch.from_numpy(fresh))
+            self._own_notices.copy_(torch.from_numpy(initial))
         for notice, value in on_device:
             self.notices[notice] = value
 
-    def add_up(self, tensor: Tensor) -> None:
-        """One more small sum, started at once; it is complete after `finish`."""
+    def reduce(self, tensor: Tensor) -> None:
+        """Starts another small sum, complete after `finish`."""
         self._start(tensor)
 
     def finish(self) -> list[float]:
-        """Waits for everything, gives gradients to the parameters, returns the notices' sums."""
+        """Waits for all reductions and sets the gradients; returns the sums of the notices."""
         group, self._group = self._group, None
         assert group is not None
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             if bucket.missing:
                 for index in range(bucket.large):
                     if not bucket.done[index]:  # unused, or only in an earlier micro-batch
                         self._fill(bucket, index)
-        self._next_buckets(group, everything=True)
+        self._reduce_full(group, everything=True)
         if self._own_notices is not None:
             self._start(self._own_notices, group)
         works, self._works = self._works, []
         if self._problem:
-            group.close()  # so that what is on its way fails instead of waiting
+            group.close()  # so that reductions under way fail instead of waiting
         try:
             wait_all(works)
         except GroupLostError as problem:
@@ -225,16 +222,16 @@ class Buckets:
         works.clear()
         if self._problem:
             raise GroupLostError(self._problem)
-        if self._holes:
-            for bucket in self._buckets:
+        if self._has_unused:
+            for bucket in self.buckets:
                 used = bucket.used.tolist()
                 for p, view, users in zip(bucket.parameters, bucket.views, used, strict=True):
                     p.grad = view if users > 0 else None
         sums: list[float] = self.notices.tolist()
         return sums
 
-    def forget(self) -> None:
-        """After a backward that raised: wait for what it had started into these buffers."""
+    def abort(self) -> None:
+        """Closes the group after a backward that raised, and waits until buffers are unused."""
         group, self._group = self._group, None
         works, self._works = self._works, []
         if group is not None:
@@ -245,13 +242,9 @@ class Buckets:
             except RuntimeError:
                 continue
 
-    def square_of_gradients(self) -> float:
-        """Squared norm of the reduced gradient, after `finish` and before anybody changes it."""
-        return sum(float(bucket.square(self.unit)) for bucket in self._buckets)
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+    def squared_norm(self) -> float:
+        """Squared norm of the reduced gradient, after `finish`."""
+        return sum(float(bucket.squared_norm(self.preconditioner)) for bucket in self.buckets)
 
     # while backward runs
 
@@ -272,16 +265,16 @@ class Buckets:
                 self._fill(bucket, index)
             bucket.missing -= 1
             if bucket.missing == 0:
-                self._next_buckets(group, everything=False)
+                self._reduce_full(group, everything=False)
 
         return hook
 
     def _fill(self, bucket: _Bucket, index: int) -> None:
-        """One gradient, scaled; in one pass while it is still in the cache."""
+        """Copies one gradient, scaled, while it is still in the cache."""
         p, view = bucket.parameters[index], bucket.views[index]
         gradient = p.grad
         if gradient is None:
-            self._holes = True
+            self._has_unused = True
             view.zero_()
             bucket.used[index] = 0.0
         elif gradient is view:
@@ -292,7 +285,7 @@ class Buckets:
             p.grad = view
 
     def _fill_small(self, bucket: _Bucket) -> None:
-        """All the small ones: two calls, however many."""
+        """Copies all small gradients in two calls."""
         gradients = [p.grad for p in bucket.small if p.grad is not None]
         if len(gradients) < len(bucket.small):
             for index in range(bucket.large, len(bucket.parameters)):
@@ -305,32 +298,34 @@ class Buckets:
         for p, view in zip(bucket.small, bucket.small_views, strict=True):
             p.grad = view
 
-    def _next_buckets(self, group: Group, *, everything: bool) -> None:
-        while self._next < len(self._buckets):
-            bucket = self._buckets[self._next]
-            is_last = self._next == len(self._buckets) - 1
-            # only `finish` knows that nothing more comes for what is not hooked
+    def _reduce_full(self, group: ProcessGroup, *, everything: bool) -> None:
+        while self._next < len(self.buckets):
+            bucket = self.buckets[self._next]
+            is_last = self._next == len(self.buckets) - 1
+            # only `finish` knows that parameters without a hook are complete
             if not everything and (bucket.missing or is_last):
                 return
             self._next += 1
             if bucket.small:
                 self._fill_small(bucket)
             if self._measure:
-                self._note_square(bucket)
+                self._add_square(bucket)
             self._start(bucket.flat, group)
 
-    def _note_square(self, bucket: _Bucket) -> None:
-        """Of this worker's own mean gradient, before it is added to those of the others."""
-        if self._weighs > 0:
-            self.notices[Notice.SQUARE] += bucket.square(self.unit) / self._weighs**2
+    def _add_square(self, bucket: _Bucket) -> None:
+        """Adds the squared norm of this worker's own gradient to its notices, before the sum."""
+        if self._weight_value > 0:
+            self.notices[Notice.SQUARE] += (
+                bucket.squared_norm(self.preconditioner) / self._weight_value**2
+            )
 
-    def _start(self, tensor: Tensor, group: Group | None = None) -> None:
+    def _start(self, tensor: Tensor, group: ProcessGroup | None = None) -> None:
         group = group or self._group
         if self._problem or group is None:
             return
         try:
-            self._works.append(group.sum(tensor))
-        except RuntimeError as problem:  # the member next to us is gone; backward runs on unharmed
+            self._works.append(group.all_reduce(tensor))
+        except RuntimeError as problem:  # a member is lost; `finish` raises, backward must not
             self._problem = str(problem)
 
 

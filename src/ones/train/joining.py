@@ -1,4 +1,4 @@
-"""`ones.join`: from a script's plain objects to a `Job`."""
+"""`ones.join`: makes an `ElasticJob` of a script's model, optimizer and dataset."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from torch.optim import Optimizer
 from ones.errors import UserError
 from ones.stopping import StopRule
 from ones.train.buckets import Buckets
-from ones.train.crew import Crew
-from ones.train.job import Job, SchedulerStep
-from ones.train.learning_rate import LearningRate, Rule, family, rule_for
+from ones.train.elastic_group import ElasticGroup
+from ones.train.elastic_job import ElasticJob, SchedulerStep
+from ones.train.learning_rate import LearningRate, Rule, optimizer_name, rule_for
 from ones.train.loading import Loader, LoaderOptions
-from ones.train.place import Place
-from ones.train.progress import Progress
+from ones.train.progress import TrainingProgress
 from ones.train.replica import Replica
-from ones.train.sampler import Division
+from ones.train.sampler import BatchPartition
+from ones.train.worker_context import WorkerContext
 from ones.wire.environment import WorkerEnvironment
 from ones.wire.messages import Joined, MemoryLimit
 
-_MAPPED_ALONE = 32 << 20  # bytes: blocks from here on glibc maps and gives back one by one
+_MMAP_THRESHOLD = 32 << 20  # bytes: the maximum that glibc accepts
 
 
 def join(
@@ -54,8 +54,8 @@ def join(
     lr_rule: str | Rule | None = None,
     lr_ramp_steps: int = 20,
     stop: StopRule | None = None,
-) -> Job:
-    """Make a training script elastic. Under plain `python`: an ordinary loop on one device.
+) -> ElasticJob:
+    """Makes a training script elastic. Under plain `python`: an ordinary loop on one device.
 
     The learning rate of `optimizer` is taken as right for `batch_size`; it follows the
     batch by `lr_rule` ("linear" for SGD, "sqrt" for the Adam family, "none", or a
@@ -63,9 +63,9 @@ def join(
     after each epoch, or with `scheduler_step="step"` once per `batch_size` samples: do not
     call it yourself. `max_local_batch` samples fit one device; what exceeds them is
     accumulated. `min_local_batch` is 2 for models with batch norm, which cannot take one.
-    `stop` ends a script that runs alone; a job of the service has its own.
+    `stop` ends a script under plain `python`; a job of the service has its own stop rule.
     """
-    _check(model, optimizer, scheduler, scheduler_step)
+    _check_arguments(model, optimizer, scheduler, scheduler_step)
     for name, value in (
         ("batch_size", batch_size),
         ("max_local_batch", max_local_batch),
@@ -89,13 +89,13 @@ def join(
         scheduler=scheduler,
         scaler=scaler,
         rate=rate,
-        progress=Progress(seed=seed),
+        progress=TrainingProgress(seed=seed),
     )
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     environment = WorkerEnvironment.from_env(os.environ)
-    place: Place | None = None
+    context: WorkerContext | None = None
     if environment is not None:
-        place = Place(
+        context = WorkerContext(
             environment,
             replica,
             device=device,
@@ -104,42 +104,46 @@ def join(
             minimum=minimum,
         )
         _keep_freed_memory()
-        _on_terminate(place)
-        place.agent.start()
+        _handle_sigterm(context)
+        context.controller.start()
         if device.type == "cpu":
             replica.warm_up()
-        place.say(
+        context.report(
             Joined(
                 dataset_size=loader.size,
                 base_batch=batch_size,
-                optimizer=family(optimizer),
+                optimizer=optimizer_name(optimizer),
                 parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
                 max_local_batch=max_local_batch,
             )
         )
         if device.type != "cpu":
-            place.wait_for_order()  # only then is the GPU ours
+            context.wait_for_order()  # the GPU is free only then
     model.to(device)
-    crew = None if place is None else Crew(place, Buckets(list(model.parameters())))
-    division = Division(
+    elastic = None
+    if context is not None:
+        elastic = ElasticGroup(context, Buckets(list(model.parameters())))
+    partition = BatchPartition(
         shares=(batch_size,), micro_steps=(1,), rank=0, limit=max_local_batch, minimum=minimum
     )
-    job = Job(
+    job = ElasticJob(
         replica,
         loader,
-        division,
+        partition,
         device=device,
         scheduler_step=scheduler_step,
         stop=stop,
-        crew=crew,
+        elastic=elastic,
     )
-    if crew is not None:
-        crew.take_place()
-        _at_exit(job, crew.place)
+    if elastic is not None:
+        elastic.enter()
+        _handle_exit(job, elastic.context)
     return job
 
 
-def _check(model: object, optimizer: object, scheduler: object, scheduler_step: str) -> None:
+def _check_arguments(
+    model: object, optimizer: object, scheduler: object, scheduler_step: str
+) -> None:
     if isinstance(optimizer, list | tuple | dict):
         raise UserError("ones.join takes one optimizer; several are not supported")
     if not isinstance(optimizer, Optimizer):
@@ -163,58 +167,52 @@ def _check(model: object, optimizer: object, scheduler: object, scheduler_step: 
 
 
 def _keep_freed_memory() -> None:
-    """glibc gives each step's freed gradients back to the kernel, which has to clear them again:
-    up to 10 % of a step. It takes no higher limit for blocks that it would map alone."""
+    """Keeps glibc from returning freed gradients to the kernel: up to 10 % of a step."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
     trim_threshold, mmap_threshold = -1, -3
     mallopt(trim_threshold, 2_000_000_000)
-    mallopt(mmap_threshold, _MAPPED_ALONE)
+    mallopt(mmap_threshold, _MMAP_THRESHOLD)
 
 
-def _on_terminate(place: Place) -> None:
+def _handle_sigterm(context: WorkerContext) -> None:
     if threading.current_thread() is not threading.main_thread():
         return
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script has its own ideas
-        signal.signal(signal.SIGTERM, place.terminate)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script handles it
+        signal.signal(signal.SIGTERM, context.terminate)
 
 
-def _at_exit(job: Job, place: Place) -> None:
+def _handle_exit(job: ElasticJob, context: WorkerContext) -> None:
+    """Reports that the script is done, at its end, or the memory limit, if memory runs out."""
     failed = False
-    shown = sys.excepthook
+    previous = sys.excepthook
 
     def excepthook(
-        kind: type[BaseException], problem: BaseException, trace: TracebackType | None
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         nonlocal failed
         failed = True
-        if _is_out_of_memory(problem):
-            _tell_limit(job, place)
-        shown(kind, problem, trace)
+        limit = job.memory_limit() if _is_out_of_memory(error) else None
+        if limit is not None:
+            context.report_memory_limit(limit)
+            context.report(MemoryLimit(limit))
+        previous(kind, error, trace)
 
-    def goodbye() -> None:
-        if not place.has_parted:
-            if failed:
-                place.fall()
-            else:
-                place.part(done=True)
+    def at_exit() -> None:
+        if context.has_left:
+            return
+        if failed:
+            context.close()
+        else:
+            context.finish(done=True)
 
     sys.excepthook = excepthook
-    atexit.register(goodbye)
+    atexit.register(at_exit)
 
 
-def _is_out_of_memory(problem: BaseException) -> bool:
-    if isinstance(problem, MemoryError | torch.OutOfMemoryError):
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(problem, RuntimeError) and "can't allocate memory" in str(problem)
-
-
-def _tell_limit(job: Job, place: Place) -> None:
-    """So many samples were too many: half of them, or what has proven to fit, will do."""
-    limit = job.memory_limit()
-    if limit is None:
-        return
-    place.limit_is(limit)
-    place.say(MemoryLimit(limit))
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

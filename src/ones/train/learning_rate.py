@@ -1,9 +1,9 @@
-"""The learning rate follows the batch, and lets the user's schedule be.
+"""Scaling of the learning rate with the batch, independent of the user's schedule.
 
-The schedule's value is multiplied for the length of one optimizer step and put back,
-so schedulers that build on the present value (most do) never see the factor.
-torch.optim.SGD keeps the rate outside its momentum buffer and Adam has none in its
-state: no correction of momentum is due when the rate changes.
+The schedule's value is multiplied for one optimizer step and then restored, so schedulers that
+build on the current value (most do) never see the factor. torch.optim.SGD keeps the rate outside
+its momentum buffer and Adam has none in its state: a change of the rate needs no correction of
+momentum.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ RULES: dict[str, Rule] = {
 }
 
 
-def family(optimizer: Optimizer) -> str:
-    """sgd, adam, adamw, ...: what the scheduler is told, too."""
+def optimizer_name(optimizer: Optimizer) -> str:
+    """sgd, adam, adamw, ...; also reported to the controller."""
     return type(optimizer).__name__.lower()
 
 
 def rule_for(optimizer: Optimizer, wanted: str | Rule | None) -> Rule:
     if callable(wanted):
         return wanted
-    name = wanted or ("linear" if family(optimizer) == "sgd" else "sqrt")
+    name = wanted or ("linear" if optimizer_name(optimizer) == "sgd" else "sqrt")
     if name not in RULES:
         raise InvalidSettingError(
             f"lr_rule {name!r} is not one of {', '.join(RULES)}, nor a function of batch/base batch"
@@ -44,7 +44,7 @@ def rule_for(optimizer: Optimizer, wanted: str | Rule | None) -> Rule:
 
 @dataclass(slots=True)
 class LearningRate:
-    """The factor of the present step. It rises over `ramp_steps` and falls at once."""
+    """The factor of each step. It rises over `ramp_steps` steps and falls at once."""
 
     rule: Rule
     base_batch: int
@@ -53,7 +53,7 @@ class LearningRate:
     target: float = 1.0
     since: int = 0  # step of the last change
 
-    def batch_is(self, batch: int, step: int) -> None:
+    def set_batch(self, batch: int, step: int) -> None:
         target = float(self.rule(batch / self.base_batch))
         if not (math.isfinite(target) and target > 0.0):
             raise InvalidSettingError(
@@ -77,6 +77,7 @@ class LearningRate:
 
     @contextmanager
     def applied(self, optimizer: Optimizer, step: int) -> Iterator[None]:
+        """Multiplies the optimizer's learning rates within."""
         factor = self.factor(step)
         if factor == 1.0:
             yield

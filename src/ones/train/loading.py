@@ -1,7 +1,6 @@
-"""Samples to batches: in this process, or by DataLoader workers that read ahead.
+"""Loading of micro-batches, in this process or by DataLoader workers that read ahead.
 
-What was read ahead for a division that no longer holds is thrown away; the position
-counts what was trained on, not what was fetched.
+Data read ahead for an old partition is discarded; the position counts samples that were trained on.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from torch.utils.data import (
 )
 
 from ones.errors import UserError
-from ones.train.sampler import Division, Portion, permutation
+from ones.train.sampler import BatchPartition, StepSlice, permutation
 
 
 def size_of(dataset: object) -> int:
-    """Samples of one epoch; what cannot be indexed is refused."""
+    """Samples of one epoch. Raises UserError for a dataset that cannot be indexed."""
     if isinstance(dataset, IterableDataset):
         raise UserError(
             f"dataset {type(dataset).__name__} is iterable: ones.join needs a map-style one"
@@ -52,8 +51,8 @@ class LoaderOptions:
     pin_memory: bool = False
 
 
-class _Order(Sampler[list[int]]):
-    """The batch sampler of the DataLoader: reads the plan anew at each iteration."""
+class _BatchSampler(Sampler[list[int]]):
+    """The batch sampler of the DataLoader: calls `batches` at each iteration."""
 
     def __init__(self) -> None:
         self.batches: Callable[[], Iterator[list[int]]] = lambda: iter(())
@@ -63,7 +62,7 @@ class _Order(Sampler[list[int]]):
 
 
 class Loader:
-    """Micro-batches of the rest of an epoch, under one division."""
+    """Loads the micro-batches of the rest of an epoch, under one partition."""
 
     def __init__(
         self, dataset: Any, options: LoaderOptions, *, seed: int, shuffle: bool = True
@@ -71,13 +70,13 @@ class Loader:
         self.dataset, self.options = dataset, options
         self.size = size_of(dataset)
         self.seed, self.shuffle = seed, shuffle
-        self._order = _Order()
+        self._sampler = _BatchSampler()
         self._permutation: tuple[int, int, NDArray[np.int64]] | None = None
         self._loader: DataLoader[Any] | None = None
         if options.num_workers:
             self._loader = DataLoader(
                 dataset,
-                batch_sampler=self._order,
+                batch_sampler=self._sampler,
                 collate_fn=options.collate_fn,
                 num_workers=options.num_workers,
                 worker_init_fn=options.worker_init_fn,
@@ -86,25 +85,25 @@ class Loader:
             )
 
     def steps(
-        self, division: Division, epoch: int, offset: int
-    ) -> Iterator[tuple[Portion, Iterator[Any]]]:
+        self, partition: BatchPartition, epoch: int, offset: int
+    ) -> Iterator[tuple[StepSlice, Iterator[Any]]]:
         """The steps from `offset` to the end of the epoch, each with its micro-batches."""
-        order = self._ordered(epoch)
+        order = self._order_of(epoch)
         if self._loader is None:
-            for portion in _portions(division, offset, self.size):
-                yield portion, map(self._fetch, _indices(order, portion))
+            for part in _slices(partition, offset, self.size):
+                yield part, map(self._fetch, _indices(order, part))
             return
 
         def read_ahead() -> Iterator[list[int]]:
-            for portion in _portions(division, offset, self.size):
-                yield from (some.tolist() for some in _indices(order, portion))
+            for part in _slices(partition, offset, self.size):
+                yield from (indices.tolist() for indices in _indices(order, part))
 
-        self._order.batches = read_ahead
+        self._sampler.batches = read_ahead
         fetched = iter(self._loader)
-        for portion in _portions(division, offset, self.size):
-            yield portion, (next(fetched) for _ in portion.micro)
+        for part in _slices(partition, offset, self.size):
+            yield part, (next(fetched) for _ in part.micro_batches)
 
-    def _ordered(self, epoch: int) -> NDArray[np.int64]:
+    def _order_of(self, epoch: int) -> NDArray[np.int64]:
         cached = self._permutation
         if cached is None or cached[:2] != (self.seed, epoch):
             order = permutation(self.size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
@@ -114,8 +113,8 @@ class Loader:
     def _fetch(self, picked: NDArray[np.int64]) -> Any:
         dataset, collate = self.dataset, self.options.collate_fn
         if collate is None and type(dataset) is TensorDataset:
-            places = torch.from_numpy(picked)
-            return [tensor[places] for tensor in dataset.tensors]
+            index = torch.from_numpy(picked)
+            return [tensor[index] for tensor in dataset.tensors]
         indices = picked.tolist()
         if hasattr(dataset, "__getitems__"):
             samples = dataset.__getitems__(indices)
@@ -124,22 +123,22 @@ class Loader:
         return (collate or default_collate)(samples)
 
 
-def _indices(order: NDArray[np.int64], portion: Portion) -> Iterator[NDArray[np.int64]]:
-    """Of each micro-batch."""
-    first = portion.first
-    for count in portion.micro:
+def _indices(order: NDArray[np.int64], part: StepSlice) -> Iterator[NDArray[np.int64]]:
+    """The sample indices of each micro-batch."""
+    first = part.first
+    for count in part.micro_batches:
         yield order[first : first + count]
         first += count
 
 
-def _portions(division: Division, offset: int, size: int) -> Iterator[Portion]:
-    while (portion := division.portion(offset, size)) is not None:
-        yield portion
-        offset = portion.end
+def _slices(partition: BatchPartition, offset: int, size: int) -> Iterator[StepSlice]:
+    while (part := partition.slice(offset, size)) is not None:
+        yield part
+        offset = part.end
 
 
 def to_device(data: Any, device: torch.device) -> Any:
-    """Tensors of lists, tuples and mappings, moved; everything else as it is."""
+    """Moves the tensors in lists, tuples and mappings; returns everything else unchanged."""
     if isinstance(data, torch.Tensor):
         return data if data.device == device else data.to(device, non_blocking=True)
     if isinstance(data, Mapping):

@@ -1,6 +1,6 @@
-"""What the training library has to say in a user's script: stdlib logging, below `ones`.
+"""Logging of the training library in a user's script: stdlib loggers below `ones`.
 
-Unless the script has set up logging of its own, warnings are one line on stderr: `ones: ...`.
+Unless the script has set up logging, warnings are written as one line to stderr: `ones: ...`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import logging
 import sys
 
 
-class _Plain(logging.Handler):
-    """For scripts without logging of their own; else their handlers get it, and this is silent."""
+class _StderrHandler(logging.Handler):
+    """Writes only if the script has set up no handler of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger().handlers:
@@ -22,8 +22,8 @@ class _Plain(logging.Handler):
 
 
 def logger(name: str) -> logging.Logger:
-    """Of a module of the training library."""
+    """The logger of a module of the training library."""
     root = logging.getLogger("ones")
-    if not root.handlers:  # of a zygote's fork, too; the controller sets up its own
-        root.addHandler(_Plain(logging.WARNING))
+    if not root.handlers:  # the controller sets up its own
+        root.addHandler(_StderrHandler(logging.WARNING))
     return logging.getLogger(name)

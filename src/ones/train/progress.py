@@ -1,4 +1,4 @@
-"""How far a job has come: what every replica must know besides model and optimizer."""
+"""Training progress of a job: the state of a replica besides model and optimizer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ones.stopping import Track
 
 
 @dataclass(slots=True)
-class Sums:
-    """What one epoch has brought so far."""
+class EpochTotals:
+    """Sums over the steps of one epoch."""
 
     steps: int = 0
     samples: int = 0
     loss: float = 0.0  # sum of the steps' mean losses, each times its weight
     weight: float = 0.0  # samples, or valid targets where the script counts them
-    accuracy: float | None = None  # as the script reported it at the end
+    accuracy: float | None = None  # reported by the script at the end
 
     @property
     def mean_loss(self) -> float | None:
@@ -26,22 +26,22 @@ class Sums:
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     seed: int = 0
-    epoch: int = 0  # the one under way, from 0
-    offset: int = 0  # samples of it that were trained on
-    step: int = 0  # optimizer steps since the very beginning
-    sums: Sums = field(default_factory=Sums)
-    last: Sums = field(default_factory=Sums)  # of the epoch before
-    first_loss: float | None = None  # of the very first step
-    schedule_credit: float = 0.0  # base-batch steps that the LR schedule has not made yet
+    epoch: int = 0  # the current one, from 0
+    offset: int = 0  # samples of the epoch that were trained on
+    step: int = 0  # optimizer steps since the start of the job
+    sums: EpochTotals = field(default_factory=EpochTotals)
+    last: EpochTotals = field(default_factory=EpochTotals)  # of the previous epoch
+    first_loss: float | None = None  # of the first step of the job
+    schedule_credit: float = 0.0  # base-batch steps that the LR schedule still has to make
     weighted: bool = False  # the script counts valid targets
     limit: int | None = None  # samples that fit one worker, where one ran out of memory
-    epochs: int | None = None  # as many as the script asked for
+    epochs: int | None = None  # as the script asked for
     track: Track = field(default_factory=Track)
 
     def end_epoch(self) -> None:
-        self.last, self.sums = self.sums, Sums()
+        self.last, self.sums = self.sums, EpochTotals()
         self.epoch, self.offset = self.epoch + 1, 0
 
     def state(self) -> dict[str, Any]:
@@ -50,5 +50,5 @@ class Progress:
     def load(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
-        self.sums, self.last = Sums(**state["sums"]), Sums(**state["last"])
+        self.sums, self.last = EpochTotals(**state["sums"]), EpochTotals(**state["last"])
         self.track = Track(**state["track"])

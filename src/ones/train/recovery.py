@@ -1,7 +1,8 @@
-"""After a loss: those who live find one another and go on from the furthest state among them.
+"""Recovery after the loss of a worker: the survivors form a group from the furthest state.
 
-Each says on the roll call that its group has failed, learns who goes on, connects, and takes
-the state of the one that got furthest. No controller is needed.
+Each survivor reports to the membership server that its group has failed, learns which members
+continue, connects with them, and takes the state of the one that has trained furthest. The
+controller is not needed.
 """
 
 from __future__ import annotations
@@ -9,61 +10,67 @@ from __future__ import annotations
 import gc
 import time
 
-from ones.train.group import GroupLostError
-from ones.train.place import Place
-from ones.train.roll_call import Reform
+from ones.train.membership import Survivors
+from ones.train.process_group import GroupLostError
+from ones.train.worker_context import WorkerContext
 from ones.wire.messages import SwitchFailed
 
 
-def reform(place: Place, since: float) -> bool:
-    """False: a newcomer that has nothing to lose was called elsewhere."""
-    pending = place.upcoming.drop()
-    place.close_group()
-    gc.collect()  # whatever still refers to the group keeps others waiting
+def recover(context: WorkerContext, since: float) -> bool:
+    """Returns when a new group trains; False: a joining worker without state was ordered elsewhere.
+
+    `since`: end of the last step, for the pause.
+    """
+    discarded = context.next_group.discard()
+    context.close_group()
+    gc.collect()  # other members wait as long as anything refers to the group
     while True:
-        formation = place.formation
-        assert formation is not None
-        place.meeting.expect(formation.workers)
-        calls = place.meeting.calls(may_start=place.meeting.place(formation))
-        answer = calls.reform(formation.plan, formation.incarnation, formation.workers, place.mark)
-        if calls.expelled:
-            place.exit_quietly("the others went on without it")
-        if place.ends_at_once or (place.must_go and not place.replica.has_state):
-            place.leave()
-        if answer is None:  # the store died and another is on its way, or an order came
-            if place.upcoming.is_there and not place.replica.has_state:
-                calls.unfail()
+        layout = context.layout
+        assert layout is not None
+        context.rendezvous.expect(layout.workers)
+        client = context.rendezvous.membership(may_start=context.rendezvous.may_start_store(layout))
+        survivors = client.report_failure(
+            layout.plan, layout.incarnation, layout.workers, context.position
+        )
+        has_state = context.replica.has_state
+        if client.expelled:
+            context.exit_fenced("the other workers continued without it")
+        if context.ends_at_once or (context.must_leave and not has_state):
+            context.leave()
+        if survivors is None:  # the store died and is replaced, or an order came
+            if context.next_group.is_ordered and not has_state:
+                client.withdraw_failure()
                 return False
             continue
-        if _formed(place, answer):
+        if _connect(context, survivors):
             break
-    assert place.formation is not None
-    if pending is not None and pending.plan > place.formation.plan:
-        place.say(SwitchFailed("a worker was lost while it was prepared", pending.plan))
+    assert context.layout is not None
+    if discarded is not None and discarded.plan > context.layout.plan:
+        context.report(SwitchFailed("a worker was lost while it was prepared", discarded.plan))
     pause = time.perf_counter() - since
-    place.announce(pause, {"reform": pause})
+    context.switched(pause, {"reform": pause})
     return True
 
 
-def _formed(place: Place, answer: Reform) -> bool:
-    """False: one more was lost on the way."""
-    present = place.formation
-    assert present is not None
-    base = present if present.plan == answer.plan else place.upcoming.known(answer.plan)
-    if base is None or place.me not in answer.members:
-        place.leave()  # the newest plan has no place for this worker
-    if answer.limit is not None:
-        place.no_more_than(answer.limit)
-    formation = base.after_loss(answer.members, answer.incarnation)
-    place.now_in_force(formation)
-    if place.rank == 0:
-        place.saver.load()  # nobody who has trained may be left
+def _connect(context: WorkerContext, survivors: Survivors) -> bool:
+    """Connects the survivors and makes them equal; False: another worker was lost meanwhile."""
+    current, plan = context.layout, survivors.plan
+    assert current is not None
+    ordered = current if current.plan == plan else context.next_group.ordered_layout(plan)
+    if ordered is None or context.worker not in survivors.members:
+        context.leave()  # this worker is not in the newest plan
+    if survivors.limit is not None:
+        context.lower_limit(survivors.limit)
+    layout = ordered.after_loss(survivors.members, survivors.incarnation)
+    context.set_layout(layout)
+    if context.rank == 0:
+        context.saver.load()  # perhaps no member with state is left
     try:
-        if len(answer.members) > 1:
-            place.group = place.meeting.connect(formation, place.device)
-            place.become_equal()
+        if len(survivors.members) > 1:
+            context.group = context.rendezvous.connect(layout, context.device)
+            context.synchronise()
     except GroupLostError:
-        place.close_group()
+        context.close_group()
         return False
-    place.replica.has_state = True
+    context.replica.has_state = True
     return True

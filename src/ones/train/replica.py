@@ -1,7 +1,7 @@
-"""Everything that makes one worker equal to another, and how all become equal at once.
+"""The training state of one worker, and how the workers of a group become equal.
 
-What is no tensor (structure of the optimizer's state, schedule, scaler, progress) goes ahead
-in a header. `feeding` is the other way: it sends state while training goes on.
+This is the transfer of the whole state at once; `background_transfer` sends it while training goes
+on.
 """
 
 from __future__ import annotations
@@ -16,14 +16,21 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ones.errors import UserError
-from ones.train.checkpoint import copied
-from ones.train.group import Group, wait_all
 from ones.train.learning_rate import LearningRate
-from ones.train.parcels import extract, insert, pack, parcels, receive_into, unpack
-from ones.train.progress import Progress
+from ones.train.process_group import ProcessGroup, wait_all
+from ones.train.progress import TrainingProgress
+from ones.train.tensor_messages import (
+    copy_to_cpu,
+    extract_tensors,
+    insert_tensors,
+    pack_tensors,
+    receive_tensors,
+    receive_value,
+    send_value,
+)
 
-# each parameter's step depends on nothing but its own gradient and state, and leaves the
-# gradient as it is (foreach and fused ones may not)
+# the update of each parameter depends on its own gradient and state only, and does not change the
+# gradient (foreach and fused ones may)
 _REPEATABLE = (SGD, Adam, AdamW)
 
 
@@ -36,29 +43,34 @@ class Replica:
         scheduler: Any,
         scaler: GradScaler | None,
         rate: LearningRate,
-        progress: Progress,
+        progress: TrainingProgress,
     ) -> None:
         self.model, self.optimizer = model, optimizer
         self.scheduler, self.scaler = scheduler, scaler
         self.rate, self.progress = rate, progress
-        self._warm: dict[Tensor, list[Tensor]] = {}  # memory for optimizer state, touched already
-        self.has_state = False  # it has trained, or got the state of one that has
-        self.changes_by_itself = False  # the script does something that nobody repeats
+        self._allocated: dict[Tensor, list[Tensor]] = {}  # memory for the optimizer's state
+        self.has_state = False  # it has trained, or received the state of a worker that has
+        self.is_changed_by_script = False  # parameters change outside the optimizer
 
     # as plain values
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint. Tensors are the living ones: copy them before the next step."""
-        return {"model": self.model.state_dict(), **self._rest()}
+        """The state for a checkpoint. Tensors are not copied."""
+        return {"model": self.model.state_dict(), **self._state_without_model()}
 
     def load(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
-        self._load_rest(state)
+        self._load_without_model(state)
 
-    def _rest(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict(), **self._bookkeeping()}
+    def _state_without_model(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict(), **self._counters()}
 
-    def _bookkeeping(self) -> dict[str, Any]:
+    def _load_without_model(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._load_counters(state)
+        self.has_state = True
+
+    def _counters(self) -> dict[str, Any]:
         return {
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
@@ -66,12 +78,7 @@ class Replica:
             "progress": self.progress.state(),
         }
 
-    def _load_rest(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._load_bookkeeping(state)
-        self.has_state = True
-
-    def _load_bookkeeping(self, state: dict[str, Any]) -> None:
+    def _load_counters(self, state: dict[str, Any]) -> None:
         if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler is not None and state["scaler"]:
@@ -80,163 +87,158 @@ class Replica:
         self.progress.load(state["progress"])
 
     def warm_up(self) -> None:
-        """One step on nothing: the optimizer makes its state, and its memory is ours before
-        anybody waits for it. Everything is overwritten when the true state comes."""
-        saved = copied(self._rest())
+        """Makes one step with zero gradients, so that the optimizer allocates its state.
+
+        Joining workers do so before others wait for them. All values are overwritten later.
+        """
+        saved = copy_to_cpu(self._state_without_model())
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
         values = [p.detach().clone() for p in trained]
         for p in trained:
             p.grad = torch.zeros_like(p) if p.requires_grad else None
-        with contextlib.suppress(Exception):  # an optimizer that cannot: then without
+        with contextlib.suppress(Exception):  # an optimizer that cannot is not warmed up
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
             for p, value in zip(trained, values, strict=True):
                 p.copy_(value)
         for p, state in self.optimizer.state.items():
-            extract(state, self._warm.setdefault(p, []))
-        self._load_rest(saved)
+            extract_tensors(state, self._allocated.setdefault(p, []))
+        self._load_without_model(saved)
         self.has_state = False
 
-    # piece by piece, for `feeding`
+    # parameter by parameter, for `background_transfer`
 
     @property
     def is_repeatable(self) -> bool:
-        """Can a newcomer make the optimizer's steps again, one parameter at a time?"""
+        """Whether a joining worker can repeat the optimizer's steps, parameter by parameter."""
         groups = self.optimizer.param_groups
         plain = not any(group.get("foreach") or group.get("fused") for group in groups)
-        here = all(p.device.type == "cpu" for p in self.model.parameters())
+        on_cpu = all(p.device.type == "cpu" for p in self.model.parameters())
         known = type(self.optimizer) in _REPEATABLE
-        return known and plain and here and not self.changes_by_itself
+        return known and plain and on_cpu and not self.is_changed_by_script
 
-    def piece(self, p: Tensor, tensors: list[Tensor]) -> Any:
-        """A parameter with its part of the optimizer's state: description and living tensors."""
+    def describe_parameter(self, p: Tensor, tensors: list[Tensor]) -> Any:
+        """A description of a parameter and its optimizer state; appends their tensors."""
         tensors.append(p.detach())
-        return [list(p.shape), extract(dict(self.optimizer.state.get(p, {})), tensors)]
+        return [list(p.shape), extract_tensors(dict(self.optimizer.state.get(p, {})), tensors)]
 
-    def room_for(self, p: Tensor, described: Any, tensors: list[Tensor]) -> None:
-        """Where the tensors of that piece are to be received."""
-        shape, state = described
+    def allocate_parameter(self, p: Tensor, description: Any, tensors: list[Tensor]) -> None:
+        """Appends the tensors in which the described parameter and state are to be received."""
+        shape, state = description
         if shape != list(p.shape):
-            raise _other_shapes()
+            raise _shape_error()
         tensors.append(p.detach())
-        made = insert(state, tensors, p.device, self._warm.pop(p, []))
-        if made:
-            self.optimizer.state[p] = made
+        allocated = insert_tensors(state, tensors, p.device, self._allocated.pop(p, []))
+        if allocated:
+            self.optimizer.state[p] = allocated
 
-    def settings(self) -> list[dict[str, Any]]:
-        """Of the optimizer, by parameter group: learning rate and all."""
+    def optimizer_settings(self) -> list[dict[str, Any]]:
+        """Learning rate and other settings of each parameter group."""
         groups = self.optimizer.param_groups
         return [{k: v for k, v in group.items() if k != "params"} for group in groups]
 
-    def use_settings(self, settings: list[dict[str, Any]]) -> None:
+    def set_optimizer_settings(self, settings: list[dict[str, Any]]) -> None:
         for group, values in zip(self.optimizer.param_groups, settings, strict=True):
             group.update(values)
 
-    def last_words(self) -> dict[str, Any]:
-        """What is left to say when all pieces are there."""
-        return {"settings": self.settings(), **self._bookkeeping()}
+    def final_state(self) -> dict[str, Any]:
+        """The values to send after all parameters."""
+        return {"settings": self.optimizer_settings(), **self._counters()}
 
-    def hear_last_words(self, words: dict[str, Any]) -> None:
-        self.use_settings(words["settings"])
-        self._load_bookkeeping(words)
-        self._warm.clear()
+    def load_final_state(self, state: dict[str, Any]) -> None:
+        self.set_optimizer_settings(state["settings"])
+        self._load_counters(state)
+        self._allocated.clear()
 
     def digest(self) -> int:
-        """Of all bits of parameters and optimizer state."""
+        """A digest of all bits of parameters and optimizer state."""
         total = 0
         for p in self.model.parameters():
             tensors: list[Tensor] = []
-            self.piece(p, tensors)
+            self.describe_parameter(p, tensors)
             for tensor in tensors:
                 total = (total * 1_000_003 + _sum_of_bits(tensor)) % (1 << 61)
         return total
 
     # from worker to worker
 
-    def share(self, group: Group, mark: int) -> bool:
-        """Afterwards all members are equal to the one that got furthest (highest mark).
+    def synchronise(self, group: ProcessGroup, position: int) -> bool:
+        """Makes all members equal to the one with the highest position; True: this one received.
 
-        All below 0, nobody has trained: the first one's. True: this worker received.
+        Where all positions are below 0 (no member has trained) the state of rank 0 is used.
         """
-        marks = [number - 1 for number in group.of_all(mark + 1)]
-        highest = max(marks)
+        positions = [number - 1 for number in group.all_gather(position + 1)]
+        highest = max(positions)
         if highest < 0:
-            trained = [rank == 0 for rank in range(group.size)]
+            has_state = [rank == 0 for rank in range(group.size)]
         else:
-            trained = [other == highest for other in marks]
-        if trained[group.rank]:
-            self._send(group, fed_by(trained, group.rank))
+            has_state = [other == highest for other in positions]
+        if has_state[group.rank]:
+            self._send(group, receivers_of(has_state, group.rank))
             self.has_state = True
             return False
-        self._receive(group, feeder_of(trained, group.rank))
+        self._receive(group, sender_of(has_state, group.rank))
         return True
 
-    def _send(self, group: Group, receivers: Sequence[int]) -> None:
+    def _send(self, group: ProcessGroup, receivers: Sequence[int]) -> None:
         if not receivers:
             return
-        own = self._own()
-        others: list[Tensor] = []
-        header = pack({"shapes": [list(t.shape) for t in own], **extract(self._rest(), others)})
-        length = torch.tensor([header.numel()], dtype=torch.int64)
-        device = own[0].device if own else torch.device("cpu")
-        parts = [length.to(device), header.to(device), *parcels([*own, *others])]
-        wait_all([group.send(part, to) for part in parts for to in receivers])
+        own, others = self._model_tensors(), list[Tensor]()
+        header = extract_tensors(self._state_without_model(), others)
+        header["shapes"] = [list(t.shape) for t in own]
+        works = send_value(group, header, receivers)
+        for part in pack_tensors([*own, *others]):
+            works += [(group.send(part, rank), part) for rank in receivers]
+        wait_all([work for work, _ in works])
 
-    def _receive(self, group: Group, source: int) -> None:
-        own = self._own()
-        device = own[0].device if own else torch.device("cpu")
-        length = torch.zeros(1, dtype=torch.int64, device=device)
-        wait_all([group.receive(length, source)])
-        packed = torch.empty(int(length), dtype=torch.uint8, device=device)
-        wait_all([group.receive(packed, source)])
-        header = unpack(packed.cpu())
+    def _receive(self, group: ProcessGroup, source: int) -> None:
+        own, others = self._model_tensors(), list[Tensor]()
+        header = receive_value(group, source)
         if header["shapes"] != [list(t.shape) for t in own]:
-            raise _other_shapes()
-        others: list[Tensor] = []
-        warm = [tensor for tensors in self._warm.values() for tensor in tensors]
-        rest = insert(header, others, device, warm)
-        self._warm.clear()
-        receive_into([*own, *others], lambda part: group.receive(part, source))
-        self._load_rest(rest)
+            raise _shape_error()
+        allocated = [tensor for tensors in self._allocated.values() for tensor in tensors]
+        device = own[0].device if own else torch.device("cpu")
+        state = insert_tensors(header, others, device, allocated)
+        self._allocated.clear()
+        receive_tensors([*own, *others], lambda part: group.receive(part, source))
+        self._load_without_model(state)
 
-    def _own(self) -> list[Tensor]:
-        with torch.no_grad():
-            tensors = [*self.model.parameters(), *self.model.buffers()]
-            return [t.detach() for t in tensors]
+    def _model_tensors(self) -> list[Tensor]:
+        return [t.detach() for t in (*self.model.parameters(), *self.model.buffers())]
 
 
-def feeder_of(trained: Sequence[bool], rank: int) -> int:
-    """From whom a worker that has not trained gets the state.
+def sender_of(has_state: Sequence[bool], rank: int) -> int:
+    """The rank from which a worker without state receives it.
 
-    >>> [feeder_of([True, True, False, False, False], rank) for rank in (2, 3, 4)]
+    >>> [sender_of([True, True, False, False, False], rank) for rank in (2, 3, 4)]
     [0, 1, 0]
     """
-    sources = [r for r, has in enumerate(trained) if has]
-    receivers = [r for r, has in enumerate(trained) if not has]
-    return sources[receivers.index(rank) % len(sources)]
+    senders = [r for r, has in enumerate(has_state) if has]
+    receivers = [r for r, has in enumerate(has_state) if not has]
+    return senders[receivers.index(rank) % len(senders)]
 
 
-def fed_by(trained: Sequence[bool], rank: int) -> list[int]:
-    """To whom a worker that has trained gives the state."""
-    return [r for r, has in enumerate(trained) if not has and feeder_of(trained, r) == rank]
+def receivers_of(has_state: Sequence[bool], rank: int) -> list[int]:
+    """The ranks to which a worker with state sends it."""
+    return [r for r, has in enumerate(has_state) if not has and sender_of(has_state, r) == rank]
 
 
-def share_buffers(group: Group, model: nn.Module, source: int = 0) -> None:
-    """One member's, everywhere: batch norm's statistics differ between workers.
+def broadcast_buffers(group: ProcessGroup, model: nn.Module, source: int = 0) -> None:
+    """Copies one member's buffers to all: statistics of batch norm differ between workers.
 
-    The sender does not wait: copies travel, for as long as the group is there.
+    The sender does not wait: it sends copies, which the group keeps.
     """
     buffers = [b.detach() for b in model.buffers()]
     if not buffers:
         return
     if group.rank == source:
-        parts = parcels([b.clone() for b in buffers])
+        parts = pack_tensors([b.clone() for b in buffers])
         others = [rank for rank in range(group.size) if rank != source]
-        group.clear()  # of the last time
-        group.keep([group.send(part, to) for part in parts for to in others], parts)
+        group.wait_until_sent()  # of the last time
+        group.keep_until_sent([group.send(part, to) for part in parts for to in others], parts)
     else:
-        receive_into(buffers, lambda part: group.receive(part, source))
+        receive_tensors(buffers, lambda part: group.receive(part, source))
 
 
 def _sum_of_bits(tensor: Tensor) -> int:
@@ -246,7 +248,7 @@ def _sum_of_bits(tensor: Tensor) -> int:
     return total + int(flat[whole:].sum())
 
 
-def _other_shapes() -> UserError:
+def _shape_error() -> UserError:
     return UserError(
         "the model of this worker has other shapes than the job's: a script must build"
         " the same model in every worker"

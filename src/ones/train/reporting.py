@@ -1,4 +1,4 @@
-"""What the first worker tells the controller about the training itself."""
+"""Reports of rank 0 to the controller about training: steps, speed, memory."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from collections.abc import Callable
 
 import torch
 
-from ones.train.formation import Formation
-from ones.train.progress import Progress
+from ones.train.layout import GroupLayout
+from ones.train.progress import TrainingProgress
 from ones.wire.messages import Memory, Report, Speed, Steps
 
-_STEPS_EVERY = 0.5  # seconds
-_SPEED_EVERY = 10.0
-_SKIPPED = 2  # steps after a change: they touch fresh memory and fill pipelines
+_STEPS_INTERVAL = 0.5  # seconds
+_SPEED_INTERVAL = 10.0
+_SKIPPED = 2  # steps after a change, which are slower than others
 
 
 class Reporter:
-    """Times steps by configuration. Time outside the loop over batches does not count."""
+    """Times the steps of a layout. Time outside the loop over batches does not count."""
 
-    def __init__(self, say: Callable[[Report], None]) -> None:
-        self._say = say
+    def __init__(self, report: Callable[[Report], None]) -> None:
+        self._report = report
         self._last: float | None = None
         self._skip = _SKIPPED
         self._seconds, self._steps = 0.0, 0
         self._epoch_seconds, self._epoch_steps = 0.0, 0
-        self._told_steps = self._told_speed = time.monotonic()
+        self._steps_reported = self._speed_reported = time.monotonic()
 
-    def changed(self) -> None:
-        """Another configuration from here on."""
+    def reset(self) -> None:
+        """Starts again, for another layout."""
         self._last, self._skip = None, _SKIPPED
         self._seconds, self._steps = 0.0, 0
 
-    def epoch_begins(self) -> None:
+    def start_epoch(self) -> None:
         self._last = None
 
-    def stepped(self, formation: Formation, progress: Progress, micro_batch: int) -> None:
+    def after_step(self, layout: GroupLayout, progress: TrainingProgress, micro_batch: int) -> None:
         now = time.perf_counter()
         last, self._last = self._last, now
         if last is not None:
@@ -49,30 +49,31 @@ class Reporter:
                 self._seconds += now - last
                 self._steps += 1
         clock = time.monotonic()
-        if clock - self._told_steps >= _STEPS_EVERY:
-            self._told_steps = clock
+        if clock - self._steps_reported >= _STEPS_INTERVAL:
+            self._steps_reported = clock
             sums = progress.sums
-            self._say(Steps(epoch=progress.epoch + 1, steps=sums.steps, samples=sums.samples))
-        if clock - self._told_speed >= _SPEED_EVERY:
-            self.tell_speed(formation)
-            self._say(Memory(peak_bytes(), micro_batch))
+            self._report(Steps(epoch=progress.epoch + 1, steps=sums.steps, samples=sums.samples))
+        if clock - self._speed_reported >= _SPEED_INTERVAL:
+            self.report_speed(layout)
+            self._report(Memory(peak_bytes(), micro_batch))
 
-    def tell_speed(self, formation: Formation) -> None:
-        self._told_speed = time.monotonic()
+    def report_speed(self, layout: GroupLayout) -> None:
+        self._speed_reported = time.monotonic()
         if self._steps and self._seconds:
-            self._say(
+            self._report(
                 Speed(
-                    gpus=len(formation.members),
-                    nodes=formation.nodes,
-                    batch=formation.batch,
-                    micro_steps=max(member.micro_steps for member in formation.members),
+                    gpus=len(layout.members),
+                    nodes=layout.nodes,
+                    batch=layout.batch,
+                    micro_steps=max(member.micro_steps for member in layout.members),
                     step_seconds=self._seconds / self._steps,
                     steps=self._steps,
                 )
             )
             self._seconds, self._steps = 0.0, 0
 
-    def epoch_seconds_per_step(self) -> float | None:
+    def take_epoch_step_seconds(self) -> float | None:
+        """Mean seconds per step since the last call."""
         mean = self._epoch_seconds / self._epoch_steps if self._epoch_seconds else None
         self._epoch_seconds, self._epoch_steps = 0.0, 0
         return mean

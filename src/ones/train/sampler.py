@@ -1,8 +1,8 @@
-"""Which samples a worker takes: one global position over a seeded permutation.
+"""The samples of each worker: one global position in a seeded permutation.
 
-A step takes the next samples of the epoch's permutation and splits them by the
-workers' shares. Nothing else is remembered, so however the workers change between
-two steps, every sample of an epoch is seen exactly once.
+A step takes the next samples of the epoch's permutation and splits them by the workers' shares.
+There is no other state, so every sample of an epoch is seen exactly once, however the workers
+change between two steps.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from numpy.typing import NDArray
 
 
 def permutation(size: int, *, seed: int, epoch: int, shuffle: bool = True) -> NDArray[np.int64]:
-    """The order of an epoch: the same on every worker, whenever it joined."""
+    """The order of samples in an epoch, the same on every worker."""
     if not shuffle:
         return np.arange(size, dtype=np.int64)
     return np.random.default_rng((seed, epoch)).permutation(size).astype(np.int64, copy=False)
 
 
-def take(left: int, batch: int, minimum: int = 1) -> int:
-    """How many samples the next step takes of those left.
+def step_samples(left: int, batch: int, minimum: int = 1) -> int:
+    """The number of samples in the next step, of those left in the epoch.
 
-    A rest too small for anybody (batch norm cannot take one sample) goes with the
-    step before it: nothing is dropped and nothing is repeated.
+    A rest below the minimum (batch norm needs two samples) is added to the step before it: nothing
+    is dropped or repeated.
     """
     return left if left - batch < minimum else batch
 
 
-def split(total: int, shares: Sequence[int], minimum: int = 1) -> tuple[int, ...]:
-    """The samples of each worker: its share, or in a short step what is due to it.
+def split_samples(total: int, shares: Sequence[int], minimum: int = 1) -> tuple[int, ...]:
+    """The samples of each worker: its share, or in a short step a part in proportion to it.
 
-    >>> split(64, (40, 16, 8))
+    >>> split_samples(64, (40, 16, 8))
     (40, 16, 8)
-    >>> split(10, (40, 16, 8))
+    >>> split_samples(10, (40, 16, 8))
     (6, 3, 1)
-    >>> split(5, (8, 8, 8), minimum=2)  # nobody gets a single one
+    >>> split_samples(5, (8, 8, 8), minimum=2)  # no worker gets a single one
     (5, 0, 0)
     """
     whole = sum(shares)
@@ -45,15 +45,15 @@ def split(total: int, shares: Sequence[int], minimum: int = 1) -> tuple[int, ...
         return tuple(shares)
     exact = [total * share / whole for share in shares]
     parts = [int(e) for e in exact]
-    by_rest = sorted(range(len(shares)), key=lambda i: (parts[i] - exact[i], i))
-    for i in by_rest[: total - sum(parts)]:
+    by_remainder = sorted(range(len(shares)), key=lambda i: (parts[i] - exact[i], i))
+    for i in by_remainder[: total - sum(parts)]:
         parts[i] += 1
     if all(part == 0 or part >= minimum for part in parts):
         return tuple(parts)
-    return _front_first(total, shares, minimum)
+    return _fill_in_order(total, shares, minimum)
 
 
-def _front_first(total: int, shares: Sequence[int], minimum: int) -> tuple[int, ...]:
+def _fill_in_order(total: int, shares: Sequence[int], minimum: int) -> tuple[int, ...]:
     parts, left = [0] * len(shares), total
     for i, share in enumerate(shares):
         part = min(max(share, minimum), left)
@@ -65,10 +65,12 @@ def _front_first(total: int, shares: Sequence[int], minimum: int) -> tuple[int, 
     return tuple(parts)
 
 
-def micro_sizes(count: int, micro_steps: int, limit: int | None, minimum: int = 1) -> list[int]:
-    """A worker's samples of one step in nearly equal parts, none above the memory limit.
+def micro_batch_sizes(
+    count: int, micro_steps: int, limit: int | None, minimum: int = 1
+) -> list[int]:
+    """The samples of a worker in one step, in nearly equal parts below the memory limit.
 
-    >>> micro_sizes(10, 1, 4)
+    >>> micro_batch_sizes(10, 1, 4)
     [4, 3, 3]
     """
     if count == 0:
@@ -80,17 +82,17 @@ def micro_sizes(count: int, micro_steps: int, limit: int | None, minimum: int = 
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
-    """One worker's part of one step."""
+class StepSlice:
+    """One worker's part of one step; positions are in the permutation."""
 
-    start: int  # where the step begins in the permutation
+    start: int  # of the step
     total: int  # samples of the step, of all workers
-    first: int  # of this worker, in the permutation
-    micro: tuple[int, ...]  # sizes of its micro-batches; none: nothing to do in this step
+    first: int  # of this worker
+    micro_batches: tuple[int, ...]  # sizes; empty: no samples in this step
 
     @property
     def count(self) -> int:
-        return sum(self.micro)
+        return sum(self.micro_batches)
 
     @property
     def end(self) -> int:
@@ -98,37 +100,36 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
-    """How a global batch is divided among workers, for as long as nothing changes."""
+class BatchPartition:
+    """The division of a global batch among the workers of a group."""
 
     shares: tuple[int, ...]
     micro_steps: tuple[int, ...]
     rank: int
-    limit: int | None = None  # samples that fit this worker at once
+    limit: int | None = None  # samples that fit one worker at once
     minimum: int = 1
 
     @property
     def batch(self) -> int:
         return sum(self.shares)
 
-    def portion(self, start: int, size: int) -> Portion | None:
-        """The step that begins at `start` of an epoch of `size` samples; None: it is over."""
+    def slice(self, start: int, size: int) -> StepSlice | None:
+        """The step at `start` of an epoch of `size` samples; None at the end of the epoch."""
         if start >= size:
             return None
-        total = take(size - start, self.batch, self.minimum)
-        counts = split(total, self.shares, self.minimum)
-        mine = counts[self.rank]
-        sizes = micro_sizes(mine, self.micro_steps[self.rank], self.limit, self.minimum)
-        return Portion(start, total, start + sum(counts[: self.rank]), tuple(sizes))
+        total = step_samples(size - start, self.batch, self.minimum)
+        counts = split_samples(total, self.shares, self.minimum)
+        sizes = self._micro_batches(counts[self.rank], self.micro_steps[self.rank])
+        return StepSlice(start, total, start + sum(counts[: self.rank]), tuple(sizes))
 
-    def counts(self, portion: Portion) -> tuple[int, ...]:
-        """Of all workers, in that step."""
-        return split(portion.total, self.shares, self.minimum)
+    def counts(self, part: StepSlice) -> tuple[int, ...]:
+        """The samples of each worker in that step."""
+        return split_samples(part.total, self.shares, self.minimum)
 
-    def is_even(self, portion: Portion) -> bool:
-        """Have all workers the same number of micro-batches in that step?"""
-        parts = {
-            len(micro_sizes(count, micro, self.limit, self.minimum))
-            for count, micro in zip(self.counts(portion), self.micro_steps, strict=True)
-        }
-        return len(parts) == 1
+    def is_even(self, part: StepSlice) -> bool:
+        """Whether all workers have the same number of micro-batches in that step."""
+        sizes = map(self._micro_batches, self.counts(part), self.micro_steps)
+        return len({len(some) for some in sizes}) == 1
+
+    def _micro_batches(self, count: int, micro_steps: int) -> list[int]:
+        return micro_batch_sizes(count, micro_steps, self.limit, self.minimum)

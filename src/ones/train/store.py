@@ -1,31 +1,31 @@
-"""The job's meeting point, a process of its own: `python -m ones.train.store JOB_DIR HOST`.
+"""The job's store, a process of its own: `python -m ones.train.store JOB_DIR HOST`.
 
-Two services. A TCPStore, where the workers of a group find one another. And the roll call:
-every worker keeps a connection, so that a death is known at once, and after one the living
-are told who goes on. Neither knows anything that could not be lost: when this process dies
-the next one is started by a worker, and everybody says hello again.
+It offers two services: a TCPStore, where the workers of a process group connect, and the membership
+server. Every worker keeps a connection to the latter, so that a death is known at once; after a
+loss it names the members that continue. The store holds nothing that could not be lost: when it
+dies a worker starts the next one, and all workers connect again.
 
-Lines of JSON. A worker says
+Messages are lines of JSON. A worker sends
 
-    {"hello": "n0/1", "token": "...", "pid": 12, "born": "345", "machine": "...", "groups": []}
+    {"hello": "n0/1", "token": "...", "pid": 12, "born": 345, "machine": "...", "groups": []}
     {"joins": [plan, incarnation]}      its group from here on
     {"pong": 7}
     {"failed": [plan, incarnation], "members": ["n0/0", "n0/1"], "step": 40}
-    {"failed": null}                    it does not matter any more
-    {"limit": 16}                       dying of memory: so many samples fit
+    {"failed": null}                    takes that back
+    {"limit": 16}                       out of memory: so many samples fit
     {"leaving": true}
     {"lives": "TOKEN"}                  before, or instead of, hello: is this the job's store?
 
-and hears
+and receives
 
     {"ping": 7}
-    {"gone": "n0/1", "hangs": false}    it died, left, or is to be killed where it is
-    {"came": "n0/1"}                    to itself, too: from here on the store stays for it
+    {"gone": "n0/1", "hangs": false}    it died, left, or hangs and is to be killed
+    {"came": "n0/1"}                    also to itself: from here on the store stays for it
     {"reform": [plan, incarnation], "members": [...], "limit": null}
-    {"expelled": true}                  the others went on without you
-    {"lives": true}                     it is; a store of another job says nothing
+    {"expelled": true}                  the others continued without this worker
+    {"lives": true}                     it is; the store of another job does not answer
 
-It ends when no worker has been connected for a while.
+The store ends when no worker has been connected for a while.
 """
 
 from __future__ import annotations
@@ -45,236 +45,234 @@ from pathlib import Path
 from typing import Any
 
 from ones.train import logs
-from ones.train.roll_call import (
-    ADDRESS_FILE,
-    LIVES,
-    STORE_LOCK,
-    StoreAddress,
-    born,
-    hang_seconds,
-    machine,
-)
+from ones.train.membership import hang_seconds, machine_id, start_time
+from ones.train.store_process import ADDRESS_FILE, ALIVE, STORE_LOCK, StoreAddress
 
 PING_SECONDS = 1.0
 IDLE_SECONDS = 5.0
-GOODBYE_SECONDS = 0.2  # after all have left in good order
-GRACE_SECONDS = 15.0  # after a start: so long workers of an older store may take to say hello
+IDLE_AFTER_LEAVE_SECONDS = 0.2  # after all workers have left in good order
+GRACE_SECONDS = 15.0  # after a start: workers of an older store may still connect
 
 _log = logs.logger("ones.train.store")
 
 
 @dataclass(slots=True)
-class _Worker:
+class _Member:
     name: str
     pid: int
-    born: str
+    start_time: int | None
     machine: str
     writer: asyncio.StreamWriter
-    groups: list[tuple[int, int]]  # generations that it was part of, the latest few
-    heard: float = field(default_factory=time.monotonic)
+    generations: list[tuple[int, int]]  # the latest few that it was part of
+    last_heard: float = field(default_factory=time.monotonic)
 
-    def say(self, **words: Any) -> None:
+    def send(self, **message: Any) -> None:
         if not self.writer.is_closing():
-            self.writer.write(json.dumps(words).encode() + b"\n")
+            self.writer.write(json.dumps(message).encode() + b"\n")
 
 
 @dataclass(slots=True)
 class _Failure:
+    """A failed group, as one member reported it."""
+
     plan: int
     incarnation: int
     members: tuple[str, ...]
-    step: int
+    position: int  # how far the member has trained; -1: it has no state
+
+    @property
+    def generation(self) -> tuple[int, int]:
+        return self.plan, self.incarnation
 
 
-class Calls:
-    """The roll call's rules. Time is passed in where it matters."""
-
+class MembershipServer:
     def __init__(self, *, token: str, hang_seconds: float, started: float) -> None:
         self._token = token
         self._hang_seconds = hang_seconds
         self._started = started
-        self.workers: dict[str, _Worker] = {}
+        self.workers: dict[str, _Member] = {}
         self._known: set[str] = set()
         self._failures: dict[str, _Failure] = {}
-        self._formed: tuple[int, int] = (-1, -1)
-        self._word: dict[str, Any] = {}  # the last one on who goes on
-        self._word_for: dict[str, int] = {}  # worker -> its pid
+        self._generation: tuple[int, int] = (-1, -1)  # of the last group that was re-formed
+        self._answer: dict[str, Any] = {}  # that names its members
+        self._answered: dict[str, int] = {}  # worker -> its pid
         self._limit: int | None = None
         self.idle_since = started
-        self.patience = IDLE_SECONDS
+        self.idle_seconds = IDLE_SECONDS
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        worker: _Worker | None = None
+        worker: _Member | None = None
         try:
             while line := await reader.readline():
-                words = json.loads(line)
-                if worker is None and "lives" in words:
-                    if not self._is_of_the_job(words["lives"]):
+                message = json.loads(line)
+                if worker is not None:
+                    self._handle(worker, message)
+                elif "lives" in message:
+                    if not self._is_token(message["lives"]):
                         break
-                    writer.write(LIVES)
-                elif worker is None:
-                    worker = self._hello(words, writer)
+                    writer.write(ALIVE)
+                else:
+                    worker = self._welcome(message, writer)
                     if worker is None:
                         break
-                else:
-                    self._hear(worker, words)
         except (OSError, ValueError, KeyError, TypeError):
             pass
         if worker is not None:
-            self._gone(worker, hangs=False)
+            self._remove(worker, hangs=False)
         writer.close()
 
-    def _is_of_the_job(self, token: object) -> bool:
+    def _is_token(self, token: object) -> bool:
         return hmac.compare_digest(str(token).encode(), self._token.encode())
 
-    def _hello(self, words: dict[str, Any], writer: asyncio.StreamWriter) -> _Worker | None:
-        if not self._is_of_the_job(words["token"]):
+    def _welcome(self, hello: dict[str, Any], writer: asyncio.StreamWriter) -> _Member | None:
+        if not self._is_token(hello["token"]):
             return None
-        groups = [(plan, incarnation) for plan, incarnation in words["groups"]]
-        worker = _Worker(
-            words["hello"], words["pid"], words["born"], words["machine"], writer, groups
+        generations = [(plan, incarnation) for plan, incarnation in hello["groups"]]
+        worker = _Member(
+            hello["hello"], hello["pid"], hello["born"], hello["machine"], writer, generations
         )
-        before = self.workers.pop(worker.name, None)
-        if before is not None:
-            before.writer.close()
+        previous = self.workers.pop(worker.name, None)
+        if previous is not None:
+            previous.writer.close()
         self.workers[worker.name] = worker
         self._known.add(worker.name)
-        self.patience = IDLE_SECONDS
-        for other in self.workers.values():
-            other.say(came=worker.name)
+        self.idle_seconds = IDLE_SECONDS
+        self._broadcast(came=worker.name)
         return worker
 
-    def _hear(self, worker: _Worker, words: dict[str, Any]) -> None:
-        worker.heard = time.monotonic()
-        if "limit" in words:
-            limit = int(words["limit"])
+    def _broadcast(self, **message: Any) -> None:
+        for worker in self.workers.values():
+            worker.send(**message)
+
+    def _handle(self, worker: _Member, message: dict[str, Any]) -> None:
+        worker.last_heard = time.monotonic()
+        if "limit" in message:
+            limit = int(message["limit"])
             self._limit = limit if self._limit is None else min(self._limit, limit)
-        elif "failed" in words:
-            if words["failed"] is None:
-                self._takes_no_part(worker)
+        elif "failed" in message:
+            if message["failed"] is None:
+                self._withdraw_failure(worker)
                 return
-            plan, incarnation = words["failed"]
-            if (plan, incarnation) < self._formed:
-                if self._word_for.get(worker.name) == worker.pid:
-                    worker.say(**self._word)  # it asked again while the word was on its way
+            plan, incarnation = message["failed"]
+            if (plan, incarnation) < self._generation:
+                if self._answered.get(worker.name) == worker.pid:
+                    worker.send(**self._answer)  # it asked again while the answer was under way
                 else:
-                    worker.say(expelled=True)
+                    worker.send(expelled=True)
                 return
             self._failures[worker.name] = _Failure(
-                plan, incarnation, tuple(words["members"]), words["step"]
+                plan, incarnation, tuple(message["members"]), message["step"]
             )
             self.resolve()
-        elif "joins" in words:
-            plan, incarnation = words["joins"]
-            worker.groups = [*worker.groups[-3:], (plan, incarnation)]
-        elif "leaving" in words:
-            self.patience = GOODBYE_SECONDS
-            self._gone(worker, hangs=False)
+        elif "joins" in message:
+            plan, incarnation = message["joins"]
+            worker.generations = [*worker.generations[-3:], (plan, incarnation)]
+        elif "leaving" in message:
+            self.idle_seconds = IDLE_AFTER_LEAVE_SECONDS
+            self._remove(worker, hangs=False)
 
-    def _takes_no_part(self, worker: _Worker) -> None:
-        """If the others were told otherwise meanwhile, they must not wait for it."""
+    def _withdraw_failure(self, worker: _Member) -> None:
+        """The others must not wait for it, if they were told that it continues with them."""
         was_waiting = self._failures.pop(worker.name, None) is not None
-        if not was_waiting and self._word_for.pop(worker.name, None) is not None:
+        if not was_waiting and self._answered.pop(worker.name, None) is not None:
             for other in self.workers.values():
                 if other is not worker:
-                    other.say(gone=worker.name, hangs=False)
+                    other.send(gone=worker.name, hangs=False)
 
-    def _gone(self, worker: _Worker, *, hangs: bool) -> None:
+    def _remove(self, worker: _Member, *, hangs: bool) -> None:
         if self.workers.get(worker.name) is not worker:
             return
         del self.workers[worker.name]
         self._failures.pop(worker.name, None)
-        for other in self.workers.values():
-            other.say(gone=worker.name, hangs=hangs)
+        self._broadcast(gone=worker.name, hangs=hangs)
         if not self.workers:
             self.idle_since = time.monotonic()
         self.resolve()
 
     def resolve(self) -> None:
-        """Once all who live have said that their group failed, say who goes on.
+        """Names the members that continue, once all living members have reported the failure.
 
-        The newest plan among them holds: its members had all connected. Members of older
-        plans only are leavers of it, and are told so by not being in it.
+        The newest plan among them holds: all its members had connected. Members of older plans
+        only were leaving it, and learn so by not being in the answer.
         """
         if not self._failures:
             return
-        failed = {(f.plan, f.incarnation) for f in self._failures.values()}
-        members = {name for failure in self._failures.values() for name in failure.members}
+        failures = self._failures.values()
+        failed = {failure.generation for failure in failures}
+        members = {name for failure in failures for name in failure.members}
         if any(self._is_awaited(name, failed) for name in members - self._failures.keys()):
             return
         others = [w for name, w in self.workers.items() if name not in self._failures]
-        if all(f.step < 0 for f in self._failures.values()) and any(w.groups for w in others):
-            return  # newcomers whom nobody fed: the controller will call them again
-        newest = max(self._failures.values(), key=lambda f: (f.plan, f.incarnation))
-        going_on = tuple(name for name in newest.members if name in self._failures)
-        self._formed = (newest.plan, newest.incarnation + 1)
-        self._word = dict(reform=list(self._formed), members=list(going_on), limit=self._limit)
-        told = [self.workers[name] for name in self._failures if name in self.workers]
-        self._word_for = {worker.name: worker.pid for worker in told}
-        for worker in told:
-            worker.say(**self._word)
+        if all(f.position < 0 for f in failures) and any(w.generations for w in others):
+            return  # joining workers without state: the controller will order them again
+        newest = max(failures, key=lambda failure: failure.generation)
+        survivors = [name for name in newest.members if name in self._failures]
+        self._generation = (newest.plan, newest.incarnation + 1)
+        self._answer = dict(reform=list(self._generation), members=survivors, limit=self._limit)
+        waiting = [self.workers[name] for name in self._failures if name in self.workers]
+        self._answered = {worker.name: worker.pid for worker in waiting}
+        for worker in waiting:
+            worker.send(**self._answer)
         self._failures.clear()
 
     def _is_awaited(self, name: str, failed: set[tuple[int, int]]) -> bool:
-        """Will it find out, too? Not if this is a new process on the place of a dead one."""
+        """Whether it will report the failure; a new process under a lost worker's name will not."""
         worker = self.workers.get(name)
         if worker is not None:
-            return not failed.isdisjoint(worker.groups)
+            return not failed.isdisjoint(worker.generations)
         return name not in self._known and time.monotonic() < self._started + GRACE_SECONDS
 
     def ping(self, number: int) -> None:
-        """Those who were not heard of for too long hang, if somebody else does answer."""
+        """Pings all workers. Kills those silent for too long, if at least one worker answers."""
         now = time.monotonic()
-        for worker in self.workers.values():
-            worker.say(ping=number)
-        somebody = any(now - w.heard < 3 * PING_SECONDS for w in self.workers.values())
-        if somebody:
+        self._broadcast(ping=number)
+        if any(now - w.last_heard < 3 * PING_SECONDS for w in self.workers.values()):
             for worker in list(self.workers.values()):
-                if now - worker.heard > self._hang_seconds:
+                if now - worker.last_heard > self._hang_seconds:
                     self._kill(worker)
         self.resolve()
 
-    def _kill(self, worker: _Worker) -> None:
+    def _kill(self, worker: _Member) -> None:
         _log.warning("%s does not answer: killed", worker.name)
-        if worker.machine == machine() and worker.born and born(worker.pid) == worker.born:
+        is_here = worker.machine == machine_id() and worker.start_time is not None
+        if is_here and start_time(worker.pid) == worker.start_time:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(worker.pid, signal.SIGKILL)
-        worker.say(expelled=True)
-        self._gone(worker, hangs=True)
+        worker.send(expelled=True)
+        self._remove(worker, hangs=True)
 
 
-async def run(job_dir: str, host: str, rendezvous: int) -> None:
+async def run(job_dir: str, host: str, port: int) -> None:
     token = os.environ.get("ONES_TOKEN", "")
-    calls = Calls(token=token, hang_seconds=hang_seconds(), started=time.monotonic())
-    server = await asyncio.start_server(calls.serve, host, 0)
-    StoreAddress(host, rendezvous, server.sockets[0].getsockname()[1]).write(job_dir)
+    members = MembershipServer(token=token, hang_seconds=hang_seconds(), started=time.monotonic())
+    server = await asyncio.start_server(members.serve, host, 0)
+    StoreAddress(host, port, server.sockets[0].getsockname()[1]).write(job_dir)
     number = 0
-    while calls.workers or time.monotonic() < calls.idle_since + calls.patience:
+    while members.workers or time.monotonic() < members.idle_since + members.idle_seconds:
         number += 1
         if number % 10 == 0:
-            calls.ping(number)
+            members.ping(number)
         await asyncio.sleep(PING_SECONDS / 10)
     server.close()
 
 
 def main() -> None:
-    from typing import cast
-
     import torch.distributed
 
     job_dir, host = sys.argv[1:3]
-    with open(Path(job_dir, STORE_LOCK), "w") as alone:
+    with open(Path(job_dir, STORE_LOCK), "w") as lock:
         try:
-            fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             sys.exit(f"{job_dir} has a store already")
-        # bound by us, because TCPStore itself would listen on every interface
+        # bound here, because TCPStore itself would listen on every interface
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.bind((host, 0))
         listener.listen(256)
         port = listener.getsockname()[1]
-        store = cast(Any, torch.distributed).TCPStore(
+        c10d: Any = torch.distributed
+        store = c10d.TCPStore(
             host,
             port,
             is_master=True,

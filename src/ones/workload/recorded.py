@@ -110,16 +110,16 @@ def _take_orders(gathered: dict[JobId, _Gathered], plan: Plan, state: State) -> 
 
 def _take_epoch(job: _Gathered, record: JobRecord, event: EpochFinished) -> None:
     assert record.description is not None
-    worth = 1.0
+    efficiencies = 1.0
     held = record.held
     if held is not None and held.batch and event.step_seconds:
         now = Configuration(held.n_gpus, held.n_nodes, held.batch, held.micro_steps)
         job.speeds[now] = event.step_seconds
     if record.held is not None and event.gradient_noise is not None:
         base = record.description.base_batch
-        worth = efficiency(record.held.batch, base, noise_scale(event.gradient_noise, base))
+        efficiencies = efficiency(record.held.batch, base, noise_scale(event.gradient_noise, base))
     before = job.milestones[-1].progress if job.milestones else 0.0
-    progress = before + event.samples / record.description.dataset_size * worth
+    progress = before + event.samples / record.description.dataset_size * efficiencies
     job.milestones.append(Milestone(progress, event.accuracy, event.loss, event.gradient_noise))
 
 

@@ -17,17 +17,17 @@ from ones.lab.drl import LEARNERS, TrainingPlan, TrainingStatus, train, training
 from ones.lab.drl.episodes import DrlScenario, Episode, Student, fifo_jct, run_episode
 from ones.lab.drl.learners import advantages
 from ones.lab.drl.teacher import teacher_choice
-from ones.policies.drl.learned import Learned, from_file, shipped
 from ones.policies.drl.network import (
     FEATURES,
     SIZES,
     WEIGHTS,
     Adam,
     Floats,
-    Look,
+    Observation,
     initial_weights,
     scores,
 )
+from ones.policies.drl.trained_weights import TrainedWeights, from_file, shipped
 
 TINY = TrainingPlan(
     iterations=2, rollouts=2, gathered=1, taught=1, lessons=1, evaluate_every=1, jobs=4
@@ -59,7 +59,7 @@ def test_the_same_luck_gives_the_same_episode_and_other_luck_another() -> None:
 
 def test_the_teacher_makes_open_moves_and_beats_whoever_does_as_it_likes() -> None:
     kinds = shipped().kinds
-    careless = Learned(np.zeros(WEIGHTS), kinds)
+    careless = TrainedWeights(np.zeros(WEIGHTS), kinds)
     scenario = DrlScenario(seed=2, gpus=64, jobs=20)
     taught = run_episode(scenario, Student(careless, pick=partial(teacher_choice, gpus=64)))
     assert all(look.valid[c] for look, c in zip(taught.looks, taught.chosen, strict=True))
@@ -78,7 +78,7 @@ def toy(weights: Floats, rng: np.random.Generator) -> Episode:
         valid[[0, 1, len(SIZES), -1]] = True
         features = rng.normal(size=(2, FEATURES))
         features[:, 0] = (1.0, -1.0)  # by this it can tell the first job
-        look = Look(features, valid)
+        look = Observation(features, valid)
         choice = int(rng.choice(len(look.valid), p=np.exp(scores(weights, look))))
         looks.append(look)
         chosen.append(choice)
@@ -135,7 +135,7 @@ def test_the_two_learners_differ() -> None:
 
 
 def test_an_interrupted_training_gives_the_best_so_far() -> None:
-    kept: list[Learned] = []
+    kept: list[TrainedWeights] = []
 
     def interrupt(report: TrainingStatus) -> None:
         if report.stage == "learning" and report.done == 1:
@@ -149,7 +149,7 @@ def test_an_interrupted_training_gives_the_best_so_far() -> None:
 
 def test_it_goes_on_from_given_weights() -> None:
     stages = set()
-    start = Learned(initial_weights(np.random.default_rng(4)), shipped().kinds)
+    start = TrainedWeights(initial_weights(np.random.default_rng(4)), shipped().kinds)
     found = train(
         replace(TINY, iterations=0), start=start, report=lambda report: stages.add(report.stage)
     )

@@ -107,7 +107,7 @@ def test_a_lease_after_the_end_of_the_head_all_nodes_are_lost(tmp_path: Path, no
     wait_for(lambda: any(isinstance(e, Exited) for e in events), str(events))
     (exit,) = [e.exit for e in events if isinstance(e, Exited)]
     assert exit.cause == "fenced"
-    assert exit.told() == "node n0: the head of the Ray cluster is gone"
+    assert exit.describe() == "node n0: the head of the Ray cluster is gone"
     assert SlotLost("n0/0", "the head of the Ray cluster is gone") in events
     assert launcher.slots() == []
     launcher.close(kill=True)

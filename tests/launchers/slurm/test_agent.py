@@ -294,7 +294,7 @@ def test_an_allocation_that_ends_lets_workers_save_and_then_loses_its_slots(site
     assert site.launcher.logs("job", "1-a", 0, 99).data == b"saved\n"
     assert not leftovers(site.root, "n1"), "and no ones-exec"
     site.run("2-a", "n1/0")
-    assert site.exit("2-a").told() == "slot n1/0 is not here"
+    assert site.exit("2-a").describe() == "slot n1/0 is not here"
 
 
 @quick

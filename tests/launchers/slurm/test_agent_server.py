@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ones.exec.lines import BEFORE_PROOF
+from ones.exec.line_protocol import MAX_UNAUTHENTICATED_LINE
 from ones.launchers import LauncherEvent, Slot, SlotUp
 from ones.launchers.slurm.launcher import SlurmLauncher
 from ones.launchers.slurm.secure_connection import AGENT, SecureConnection
 from ones.launchers.slurm.settings import SlurmOptions, Timing
 from ones.launchers.slurm.shared_directory import SharedDirectory
-from tests.exec.test_lines import BAD
+from tests.exec.test_line_protocol import BAD
 from tests.processes import wait_for
 
 
@@ -62,7 +62,7 @@ class Server:
     def works(self, node: str = "good") -> SecureConnection:
         connection = self.authenticated(node)
         slot = {"node": node, "index": 0, "used_by": []}
-        pad = "x" * (4 * BEFORE_PROOF)  # more than is read before authentication
+        pad = "x" * (4 * MAX_UNAUTHENTICATED_LINE)  # more than is read before authentication
         connection.send({"allocation": "7", "ending": False, "slots": [slot], "launches": [],
                          "trouble": "", "pad": pad})  # fmt: skip
         wait_for(lambda: SlotUp(Slot(node=node, index=0)) in self.events, str(self.events))
@@ -112,7 +112,7 @@ def test_a_caller_without_the_key_cannot_stop_the_launcher(name: str, server: Se
         {"node": "n" * 300, "nonce": "0" * 32},
         {"node": ["n1"], "nonce": "0" * 32},
         {"node": "n\n1", "nonce": "0" * 32},
-        {"node": "n1", "nonce": "0" * 32 * BEFORE_PROOF},
+        {"node": "n1", "nonce": "0" * 32 * MAX_UNAUTHENTICATED_LINE},
     ],
 )
 def test_a_first_line_that_is_none_is_refused(first: dict[str, Any], server: Server) -> None:

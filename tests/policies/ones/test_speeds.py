@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from ones.core.job import Configuration, StepTime
-from ones.models.latest import MOST_CONFIGURATIONS, MOST_KINDS
+from ones.models.bounded_table import MAX_CONFIGURATIONS, MAX_KINDS
 from ones.models.speed import SpeedModel, fit_speed
 from ones.policies.ones.speeds import MOST_OF_A_KIND, Speeds
 from tests.policies.ones.jobs import a_job
@@ -90,17 +90,17 @@ def test_a_job_that_reports_ever_more_configurations_costs_no_more(
     for _ in range(3):
         assert speeds.rate(job, 2, 64, 4) > 0
     assert len(fitted) == 1
-    assert fitted[0] <= MOST_OF_A_KIND + MOST_CONFIGURATIONS
+    assert fitted[0] <= MOST_OF_A_KIND + MAX_CONFIGURATIONS
     assert len(speeds.save()["kinds"]["kind"]) <= MOST_OF_A_KIND
 
 
 def test_kinds_that_nobody_has_run_for_long_are_forgotten() -> None:
     speeds, one = Speeds("model"), a_job()
     profile = {Configuration(2, 1, 256, 1): StepTime(0.5, 20)}
-    for i in range(MOST_KINDS + 10):
+    for i in range(MAX_KINDS + 10):
         job = replace(one, job=structs.replace(one.job, kind=f"kind-{i}"), profile=profile)
         speeds.learn(job)
-    assert len(speeds.save()["kinds"]) == MOST_KINDS
+    assert len(speeds.save()["kinds"]) == MAX_KINDS
     assert speeds.largest_tried(replace(job, profile={})) == 2
     oldest = replace(one, job=structs.replace(one.job, kind="kind-0"))
     assert speeds.largest_tried(oldest) == 0

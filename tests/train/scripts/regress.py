@@ -38,7 +38,7 @@ def crash_at(moment: str) -> None:
 
 def prepare_to_crash() -> None:
     """In the middle of what the library does, where no test could hit it from outside."""
-    from ones.train import feeding, group, meeting, proof, replica
+    from ones.train import background_transfer, digest, process_group, rendezvous, replica
 
     def before(module: object, name: str, moment: str) -> None:
         inner = getattr(module, name)
@@ -49,16 +49,16 @@ def prepare_to_crash() -> None:
 
         setattr(module, name, wrapped)
 
-    before(feeding.Feeder, "_send_piece", "feed")
-    before(feeding.Feeder, "repeat", "repeat")
-    before(feeding.Feeder, "finish", "switch")
-    before(feeding.Follower, "_take_pieces", "eat")
-    before(feeding.Follower, "_repeat", "repeat")
-    before(replica.Replica, "hear_last_words", "switch")
-    before(proof.Proof, "_work", "proof")
+    before(background_transfer.StateSender, "_send_piece", "send")
+    before(background_transfer.StateSender, "send_step", "repeat")
+    before(background_transfer.StateSender, "finish", "switch")
+    before(background_transfer.StateReceiver, "_receive_pieces", "receive")
+    before(background_transfer.StateReceiver, "_repeat_step", "repeat")
+    before(replica.Replica, "load_final_state", "switch")
+    before(digest.DigestCheck, "_compare", "digest")
     before(torch, "save", "save")
-    before(group.Group, "farewell", "farewell")
-    before(meeting.Meeting, "connect", "connect")
+    before(process_group.ProcessGroup, "acknowledge_leave", "leave")
+    before(rendezvous.Rendezvous, "connect", "connect")
 
 
 class Pace:
@@ -142,7 +142,7 @@ def main() -> None:
             crash_at("step")
             clip = float(env["CLIP"]) if env.get("CLIP") else None
             job.step(loss, clip=clip, weight=int(valid.sum()) if env.get("WEIGHTED") else None)
-            if env.get("CLAMP"):  # what the library cannot see, and nobody repeats for newcomers
+            if env.get("CLAMP"):  # not seen by the library, so not repeated on joining workers
                 for p in net.parameters():
                     p.data.clamp_(-0.3, 0.3)
             pace.wait(job.steps)

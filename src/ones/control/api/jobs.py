@@ -178,7 +178,7 @@ def launches(card: TheJob, service: TheService) -> list[Launch]:
             pid=process.pid,
             alive=process.alive,
             exit_code=process.exit.code if process.exit else None,
-            ended=process.exit.told() if process.exit else "",
+            ended=process.exit.describe() if process.exit else "",
             ended_at=process.exit.at if process.exit else None,
         )
         for process in service.launcher.history(card.id)

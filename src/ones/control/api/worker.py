@@ -25,7 +25,7 @@ from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of
 from ones.control.service import Service
 from ones.core.job import JobId
 from ones.errors import OnesError, described
-from ones.exec.logs import Sparing
+from ones.exec.logs import LogLimiter
 from ones.wire import CodecError, Orders, Reports, pack, unpack
 from ones.wire.messages import Order, Switch
 
@@ -140,7 +140,7 @@ class WorkerDoor:
         self._exchange = Exchange(service)
         self._waiting: set[asyncio.Future[None]] = set()
         self._looks = False
-        self._refusals = Sparing()
+        self._refusals = LogLimiter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != PATH:

@@ -58,8 +58,8 @@ class ExitHandler:
         # stopped from outside or with the machine: not a failed try of the job either
         if (told and exit.clean) or exit.cause in ("stopped", "reboot", "fenced"):
             self._left(job, worker)
-            self._give_up_rescale(job, worker, exit.told())
-            self._give_up_start(job, worker, exit.told())
+            self._give_up_rescale(job, worker, exit.describe())
+            self._give_up_start(job, worker, exit.describe())
         elif exit.clean or worker.done:
             self._exited_quietly(job, worker)
         else:
@@ -68,8 +68,8 @@ class ExitHandler:
             joined = worker.joined or not live.is_elastic(job)
             innocent = exit.cause in ("not-started", "lost") or not joined
             if exit.cause == "not-started":
-                log.warning("launch failed", job=job.id, launch=launch, reason=exit.told())
-            self.lost(job, worker, exit.told(), innocent=innocent, signal=exit.signal)
+                log.warning("launch failed", job=job.id, launch=launch, reason=exit.describe())
+            self.lost(job, worker, exit.describe(), innocent=innocent, signal=exit.signal)
 
     def _has_node(self, worker: LiveWorker) -> bool:
         """A node that was lost and is back while the controller was away is not reported lost."""

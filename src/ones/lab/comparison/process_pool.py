@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
-from ones.exec.processes import die_with
+from ones.exec.processes import die_with_parent
 from ones.lab.processes import results_only
 from ones.lab.runs import RunSpec
 
@@ -105,7 +105,7 @@ def _serve(pipe: Connection, parent: int) -> None:
     """Executes tasks in the worker until the pipe closes."""
     from ones.lab.comparison.tasks import run_task
 
-    die_with(parent)  # a run may take minutes, and its result would be lost
+    die_with_parent(parent)  # a run may take minutes, and its result would be lost
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     with results_only(), suppress(EOFError, ConnectionError):
         while True:

@@ -17,12 +17,12 @@ from ones.core.cluster import Cluster
 from ones.core.events import Event
 from ones.core.plan import PlanAdopted
 from ones.core.view import View
-from ones.policies.drl.kinds import KindBook
-from ones.policies.drl.learned import Learned
-from ones.policies.drl.network import Floats, Look
-from ones.policies.drl.online import Tuner
+from ones.policies.drl.kind_table import KindTable
+from ones.policies.drl.network import Floats, Observation
+from ones.policies.drl.online_learner import OnlineLearner
 from ones.policies.drl.policy import Drl
-from ones.policies.drl.window import Window
+from ones.policies.drl.trained_weights import TrainedWeights
+from ones.policies.drl.window import JobWindow
 from ones.policies.fifo import Fifo
 from ones.sim.run import Simulator
 from ones.workload import generate
@@ -46,7 +46,7 @@ class DrlScenario:
 class Episode:
     """The decisions of a run, and its result."""
 
-    looks: list[Look]
+    looks: list[Observation]
     chosen: list[int]
     times: Floats
     backlog: Floats  # unfinished jobs, integrated over time up to each decision
@@ -64,17 +64,17 @@ class Student(Drl):
 
     def __init__(
         self,
-        learned: Learned,
+        learned: TrainedWeights,
         *,
         seed: int = 0,
         sampled: bool = True,
-        pick: Callable[[Window], int] | None = None,
+        pick: Callable[[JobWindow], int] | None = None,
     ) -> None:
         super().__init__(seed=seed, sampled=sampled, online=False)
-        self._tuner = Tuner(learned.weights, learns=False)
-        self._book = KindBook(learned.kinds)
+        self._tuner = OnlineLearner(learned.weights, learns=False)
+        self._book = KindTable(learned.kinds)
         self._instead = pick
-        self.looks: list[Look] = []
+        self.looks: list[Observation] = []
         self.chosen: list[int] = []
         self.times: list[float] = []
         self.counts: list[tuple[float, int]] = []  # (time, unfinished from then on)
@@ -89,11 +89,11 @@ class Student(Drl):
             self.counts.append((view.now, len(view.jobs)))
             window, chosen = self._choice(view)
             if window is not None:
-                self.looks.append(window.look)
+                self.looks.append(window.observation)
                 self.chosen.append(chosen)
                 self.times.append(view.now)
 
-    def _pick(self, window: Window) -> int:
+    def _pick(self, window: JobWindow) -> int:
         return super()._pick(window) if self._instead is None else self._instead(window)
 
 

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from ones.policies.drl.network import SIZES
-from ones.policies.drl.window import Seat, Window
+from ones.policies.drl.window import JobWindow, WindowJob
 
 #: minimum speedup by doubling the GPUs of a job
 MIN_STEP = 1.2
@@ -24,21 +24,21 @@ PLANNED = 0.8
 START = 0.5
 
 
-def teacher_choice(window: Window, gpus: int) -> int:
+def teacher_choice(window: JobWindow, gpus: int) -> int:
     """The choice of the teacher on a cluster of so many GPUs."""
     menu = len(SIZES)
-    open_moves = window.look.valid[:-1].reshape(len(window.seats), menu)
-    plan = _plan(window.seats, int(PLANNED * gpus))
-    free = round(window.look.features[0, 8] * gpus)
-    waits = [i for i, seat in enumerate(window.seats) if not seat.gpus]
+    open_moves = window.observation.valid[:-1].reshape(len(window.jobs), menu)
+    plan = _plan(window.jobs, int(PLANNED * gpus))
+    free = round(window.observation.features[0, 8] * gpus)
+    waits = [i for i, seat in enumerate(window.jobs) if not seat.gpus]
     for i in waits:
         sizes: list[int] = np.flatnonzero(open_moves[i]).tolist()
         if sizes:
             most = max(1.0, START * free)
-            fair = [k for k in sizes if k <= plan[i] and window.seats[i].sizes[k] <= most]
+            fair = [k for k in sizes if k <= plan[i] and window.jobs[i].sizes[k] <= most]
             return i * menu + max(fair, default=sizes[0])
     moves = []  # (seconds saved, choice)
-    for i, seat in enumerate(window.seats):
+    for i, seat in enumerate(window.jobs):
         if not seat.gpus or not seat.speedups:
             continue
         for k in np.flatnonzero(open_moves[i]).tolist():
@@ -51,10 +51,14 @@ def teacher_choice(window: Window, gpus: int) -> int:
                 moves.append((gain, i * menu + k))
     if moves:
         return max(moves)[1]
-    return window.look.nothing if window.look.valid[-1] else int(np.argmax(window.look.valid))
+    return (
+        window.observation.nothing
+        if window.observation.valid[-1]
+        else int(np.argmax(window.observation.valid))
+    )
 
 
-def _plan(seats: tuple[Seat, ...], gpus: int) -> list[int]:
+def _plan(seats: tuple[WindowJob, ...], gpus: int) -> list[int]:
     """For each job the index of its size in the menu."""
     plan = [0] * len(seats)
     left = gpus - len(seats)
@@ -81,6 +85,6 @@ def _plan(seats: tuple[Seat, ...], gpus: int) -> list[int]:
     return plan
 
 
-def _speedup(seat: Seat) -> float:
+def _speedup(seat: WindowJob) -> float:
     """Speedup at the present size, interpolated between the sizes of the menu."""
     return float(np.interp(seat.gpus, SIZES, seat.speedups))

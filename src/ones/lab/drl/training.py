@@ -17,8 +17,8 @@ import numpy as np
 from ones.lab.drl.episodes import GAP, DrlScenario, Episode, Student, fifo_jct, run_episode
 from ones.lab.drl.learners import LEARNERS
 from ones.lab.drl.teacher import teacher_choice
-from ones.policies.drl.learned import Learned
-from ones.policies.drl.network import Adam, Batch, Floats, Look, gradient, initial_weights
+from ones.policies.drl.network import Adam, Batch, Floats, Observation, gradient, initial_weights
+from ones.policies.drl.trained_weights import TrainedWeights
 
 LEARNED_FROM = range(1, 41)
 CHOSEN_BY = range(50, 56)
@@ -78,15 +78,15 @@ def train(
     plan: TrainingPlan,
     *,
     report: Callable[[TrainingStatus], None] = lambda report: None,
-    keep: Callable[[Learned], object] = lambda learned: None,
-    start: Learned | None = None,
-) -> Learned:
+    keep: Callable[[TrainedWeights], object] = lambda learned: None,
+    start: TrainedWeights | None = None,
+) -> TrainedWeights:
     """The best weights found. `keep` gets each that is better than all before; Ctrl-C ends the
     training early with the best so far. `start` replaces collecting kinds and the teacher."""
     learn = LEARNERS[plan.learner]
     if start is None:
         rng = np.random.default_rng([plan.seed, _WARM])
-        learned = Learned(initial_weights(rng), _gather(plan, report))
+        learned = TrainedWeights(initial_weights(rng), _gather(plan, report))
         weights = _imitate(plan, learned, report)
     else:
         learned, weights = start, start.weights.copy()
@@ -103,28 +103,30 @@ def train(
         },
     }
 
-    def chosen() -> Learned:
+    def chosen() -> TrainedWeights:
         training = {
             **metadata,
             "chosen_at": best.at,
             "score": round(best.score, 4),
             "curve": best.curve,
         }
-        return Learned(best.weights, kinds, training)
+        return TrainedWeights(best.weights, kinds, training)
 
     try:
         adam = Adam()
         for i in range(plan.iterations + 1):
             if i % plan.evaluate_every == 0 or i == plan.iterations:
                 before = best.score
-                best.consider(weights, score(Learned(weights, kinds), CHOSEN_BY, plan.jobs), i)
+                best.consider(
+                    weights, score(TrainedWeights(weights, kinds), CHOSEN_BY, plan.jobs), i
+                )
                 report(
                     TrainingStatus("learning", i, plan.iterations, best.curve[-1][1], best.score)
                 )
                 if best.score < before:
                     keep(chosen())
             if i < plan.iterations:
-                slope = learn(weights, list(_episodes(plan, Learned(weights, kinds), i)))
+                slope = learn(weights, list(_episodes(plan, TrainedWeights(weights, kinds), i)))
                 late = i >= plan.iterations / 2
                 weights = adam.step(weights, slope, plan.rate * (plan.late_rate if late else 1.0))
                 report(
@@ -137,7 +139,7 @@ def train(
     return chosen()
 
 
-def validate(learned: Learned, jobs: int = 50) -> dict[str, float]:
+def validate(learned: TrainedWeights, jobs: int = 50) -> dict[str, float]:
     """Mean completion seconds on traces that selected nothing, and fifo's."""
     means: dict[str, float] = {}
     for mechanism in ("checkpoint", "elastic"):
@@ -156,7 +158,7 @@ def validate(learned: Learned, jobs: int = 50) -> dict[str, float]:
     return means
 
 
-def score(learned: Learned, seeds: range, jobs: int = 50) -> float:
+def score(learned: TrainedWeights, seeds: range, jobs: int = 50) -> float:
     """Mean completion time relative to fifo's: every trace at 64 GPUs, two in other settings."""
     scenarios = [DrlScenario(seed, jobs=jobs) for seed in seeds]
     scenarios += [DrlScenario(seed, mechanism="elastic", jobs=jobs) for seed in seeds[:2]]
@@ -172,20 +174,20 @@ def score(learned: Learned, seeds: range, jobs: int = 50) -> float:
 
 def _gather(plan: TrainingPlan, report: Callable[[TrainingStatus], None]) -> Mapping[str, Any]:
     """Statistics of the kinds, collected by a policy with random decisions."""
-    learned = Learned(initial_weights(np.random.default_rng([plan.seed, _GATHER])) * 0.0, {})
+    learned = TrainedWeights(initial_weights(np.random.default_rng([plan.seed, _GATHER])) * 0.0, {})
     for i, seed in enumerate(LEARNED_FROM[: plan.gathered]):
         report(TrainingStatus("gathering", i, plan.gathered))
         student = Student(learned, seed=plan.seed * 1000 + seed)
         run_episode(DrlScenario(seed, jobs=plan.jobs), student)
-        learned = Learned(learned.weights, student.kinds())
+        learned = TrainedWeights(learned.weights, student.kinds())
     return learned.kinds
 
 
 def _imitate(
-    plan: TrainingPlan, learned: Learned, report: Callable[[TrainingStatus], None]
+    plan: TrainingPlan, learned: TrainedWeights, report: Callable[[TrainingStatus], None]
 ) -> Floats:
     """Makes the teacher's decisions likely. Most of them are to do nothing, so these count less."""
-    looks: list[Look] = []
+    looks: list[Observation] = []
     chosen: list[int] = []
     for i in range(plan.taught):
         report(TrainingStatus("watching the teacher", i, plan.taught))
@@ -213,7 +215,7 @@ def _imitate(
     return weights
 
 
-def _episodes(plan: TrainingPlan, learned: Learned, iteration: int) -> Iterator[Episode]:
+def _episodes(plan: TrainingPlan, learned: TrainedWeights, iteration: int) -> Iterator[Episode]:
     """Episodes of one scenario with different random numbers."""
     scenario = _scenario(plan, np.random.default_rng([plan.seed, _SCENARIO, iteration]))
     for roll in range(plan.rollouts):

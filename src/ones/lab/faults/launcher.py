@@ -282,7 +282,7 @@ class SimulatedLauncher:
         process = self._known.get(id)
         if process is not None and process.alive:
             self._known[id] = replace(process, exit=exit)
-            self._context.note(f"process {id} ended: {exit.cause}, {exit.told()}")
+            self._context.note(f"process {id} ended: {exit.cause}, {exit.describe()}")
             self._tell(Exited(id, exit))
 
     def _tell(self, event: LauncherEvent) -> None:

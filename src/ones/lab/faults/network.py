@@ -20,7 +20,7 @@ from ones.lab.faults.context import ControllerInstance, FaultContext
 #: status and body of an answer; None: the connection broke
 Reply = Callable[[int | None, bytes], None]
 
-CLIENT_SECONDS = 40.0  # after which a worker gives up a request; see `ones.train.agent`
+CLIENT_SECONDS = 40.0  # after which a worker gives up a request; see `ones.train.controller_client`
 
 
 class SimulatedServer:

@@ -1,4 +1,4 @@
-"""A simulated training process that speaks worker protocol 1 as `ones.train.agent` does.
+"""A simulated training process that speaks worker protocol 1 as `ones.train` does.
 
 Reports are numbered and kept until they are acknowledged; orders come by long-poll. Training goes
 on while the controller is away. After 409 the process exits.
@@ -31,7 +31,7 @@ from ones.wire.messages import (
 
 WAIT_SECONDS = 20.0  # of a long-poll
 FLUSH_SECONDS = 10.0  # before it exits with unacknowledged reports
-TERMINATED, LEFT_OUT = 143, 75  # exit codes; see `ones.train.place`
+TERMINATED, LEFT_OUT = 143, 75  # exit codes; see `ones.train.worker_context`
 GOOD_ENDS = ("converged", "finished")
 
 

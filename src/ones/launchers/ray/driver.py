@@ -35,7 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ones.exec.lines import Connection
+from ones.exec.line_protocol import Connection
 from ones.exec.logs import log_to_stderr
 from ones.launchers.probe import Probe, reason_of, write_probe
 from ones.launchers.ray import actors

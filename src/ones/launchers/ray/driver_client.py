@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ones.exec.lines import Connection
+from ones.exec.line_protocol import Connection
 
 RESTART_SECONDS = 1.0  # between two starts
 END_SECONDS = 5.0

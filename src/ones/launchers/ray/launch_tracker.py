@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ones.exec import Status
-from ones.exec.records import boot_id, exit_of
+from ones.exec.records import boot_id, parse_exit
 from ones.launchers.ray.mirror import Mirror
 
 
@@ -81,5 +81,5 @@ class LaunchTracker:
             return
         del self._launches[id]
         self._over.add(id)
-        self._mirror.exited(launch.job, self._node, id, exit_of(launch.exit))
+        self._mirror.exited(launch.job, self._node, id, parse_exit(launch.exit))
         self._send({"event": "exited", "id": id, "exit": launch.exit})

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from ones.exec import Exit, Spec, Status, read_exit, read_output
 from ones.exec.output import PREFIX
-from ones.exec.records import write
+from ones.exec.records import write_record
 from ones.launchers.api import Launch
 from ones.launchers.run_dirs import RunDirs
 from ones.wire.environment import KEPT_REPORTS, MOST_KEPT_BYTES
@@ -27,7 +27,7 @@ class Mirror(RunDirs):
     def add(self, launch: Launch, node: str) -> None:
         directory = self.directory(launch.job, node, launch.id)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write(
+        write_record(
             directory,
             Spec(id=launch.id, argv=launch.argv, cwd=launch.cwd, env={}, slots=launch.slots),
         )
@@ -42,11 +42,11 @@ class Mirror(RunDirs):
 
     def started(self, job: str, node: str, id: str, status: Status) -> None:
         with suppress(OSError):
-            write(self.directory(job, node, id), status)
+            write_record(self.directory(job, node, id), status)
 
     def exited(self, job: str, node: str, id: str, exit: Exit) -> None:
         with suppress(OSError):
-            write(self.directory(job, node, id), exit)
+            write_record(self.directory(job, node, id), exit)
 
     def write_reports(self, job: str, node: str, id: str, data: bytes) -> None:
         """Reports that a worker stored for a controller that was unreachable."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ones.exec.lines import Connection
+from ones.exec.line_protocol import Connection
 from ones.launchers.slurm.secure_connection import AGENT, SecureConnection
 from ones.launchers.slurm.shared_directory import SharedDirectory
 

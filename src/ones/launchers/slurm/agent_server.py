@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ones.errors import WorldError
-from ones.exec.lines import Connection
-from ones.exec.logs import Sparing
+from ones.exec.line_protocol import Connection
+from ones.exec.logs import LogLimiter
 from ones.launchers.slurm.secure_connection import CONTROLLER, SecureConnection
 from ones.launchers.slurm.settings import SlurmOptions
 from ones.launchers.slurm.shared_directory import AgentsAddress, SharedDirectory
@@ -31,7 +31,7 @@ MOST_CALLERS = 1024
 LONGEST_NAME = 255
 
 log = logging.getLogger(__name__)
-_refusals = Sparing()
+_refusals = LogLimiter()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ones.exec import Exit, Spec
-from ones.exec.records import exit_of, write
+from ones.exec.records import parse_exit, write_record
 from ones.launchers.api import Launch, LaunchedProcess, LauncherContext, Listener, Slot
 from ones.launchers.exits import fenced, not_started
 from ones.launchers.probe import write_probe
@@ -179,7 +179,7 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
         for plain in launches:
             self._pending.arrived(plain["id"])
             if plain["exit"] is not None:
-                self._exited(plain["id"], exit_of(plain["exit"]))
+                self._exited(plain["id"], parse_exit(plain["exit"]))
             elif plain["pid"] is not None:
                 self._launches.started(plain["id"], plain["pid"])
         alive = [plain["id"] for plain in launches if plain["exit"] is None]
@@ -208,8 +208,8 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not (directory / "spec.json").exists():  # the launch never got there
                 spec = Spec(id=process.id, argv=("-",), cwd="/", env={}, slots=process.slots)
-                write(directory, spec)
-            write(directory, record)
+                write_record(directory, spec)
+            write_record(directory, record)
 
     # messages of agents
 

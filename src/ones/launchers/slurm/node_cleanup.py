@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ones.exec.files import make_private
-from ones.exec.processes import Process, descendants, everybody, kill_all
+from ones.exec.processes import ProcessInfo, all_processes, descendants, kill_all
 
 SECONDS = 10.0
 
@@ -27,12 +27,12 @@ def clear_node(root: Path, node: str) -> None:
     kill_all(lambda: leftovers(root, node), f"node {node}", SECONDS)
 
 
-def leftovers(root: Path, node: str) -> list[Process]:
+def leftovers(root: Path, node: str) -> list[ProcessInfo]:
     """Found by the run directory that they were started with, wherever that is now."""
     live = f"{root / 'live'}/".encode()
     end = f"/{node}".encode()
     found = []
-    for process in everybody():
+    for process in all_processes():
         with suppress(OSError):
             command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
             directory = _argument(command) or _variable(process.pid)

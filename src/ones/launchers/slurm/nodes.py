@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ones.exec.lines import Connection
+from ones.exec.line_protocol import Connection
 from ones.launchers.api import Listener, SlotEnding, SlotUp
 from ones.launchers.node_table import NodeTable, RemoteNode
 from ones.launchers.slurm.settings import Timing

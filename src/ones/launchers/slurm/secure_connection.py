@@ -24,7 +24,7 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from ones.exec.lines import BEFORE_PROOF, LONGEST, Connection
+from ones.exec.line_protocol import MAX_LINE, MAX_UNAUTHENTICATED_LINE, Connection
 
 AGENT, CONTROLLER = "agent", "controller"
 _PROTOCOL = "ones-agent-1"
@@ -35,7 +35,7 @@ class SecureConnection(Connection):
     """Lines are plain, and short, until `secure` is called. `raw` as for Connection."""
 
     def __init__(self, sock: socket.socket, *, raw: bool = False) -> None:
-        super().__init__(sock, most=BEFORE_PROOF, raw=raw)
+        super().__init__(sock, max_line=MAX_UNAUTHENTICATED_LINE, raw=raw)
         self._sender: _Cipher | None = None
         self._receiver: _Cipher | None = None
         self.nonce = secrets.token_hex(_NONCE_BYTES)
@@ -64,12 +64,12 @@ class SecureConnection(Connection):
                 continue
             try:
                 line = self._receiver.open(b64decode(message["sealed"], validate=True))
-                opened = self._read(line)
+                opened = self._parse(line)
             except (InvalidTag, KeyError, TypeError, ValueError, RecursionError):
                 self._refuse("authentication failed: another key, or the line was tampered with")
                 return
             self.is_authenticated = True
-            self.most = LONGEST
+            self.max_line = MAX_LINE
             yield opened
 
 

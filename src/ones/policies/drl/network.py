@@ -1,11 +1,11 @@
-"""The network: which job gets which size next, or nothing at all.
+"""The network: chooses a new size for one job, or no change.
 
-One small network looks at every job of the window (12 numbers, two layers of 32 tanh, 6
-sizes and one more), and at the mean of its first layer over all of them: so a job is seen
-beside the others, and their order means nothing. The choice is a softmax over all (job,
-size) and "change nothing", whose logit is the mean of the one more.
+A small network is applied to every job of the window (12 features, two layers of 32 tanh, an output
+for each of 6 sizes and one more), together with the mean of its first layer over all jobs: so the
+order of the jobs has no effect. The choice is a softmax over all (job, size) and "no change", whose
+logit is the mean of the additional output.
 
-Weights are one flat vector, so that learners need no names.
+Weights are one flat vector.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SHAPES = (
     (HIDDEN, OUTPUTS), (OUTPUTS,),
 )  # fmt: skip
 WEIGHTS = sum(int(np.prod(shape)) for shape in SHAPES)
-_NEVER = -1e9  # logit of what may not be chosen
+_INVALID = -1e9  # logit of an invalid choice
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What one decision sees and may do. Choice `i * 6 + k`: size k for job i; the last: nothing.
+class Observation:
+    """Features and valid choices of a decision. Choice `i * 6 + k`: size k for job i; last: none.
 
-    At least one choice is open.
+    At least one choice is valid.
     """
 
     features: Floats  # (jobs, 12)
@@ -50,35 +50,37 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Many decisions, padded to as many jobs; padding is never valid."""
+    """Many decisions, padded to the same number of jobs; padding is never valid."""
 
     features: Floats  # (decisions, jobs, 12)
     present: Flags  # (decisions, jobs)
     valid: Flags  # (decisions, jobs * 6 + 1)
 
     @classmethod
-    def of(cls, looks: Sequence[Look]) -> Batch:
-        jobs = max(len(look.features) for look in looks)
-        features = np.zeros((len(looks), jobs, FEATURES))
-        present = np.zeros((len(looks), jobs), np.bool_)
-        valid = np.zeros((len(looks), jobs * len(SIZES) + 1), np.bool_)
-        for row, look in enumerate(looks):
-            n = len(look.features)
-            features[row, :n] = look.features
+    def of(cls, observations: Sequence[Observation]) -> Batch:
+        jobs = max(len(observation.features) for observation in observations)
+        features = np.zeros((len(observations), jobs, FEATURES))
+        present = np.zeros((len(observations), jobs), np.bool_)
+        valid = np.zeros((len(observations), jobs * len(SIZES) + 1), np.bool_)
+        for row, observation in enumerate(observations):
+            n = len(observation.features)
+            features[row, :n] = observation.features
             present[row, :n] = True
-            valid[row, : n * len(SIZES)] = look.valid[:-1]
-            valid[row, -1] = look.valid[-1]
+            valid[row, : n * len(SIZES)] = observation.valid[:-1]
+            valid[row, -1] = observation.valid[-1]
         return cls(features, present, valid)
 
-    def choices(self, looks: Sequence[Look], chosen: Sequence[int]) -> NDArray[np.intp]:
-        """The same choices, counted with the padding."""
+    def choices(
+        self, observations: Sequence[Observation], chosen: Sequence[int]
+    ) -> NDArray[np.intp]:
+        """The indices of choices in the padded arrays."""
         last = self.valid.shape[1] - 1
-        pairs = zip(looks, chosen, strict=True)
-        return np.array([last if c == look.nothing else c for look, c in pairs], np.intp)
+        pairs = zip(observations, chosen, strict=True)
+        return np.array([last if c == o.nothing else c for o, c in pairs], np.intp)
 
 
 def initial_weights(rng: np.random.Generator) -> Floats:
-    """Small at the last layer, so that at first all choices are about as likely."""
+    """Random weights; small in the last layer, so that all choices are about equally likely."""
     parts = []
     for shape in SHAPES:
         if len(shape) == 1:
@@ -89,15 +91,17 @@ def initial_weights(rng: np.random.Generator) -> Floats:
     return np.concatenate([part.ravel() for part in parts])
 
 
-def log_chances(weights: Floats, batch: Batch) -> Floats:
-    """(decisions, choices): the logarithm of the probability of every choice."""
+def log_probabilities(weights: Floats, batch: Batch) -> Floats:
+    """Logarithms of the probability of every choice: (decisions, choices)."""
     return _forward(weights, batch)[-1]
 
 
-def scores(weights: Floats, look: Look) -> Floats:
-    """As `log_chances`, of one decision."""
-    present = np.ones((1, len(look.features)), np.bool_)
-    one: Floats = log_chances(weights, Batch(look.features[None], present, look.valid[None]))[0]
+def scores(weights: Floats, observation: Observation) -> Floats:
+    """`log_probabilities` of one decision."""
+    present = np.ones((1, len(observation.features)), np.bool_)
+    one: Floats = log_probabilities(
+        weights, Batch(observation.features[None], present, observation.valid[None])
+    )[0]
     return one
 
 
@@ -109,21 +113,23 @@ def gradient(
     *,
     entropy: float = 0.0,
 ) -> tuple[float, Floats]:
-    """Mean over decisions of worth x log chance of what was chosen + entropy x entropy, to be
-    maximised; and its gradient."""
+    """The objective to maximise, and its gradient.
+
+    It is the mean over decisions of worth x log probability of the choice + entropy x entropy.
+    """
     hidden1, mean1, hidden2, logs = _forward(weights, batch)
     _, _, own, others, _, last, _ = _unpacked(weights)
     n, jobs = batch.present.shape
     rows = np.arange(n)
-    chances = np.exp(logs)
-    spread = -(chances * np.where(batch.valid, logs, 0.0)).sum(axis=1)
+    probabilities = np.exp(logs)
+    spread = -(probabilities * np.where(batch.valid, logs, 0.0)).sum(axis=1)
     value = float(np.mean(worth * logs[rows, chosen] + entropy * spread))
 
     # d value / d logits
-    slope = -worth[:, None] * chances
+    slope = -worth[:, None] * probabilities
     slope[rows, chosen] += worth
     if entropy:
-        slope -= entropy * chances * (np.where(batch.valid, logs, 0.0) + spread[:, None])
+        slope -= entropy * probabilities * (np.where(batch.valid, logs, 0.0) + spread[:, None])
     slope = np.where(batch.valid, slope, 0.0) / n
 
     out = np.zeros((n, jobs, OUTPUTS))
@@ -154,7 +160,7 @@ def _forward(weights: Floats, batch: Batch) -> tuple[Floats, Floats, Floats, Flo
     out = (hidden2 @ w3 + b3).reshape(n, jobs, OUTPUTS)
     nothing = _per_job((out[:, :, -1:] * batch.present[:, :, None]).sum(axis=1), batch)
     logits = np.concatenate([out[:, :, :-1].reshape(n, -1), nothing], axis=1)
-    logits = np.where(batch.valid, logits, _NEVER)
+    logits = np.where(batch.valid, logits, _INVALID)
     logits -= logits.max(axis=1, keepdims=True)
     logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     return hidden1, mean1, hidden2, logs
@@ -175,7 +181,7 @@ def _unpacked(weights: Floats) -> list[Floats]:
 
 
 class Adam:
-    """The usual one, upwards."""
+    """The Adam optimizer, for maximisation."""
 
     def __init__(self, size: int = WEIGHTS) -> None:
         self.steps = 0
@@ -187,5 +193,5 @@ class Adam:
         self.square = 0.999 * self.square + 0.001 * slope**2
         mean = self.mean / (1 - 0.9**self.steps)
         square = self.square / (1 - 0.999**self.steps)
-        better: Floats = weights + rate * mean / (np.sqrt(square) + 1e-8)
-        return better
+        updated: Floats = weights + rate * mean / (np.sqrt(square) + 1e-8)
+        return updated

@@ -1,8 +1,8 @@
-"""A learned policy, in the manner of Chic, for all-reduce: one job at a time gets another size.
+"""A learned policy after Chic, for all-reduce: one job at a time gets another size.
 
-A small network, trained offline on traces (`ones drl train`) and tuned while deployed,
-looks at the jobs and gives one of them a size, or does nothing, at every submission and
-end and every 20 s. Batches are fixed, and nobody is preempted.
+A small network, trained offline on traces (`ones drl train`) and fine-tuned while deployed, gives
+one job a new size, or changes nothing, at every submission and end and every 20 s. Batches are
+fixed, and no job is preempted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
 from ones.core.schedule import Allocation
 from ones.core.view import View
-from ones.models.packing import Room
-from ones.policies.drl.kinds import KindBook, is_nameless, kind_of
-from ones.policies.drl.learned import from_file, shipped
+from ones.models.packing import GpuPool
+from ones.policies.drl.kind_table import KindTable, is_single_job, kind_of
 from ones.policies.drl.network import scores
-from ones.policies.drl.online import Tuner
-from ones.policies.drl.window import Seat, Window, fixed_batch, look_around
+from ones.policies.drl.online_learner import OnlineLearner
+from ones.policies.drl.trained_weights import from_file, shipped
+from ones.policies.drl.window import JobWindow, WindowJob, fixed_batch, make_window
 
 
 class Drl:
@@ -61,15 +61,20 @@ class Drl:
         self._settings = chosen = self.Settings(**settings)
         self._seed = seed
         learned = from_file(chosen.weights) if chosen.weights else shipped()
-        self._book = KindBook(learned.kinds if chosen.known_kinds else None)
-        self._tuner = Tuner(learned.weights, learns=chosen.online)
-        self._seen = 0  # what was observed; draws depend on it
-        # of unfinished jobs: kind; batch and samples at the last epoch
+        self._kind_table = KindTable(learned.kinds if chosen.known_kinds else None)
+        self._learner = OnlineLearner(learned.weights, learns=chosen.online)
+        self._seen = 0  # number of events; random draws depend on it
+        # of unfinished jobs: their kind, and batch and samples at the last epoch
         self._kinds: dict[JobId, str] = {}
         self._done: dict[JobId, tuple[int, int]] = {}
-        self._asked: tuple[int, float, Window | None, int] = (-1, 0.0, None, 0)  # only a cache
+        self._choice_of_event: tuple[int, float, JobWindow | None, int] = (
+            -1,
+            0.0,
+            None,
+            0,
+        )  # of one event
 
-    # learning
+    # events
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         self._seen += 1
@@ -77,25 +82,25 @@ class Drl:
             case ev.JobSubmitted():
                 self._kinds[event.job.id] = kind_of(event.job)
             case ev.JobDescribed() | ev.MemoryLimitLearned():
-                self._book.learn_limit(self._kind(event.job, view), event.max_local_batch)
+                self._kind_table.learn_limit(self._kind(event.job, view), event.max_local_batch)
             case ev.ThroughputMeasured():
                 kind, speed = self._kind(event.job, view), event.step_seconds
-                self._book.learn_speed(kind, event.configuration, speed, event.steps)
+                self._kind_table.learn_speed(kind, event.configuration, speed, event.steps)
             case ev.EpochFinished():
-                told = view.job(event.job)
-                self._done[event.job] = (fixed_batch(told), told.progress.samples)
+                job = view.job(event.job)
+                self._done[event.job] = (fixed_batch(job), job.progress.samples)
             case ev.JobEnded():
                 self._learn_end(event)
             case _:
                 pass
         if type(event) in self.decides_on:
-            self._tuner.passed(view.now, len(view.jobs))
+            self._learner.set_unfinished(view.now, len(view.jobs))
             window, chosen = self._choice(view)
             if window is not None:
-                self._tuner.decided(window.look, chosen)
+                self._learner.record(window.observation, chosen)
 
     def _kind(self, job: JobId, view: View) -> str:
-        """Also of one that was here before this policy."""
+        """The kind of a job, also of one submitted before this policy was created."""
         if job not in self._kinds:
             self._kinds[job] = kind_of(view.job(job).job)
         return self._kinds[job]
@@ -105,12 +110,12 @@ class Drl:
             return
         kind = self._kinds.pop(event.job)
         batch, samples = self._done.pop(event.job, (0, 0))
-        if is_nameless(kind):
-            self._book.forget(kind)
+        if is_single_job(kind):
+            self._kind_table.forget(kind)
         elif event.reason.completed and samples and batch:
-            self._book.learn_length(kind, batch, samples)
+            self._kind_table.learn_length(kind, batch, samples)
 
-    # deciding
+    # decisions
 
     def decide(self, view: View) -> Decision:
         if not view.jobs:
@@ -121,74 +126,74 @@ class Drl:
         notes = _notes_of_waiting(view, window)
         if move is None:
             return Decision(schedule=view.schedule, wake_at=wake_at, notes=notes)
-        seat, size = move
+        job, size = move
         edit = view.schedule.edit()
-        edit.put(seat.job.id, self._allocation(seat, _place(view, seat, size)))
-        notes[seat.job.id] = _note(seat, size, len(view.free))
+        edit.put(job.job.id, self._allocation(job, _place(view, job, size)))
+        notes[job.job.id] = _note(job, size, len(view.free))
         return Decision(schedule=edit.done(), wake_at=wake_at, notes=notes)
 
-    def _choice(self, view: View) -> tuple[Window | None, int]:
-        """Made once for an event: what is remembered is what was decided."""
-        if self._asked[:2] != (self._seen, view.now):
-            window = look_around(view, self._book)
+    def _choice(self, view: View) -> tuple[JobWindow | None, int]:
+        """The choice, made once per event: the decision is the one recorded."""
+        if self._choice_of_event[:2] != (self._seen, view.now):
+            window = make_window(view, self._kind_table)
             chosen = 0 if window is None else self._pick(window)
-            self._asked = (self._seen, view.now, window, chosen)
-        return self._asked[2], self._asked[3]
+            self._choice_of_event = (self._seen, view.now, window, chosen)
+        return self._choice_of_event[2], self._choice_of_event[3]
 
-    def _pick(self, window: Window) -> int:
-        chances = scores(self._tuner.weights, window.look)
-        if self._settings.sampled:  # the largest after adding such noise is a draw from them
-            chances += np.random.default_rng([self._seed, self._seen]).gumbel(size=len(chances))
-        return int(np.argmax(chances))
+    def _pick(self, window: JobWindow) -> int:
+        logs = scores(self._learner.weights, window.observation)
+        if self._settings.sampled:  # the maximum after adding Gumbel noise is a random draw
+            logs += np.random.default_rng([self._seed, self._seen]).gumbel(size=len(logs))
+        return int(np.argmax(logs))
 
-    def _allocation(self, seat: Seat, gpus: tuple[Gpu, ...]) -> Allocation:
-        if seat.job.description is None and seat.batch < len(gpus):
+    def _allocation(self, job: WindowJob, gpus: tuple[Gpu, ...]) -> Allocation:
+        if job.job.description is None and job.batch < len(gpus):
             return Allocation.as_scripted(gpus)
-        batch = max(seat.batch, len(gpus))  # a sample for each worker
-        return Allocation.even(gpus, batch, self._book.limit(seat.job))
+        batch = max(job.batch, len(gpus))  # at least one sample per worker
+        return Allocation.even(gpus, batch, self._kind_table.limit(job.job))
 
-    # memory
+    # state
 
     def save(self) -> dict[str, Any]:
         return {
             "seen": self._seen,
             "kinds": dict(self._kinds),
-            "done": {job: list(told) for job, told in self._done.items()},
-            "book": self._book.save(),
-            "tuner": self._tuner.save(),
+            "done": {job: list(values) for job, values in self._done.items()},
+            "book": self._kind_table.save(),
+            "tuner": self._learner.save(),
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
         self._seen = int(saved["seen"])
         self._done = {JobId(j): (int(b), int(s)) for j, (b, s) in saved["done"].items()}
-        self._book = KindBook(saved["book"])
-        self._tuner.load(saved["tuner"])
+        self._kind_table = KindTable(saved["book"])
+        self._learner.load(saved["tuner"])
         self._kinds = {JobId(job): str(kind) for job, kind in saved["kinds"].items()}
-        self._asked = (-1, 0.0, None, 0)
+        self._choice_of_event = (-1, 0.0, None, 0)
 
 
-def _place(view: View, seat: Seat, size: int) -> tuple[Gpu, ...]:
-    room = Room(view)
-    held = seat.job.wanted.gpus if seat.job.wanted else ()
+def _place(view: View, job: WindowJob, size: int) -> tuple[Gpu, ...]:
+    pool = GpuPool(view)
+    held = job.job.wanted.gpus if job.job.wanted else ()
     if size < len(held):
-        return room.shrink(held, size)
-    gpus = room.grow(held, size) if held else room.place(size)
-    assert gpus is not None, "a move was open for which there is no room"
+        return pool.shrink(held, size)
+    gpus = pool.grow(held, size) if held else pool.place(size)
+    assert gpus is not None, "a valid move does not fit"
     return gpus
 
 
-def _note(seat: Seat, size: int, free: int) -> str:
-    left = f"about {seat.seconds_left:,.0f} s left on one GPU"
-    if not seat.gpus:
+def _note(job: WindowJob, size: int, free: int) -> str:
+    left = f"about {job.seconds_left:,.0f} s left on one GPU"
+    if not job.gpus:
         return f"chosen to start on {_gpus(size)} of {free} free, {left}"
-    way = "grows" if size > seat.gpus else "shrinks"
-    return f"chosen among the jobs: {way} from {seat.gpus} to {_gpus(size)}, {left}"
+    way = "grows" if size > job.gpus else "shrinks"
+    return f"chosen among the jobs: {way} from {job.gpus} to {_gpus(size)}, {left}"
 
 
-def _notes_of_waiting(view: View, window: Window | None) -> dict[JobId, str]:
-    seats = window.seats if window is not None else ()
+def _notes_of_waiting(view: View, window: JobWindow | None) -> dict[JobId, str]:
+    jobs = window.jobs if window is not None else ()
     reason = "waits: one job is decided on at a time" if len(view.free) else "waits: no GPU is free"
-    return {seat.job.id: reason for seat in seats if not seat.gpus and not seat.job.pinned}
+    return {job.job.id: reason for job in jobs if not job.gpus and not job.job.pinned}
 
 
 def _gpus(n: int) -> str:

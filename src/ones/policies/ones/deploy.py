@@ -16,7 +16,7 @@ from ones.core.cluster import Gpu
 from ones.core.job import JobId
 from ones.core.schedule import Allocation, Schedule
 from ones.core.view import JobView, View
-from ones.models.packing import Room
+from ones.models.packing import GpuPool
 from ones.policies.ones.choices import Choices
 from ones.policies.ones.fitting import fitted, within_owners_room
 from ones.policies.ones.placing import Places
@@ -52,7 +52,7 @@ def deploy(
         places = _pack(view, question, within_owners_room(view, question, candidates[0]))
     elif question.problem.use_all:  # the paper's score: its cost says nothing of places
         sizes = within_owners_room(view, question, candidates[0])
-        places = Room(view).arrange(question.staying, sizes)
+        places = GpuPool(view).arrange(question.staying, sizes)
     else:
         places = fitted(view, question, candidates, speeds, again=may_change)
     edit = view.schedule.edit()

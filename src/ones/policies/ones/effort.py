@@ -13,8 +13,8 @@ from typing import Any
 
 from ones.core.job import Description, JobId
 from ones.core.view import JobView
+from ones.models.bounded_table import MAX_KINDS, set_bounded
 from ones.models.goodput import efficiency, noise_scale
-from ones.models.latest import MOST_KINDS, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class Effort:
 
     def joined(self, view: JobView) -> None:
         if view.description is not None:
-            write(self._shapes, view.job.kind, _shape_of(view, view.description), MOST_KINDS)
+            set_bounded(self._shapes, view.job.kind, _shape_of(view, view.description), MAX_KINDS)
 
     def learn(self, view: JobView) -> None:
         """It has reported samples, and perhaps its noise scale."""
         noise = view.progress.gradient_noise
         if noise is not None:
-            write(self._noise, view.job.kind, noise, MOST_KINDS)
+            set_bounded(self._noise, view.job.kind, noise, MAX_KINDS)
         more = view.progress.samples - self._reported.get(view.id, 0)
         self._reported[view.id] = view.progress.samples
         self._done[view.id] = max(0.0, self._done.get(view.id, 0.0) + more * self.worth(view))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ones.core.job import JobId
 from ones.core.view import View
-from ones.models.sharing import OwnerRoom
+from ones.models.sharing import OwnerQuota
 from ones.policies.ones.placing import MOST_NODES, Places
 from ones.policies.ones.problem import optimum
 from ones.policies.ones.question import Question
@@ -72,7 +72,7 @@ def within_owners_room(
     view: View, question: Question, counts: NDArray[np.int32]
 ) -> dict[JobId, int]:
     """The search knows each job's room, not what an owner's jobs take together."""
-    room = OwnerRoom(view, question.jobs)
+    room = OwnerQuota(view, question.jobs)
     sizes: dict[JobId, int] = {}
     for job, count in zip(question.jobs, counts.tolist(), strict=True):
         for size in (count, len(question.staying[job.id]), 0):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ones.core.job import JobId
-from ones.models.latest import MOST_KINDS, write
+from ones.models.bounded_table import MAX_KINDS, set_bounded
 
 #: lengths remembered of a kind, the last ones
 MOST_LENGTHS = 50
@@ -46,7 +46,7 @@ class KindLengths:
     def learn(self, kind: str, epochs: float) -> None:
         if kind:
             whole = [*self._whole.get(kind, ())[1 - MOST_LENGTHS :], epochs]
-            write(self._whole, kind, whole, MOST_KINDS)
+            set_bounded(self._whole, kind, whole, MAX_KINDS)
 
     def knows(self, kind: str) -> bool:
         """Has one of them completed?"""

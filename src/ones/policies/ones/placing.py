@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.job import JobId
 from ones.core.view import View
-from ones.models.grouping import pick
-from ones.models.packing import Room
+from ones.models.gpu_groups import pick_gpus
+from ones.models.packing import GpuPool
 
 Places = dict[JobId, tuple[Gpu, ...]]
 #: larger clusters are never packed anew as a whole: that costs jobs times nodes
@@ -24,7 +24,7 @@ def near(
     view: View, staying: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
 ) -> Places:
     """Sizes must not exceed, together, what is free and what the staying ones hold."""
-    room = Room(view)
+    room = GpuPool(view)
     places: Places = {}
     changing: list[JobId] = []
     for job, held in staying.items():
@@ -40,7 +40,7 @@ def near(
     return places
 
 
-def _fewest(room: Room, held: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
+def _fewest(room: GpuPool, held: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
     """Around all it has, around what it has on one node, or elsewhere: on the fewest nodes."""
     still = tuple(gpu for gpu in held if gpu in room)
     best = _around(room, still, size)
@@ -60,7 +60,7 @@ def _fewest(room: Room, held: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
     return best
 
 
-def _around(room: Room, kept: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
+def _around(room: GpuPool, kept: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
     """These GPUs, which are free, or some of them, and others that are close."""
     room.take(kept)
     found = room.shrink(kept, size) if size < len(kept) else room.grow(kept, size)
@@ -93,7 +93,7 @@ def repacked(
             node = _best_node(view, want, free, settled, mine)
             taken = sorted(mine & free[node])[:want]
             groups = nodes[node].groups
-            taken += pick(free[node] - set(taken), want - len(taken), groups, taken)
+            taken += pick_gpus(free[node] - set(taken), want - len(taken), groups, taken)
             free[node] -= set(taken)
             chosen += taken
         places[job] = tuple(sorted(chosen))

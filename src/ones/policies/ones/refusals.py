@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from ones.core.job import JobId
-from ones.models.patience import doubling
+from ones.models.backoff import backoff_seconds
 
 FIRST_WAIT, LONGEST_WAIT = 300.0, 3600.0
 
@@ -37,7 +37,7 @@ class Refusals:
         """`held`: what it goes on with."""
         before = self._refused.get(job)
         times = before.times + 1 if before else 1
-        wait = doubling(FIRST_WAIT, LONGEST_WAIT, times)
+        wait = backoff_seconds(FIRST_WAIT, LONGEST_WAIT, times)
         most = max(1, held, self._asked.get(job, 1) // 2)
         self._refused[job] = Refusal(most, now + wait, times)
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from ones.core.cluster import Gpu, NodeId
 from ones.core.job import JobId, SwitchCost
 from ones.core.view import View
-from ones.models.packing import Room
+from ones.models.packing import GpuPool
 from ones.policies.ones.placing import Places, near, nodes_of, repacked
 from ones.policies.ones.question import Question
 from ones.policies.ones.speeds import Speeds
@@ -30,7 +30,7 @@ AS_DEAR = 1.5
 def placed(view: View, question: Question, sizes: Mapping[JobId, int], judge: Judge) -> Places:
     """Where jobs with these sizes go."""
     if not all(_restarts(job.switch_cost) for job in question.jobs):
-        return Room(view).arrange(question.staying, sizes)
+        return GpuPool(view).arrange(question.staying, sizes)
     close = near(view, question.staying, sizes)
     if not judge.is_spread(close):
         return close

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ones.core.job import Configuration, JobId, StepTime
 from ones.core.view import JobView
-from ones.models.goodput import efficiency, worth
-from ones.models.latest import MOST_KINDS, latest, write
+from ones.models.bounded_table import MAX_KINDS, recent_profile, set_bounded
+from ones.models.goodput import efficiencies, efficiency
 from ones.models.speed import SpeedModel, fit_speed
 
 #: a step of a job of which nothing is known, by its base batch: half fixed, half by sample
@@ -46,11 +46,11 @@ class Speeds:
         """What a job has measured is of use to others of its kind."""
         kind, self._learned = view.job.kind, self._learned + 1
         pool = self._kinds.get(kind, {})
-        pool.update(latest(view.profile))
+        pool.update(recent_profile(view.profile))
         while len(pool) > MOST_OF_A_KIND:
             del pool[next(iter(pool))]
-        write(self._kinds, kind, pool, MOST_KINDS)
-        write(self._versions, kind, self._learned, MOST_KINDS)
+        set_bounded(self._kinds, kind, pool, MAX_KINDS)
+        set_bounded(self._versions, kind, self._learned, MAX_KINDS)
 
     def samples_per_second(
         self, view: JobView, sizes: NDArray[np.int64], batches: NDArray[np.int64], per_node: int
@@ -124,7 +124,7 @@ class Speeds:
         least = np.maximum(np.minimum(base, most), sizes)
         batches = np.maximum((most * _LADDER[:, None]).astype(np.int64), least)
         goodput = self.samples_per_second(view, sizes, batches, per_node)
-        goodput = goodput * worth(batches, base, noise)
+        goodput = goodput * efficiencies(batches, base, noise)
         best = np.argmax(goodput, axis=0)
         column = np.arange(len(sizes))
         found = (batches[best, column], goodput[best, column])
@@ -169,7 +169,7 @@ class Speeds:
 
     def _rate_per_gpu(self, view: JobView) -> float:
         """The paper: the mean of what was measured on each GPU."""
-        profile = latest(view.profile) or self._kinds.get(view.job.kind, {})
+        profile = recent_profile(view.profile) or self._kinds.get(view.job.kind, {})
         if not profile:
             return (view.base_batch or 1) / UNKNOWN_STEP_SECONDS
         rates = [c.batch / time.seconds / c.gpus for c, time in profile.items()]
@@ -180,7 +180,7 @@ class Speeds:
         version = self._version(view)
         fitted = self._fits.get(view.id)
         if fitted is None or fitted[0] is not view.profile or fitted[1] != version:
-            profile = {**self._kinds.get(view.job.kind, {}), **latest(view.profile)}
+            profile = {**self._kinds.get(view.job.kind, {}), **recent_profile(view.profile)}
             base = view.base_batch or 1
             fallback = SpeedModel(UNKNOWN_STEP_SECONDS / 2, UNKNOWN_STEP_SECONDS / 2 / base)
             fitted = (view.profile, version, fit_speed(profile) or fallback)

@@ -1,7 +1,8 @@
-"""The genetic search, compiled: held equal to its namesake in `reference` by tests.
+"""The genetic search, compiled.
 
-One file, because a cached kernel does not notice changes in another one. Randomness is
-splitmix64, seeded for each pair of parents, so that results depend on nothing but seeds.
+Tests compare it with a reference in plain Python. One file, because a cached kernel does not notice
+changes in another one. Random numbers are splitmix64, seeded for each pair of parents, so that
+results depend on seeds only.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from ones.policies.pollux.problem import (
     EMPTIED,
     LEAKY,
     RESET,
+    AllocationProblem,
     Counts,
     Flags,
     Floats,
     Ints,
-    Problem,
     Seeds,
 )
 
@@ -51,7 +52,7 @@ def _high(x: np.uint64) -> float:
 
 @njit(cache=True, nogil=True)
 def mutate(rows: Counts, current: Counts, capacity: Ints, state: Seeds) -> None:
-    """Rows are put back or leak; then nodes with free GPUs give some away."""
+    """Resets rows or empties entries; then adds GPUs on nodes with free ones."""
     jobs, nodes = rows.shape
     for job in range(jobs):
         x = _next(state)
@@ -81,7 +82,7 @@ def mutate(rows: Counts, current: Counts, capacity: Ints, state: Seeds) -> None:
 
 @njit(cache=True, nogil=True)
 def _trim(row: Counts, most: int, most_nodes: int, order: Ints, state: Seeds) -> None:
-    """Nodes are visited in random order until the job has all that it may have."""
+    """Reduces a row to the limits of its job, in a random order of nodes."""
     held = 0
     for node in range(len(row)):
         if row[node] > 0:
@@ -121,7 +122,7 @@ def _avoid_interference(rows: Counts, card: Flags) -> None:
 
 @njit(cache=True, nogil=True)
 def _fit_in(row: Counts, left: Ints, room: int) -> int:
-    """No more than is left on nodes, and than its owner may have; what remains."""
+    """Reduces a row to the free GPUs of nodes and the owner's limit; returns its GPUs."""
     total = 0
     for node in range(len(row)):
         row[node] = min(row[node], left[node])
@@ -137,8 +138,8 @@ def _fit_in(row: Counts, left: Ints, room: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def repair(problem: Problem, rows: Counts, order: Ints, state: Seeds) -> None:
-    """One job per network card; limits of jobs; GPUs of nodes; limits of owners; least sizes."""
+def repair(problem: AllocationProblem, rows: Counts, order: Ints, state: Seeds) -> None:
+    """Applies all limits: one job per network card; jobs; nodes; owners; minimum sizes."""
     left = problem.capacity.copy()
     room = problem.room.copy()
     _avoid_interference(rows, problem.closed.copy())
@@ -155,8 +156,8 @@ def repair(problem: Problem, rows: Counts, order: Ints, state: Seeds) -> None:
 
 
 @njit(cache=True, nogil=True)
-def appraise(problem: Problem, rows: Counts) -> tuple[float, np.uint64]:
-    """The cost of a candidate, and a mark by which equals are known."""
+def appraise(problem: AllocationProblem, rows: Counts) -> tuple[float, np.uint64]:
+    """The cost of a candidate, and a hash to detect equal ones."""
     jobs, nodes = rows.shape
     cost = 0.0
     mark = np.uint64(0)
@@ -176,8 +177,10 @@ def appraise(problem: Problem, rows: Counts) -> tuple[float, np.uint64]:
 
 
 @njit(cache=True, nogil=True)
-def begin(problem: Problem, members: Counts, seeds: Seeds, costs: Floats, marks: Seeds) -> None:
-    """Make every member possible and appraise it; a seed above 0 asks for a mutation first."""
+def begin(
+    problem: AllocationProblem, members: Counts, seeds: Seeds, costs: Floats, marks: Seeds
+) -> None:
+    """Repairs and appraises every member; a seed above 0 requests a mutation first."""
     order = np.zeros(members.shape[2], np.int32)
     state = np.zeros(1, np.uint64)
     for i in range(len(seeds)):
@@ -197,7 +200,7 @@ def _parent(costs: Floats, size: int, x: np.uint64) -> int:
 
 @njit(cache=True, nogil=True)
 def _survivors(costs: Floats, marks: Seeds, size: int) -> Ints:
-    """The best, each once; copies only if there are not enough others."""
+    """The best members, each once; copies only if there are not enough others."""
     ranked = np.argsort(costs, kind="mergesort")
     chosen = np.zeros(size, np.int32)
     copies = np.zeros(len(costs), np.int32)
@@ -224,10 +227,12 @@ def _survivors(costs: Floats, marks: Seeds, size: int) -> Ints:
 
 
 @njit(cache=True, nogil=True)
-def evolve(problem: Problem, members: Counts, costs: Floats, marks: Seeds, seeds: Seeds) -> None:
-    """Generations of as many children as members; `seeds` has a row for each generation.
+def evolve(
+    problem: AllocationProblem, members: Counts, costs: Floats, marks: Seeds, seeds: Seeds
+) -> None:
+    """Runs generations of as many children as members; `seeds` has a row for each.
 
-    The first half of the arrays are the members, the second half is working space.
+    The first half of the arrays holds the members, the second half is working space.
     """
     size = len(members) // 2
     jobs, nodes = members.shape[1:]

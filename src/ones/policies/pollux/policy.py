@@ -1,8 +1,8 @@
-"""Pollux: every minute, the GPUs of all jobs anew, so that the power mean of speed-ups is largest.
+"""Pollux: every minute, new GPUs for all jobs, with the largest power mean of speed-ups.
 
-`observe` learns and, when a round is due, lets the genetic search run; `decide` turns
-what it found into GPUs and batches. Between rounds a job changes only its batch, at the
-end of an epoch. It knows nothing of lengths: nobody's end is predicted.
+`observe` runs the genetic search when a round is due; `decide` turns its result into GPUs and
+batches. Between rounds a job changes only its batch, at the end of an epoch. Lengths are not
+predicted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
 from ones.core.view import JobView, View
 from ones.models.goodput_rounds import DECIDES_ON, GoodputRounds
-from ones.models.node_counts import room_without
+from ones.models.node_counts import capacity_without
 from ones.policies.pollux.problem import fitness
-from ones.policies.pollux.question import ask, fair_share
-from ones.policies.pollux.search import Search
+from ones.policies.pollux.problem_builder import build_problem, fair_share
+from ones.policies.pollux.search import GeneticSearch
 from ones.policies.pollux.settings import PolluxSettings
 
 
@@ -34,8 +34,8 @@ class Pollux:
     def __init__(self, *, seed: int = 0, **settings: Any) -> None:
         self._settings = chosen = self.Settings(**settings)
         self._rounds = GoodputRounds(chosen)
-        self._search = Search(chosen.members, chosen.generations, seed)
-        # what the round that is due has found: GPUs on each node, and the power mean
+        self._search = GeneticSearch(chosen.members, chosen.generations, seed)
+        # result of the current round: GPUs on each node, and the power mean
         self._found: dict[JobId, dict[NodeId, int]] = {}
         self._fitness = 0.0
 
@@ -47,11 +47,11 @@ class Pollux:
 
     def _evolve(self, view: View) -> None:
         jobs = _in_order(view)
-        room = room_without(view, jobs)
-        if not jobs or not sum(room.values()):
+        capacity = capacity_without(view, jobs)
+        if not jobs or not sum(capacity.values()):
             return
-        problem = ask(view, jobs, room, self._rounds, self._settings)
-        nodes = list(room)
+        problem = build_problem(view, jobs, capacity, self._rounds, self._settings)
+        nodes = list(capacity)
         best, cost = self._search.round(problem, [job.id for job in jobs], nodes)
         self._fitness = fitness(cost, len(jobs), self._settings.power)
         for job, row in zip(jobs, best, strict=True):
@@ -59,7 +59,7 @@ class Pollux:
 
     def decide(self, view: View) -> Decision:
         if not self._rounds.due:
-            return self._rounds.answer(view)
+            return self._rounds.decide_between_rounds(view)
         why = (
             f"power mean {self._fitness:.3g} with {len(view.jobs)} jobs on"
             f" {view.cluster.n_gpus} GPUs, a fair share is {fair_share(view)}"
@@ -85,7 +85,7 @@ class Pollux:
 
 
 def _in_order(view: View) -> list[JobView]:
-    """Those who can be moved; the first keep what they have if there is too little."""
+    """Movable jobs; the first keep their GPUs if there are too few."""
     movable = (job for job in view.jobs.values() if not job.pinned)
     return sorted(
         movable, key=lambda job: (-job.priority, job.gpu_seconds_at(view.now), job.number)

@@ -1,6 +1,6 @@
-"""What the search is asked: what every number of GPUs is worth to every job, and what may be.
+"""The problem of the genetic search: the cost of every number of GPUs for every job, and limits.
 
-A candidate says how many GPUs of every node each job has: a matrix of jobs by nodes.
+A candidate is a matrix of jobs by nodes: the GPUs of each job on each node.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ Seeds = NDArray[np.uint64]
 
 #: added to every speed-up: a job without GPUs counts, but not infinitely
 FLOOR = 1e-3
-#: chances of a row to be put back, to be leaky, and of an entry of a leaky row to be emptied
+#: probabilities of a row to be reset, to be leaky, and of an entry of a leaky row to be emptied
 RESET, LEAKY, EMPTIED = 0.1, 0.1, 0.1
 
 
-class Problem(NamedTuple):
-    """Jobs come in the order in which they keep what they have, when there is too little."""
+class AllocationProblem(NamedTuple):
+    """Jobs are in the order in which they keep their GPUs, if there are too few."""
 
-    terms: Floats  # (jobs, 2, GPUs + 1): cost with so many GPUs on one node, or on several
-    stay: Floats  # (jobs): cost of a job whose row stays as it is
-    least: Ints  # a job has none, or at least so many GPUs
+    terms: Floats  # (jobs, 2, GPUs + 1): cost by GPUs on one node, or on several
+    stay: Floats  # (jobs): cost of a job whose row is unchanged
+    least: Ints  # minimum GPUs of a job that runs
     most: Ints
     current: Counts  # (jobs, nodes)
     capacity: Ints  # GPUs of each node
-    closed: Flags  # nodes where a job that cannot be moved uses the network
+    closed: Flags  # nodes where a pinned job uses the network
     owner: Ints  # of each job
     room: Ints  # GPUs that each owner may have
     most_nodes: int
 
 
 def power_terms(speed_ups: Floats, power: float) -> Floats:
-    """What each job adds to the cost, such that the least sum has the largest power mean.
+    """The cost of each job, such that the least sum has the largest power mean.
 
     Fitness is (mean (v + 0.001)^p)^(1/p); with p = 0, the geometric mean.
     """

@@ -1,4 +1,4 @@
-"""The population, from one round to the next, and one round of the genetic search."""
+"""The population of the genetic search, kept between rounds, and one round of the search."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ones.policies.pollux.problem import Counts, Floats, Ints, Problem
+from ones.policies.pollux.problem import AllocationProblem, Counts, Floats, Ints
 
-#: nobody's limit
-ANY = 1 << 30
+#: limit of an owner without one
+NO_LIMIT = 1 << 30
 
 
-class Search:
-    """Members of the last round; jobs and nodes may have come and gone since."""
+class GeneticSearch:
+    """Starts each round from the members of the last one; jobs and nodes may have changed."""
 
     def __init__(
         self, members: int, generations: int, seed: int, *, operators: ModuleType | None = None
@@ -28,7 +28,7 @@ class Search:
         self._rounds = 0
 
     def round(
-        self, problem: Problem, jobs: Sequence[str], nodes: Sequence[str]
+        self, problem: AllocationProblem, jobs: Sequence[str], nodes: Sequence[str]
     ) -> tuple[Counts, float]:
         """The best candidate after all generations, and its cost."""
         if self._operators is None:
@@ -43,7 +43,7 @@ class Search:
         members = np.zeros((2 * size, *problem.current.shape), np.int16)
         first = np.zeros(size, np.uint64)
         inherited = self._inherited(jobs, nodes)
-        members[0] = problem.current  # what is now is always among them
+        members[0] = problem.current  # the current state is always a member
         if len(inherited):
             members[1:size] = inherited[: size - 1]
         else:
@@ -60,7 +60,7 @@ class Search:
         return self._members[best], float(costs[best])
 
     def _inherited(self, jobs: Sequence[str], nodes: Sequence[str]) -> Counts:
-        """The members of the last round, in the order of these jobs and nodes; others are empty."""
+        """The members of the last round, for these jobs and nodes; new ones are empty."""
         row = {job: i for i, job in enumerate(self._jobs)}
         column = {node: i for i, node in enumerate(self._nodes)}
         members = np.zeros((len(self._members), len(jobs), len(nodes)), np.int16)
@@ -74,7 +74,7 @@ class Search:
         return members
 
     def save(self) -> dict[str, Any]:
-        """Entries that are not 0, as one flat list: most are."""
+        """The non-zero entries as a flat list: most are zero."""
         where = np.flatnonzero(self._members)
         return {
             "rounds": self._rounds,
@@ -104,16 +104,15 @@ def divide(
     generations: int = 100,
     seed: int = 1,
 ) -> Ints:
-    """Pollux's search on any cost table (jobs by GPUs, as in `models.allocation`), from nothing.
+    """Pollux's search on any cost table (jobs by GPUs, as in `models.allocation`).
 
-    GPUs of each job. The rule of one job per network card holds; several nodes cost nothing
-    beyond what the table says.
+    Returns the GPUs of each job. One job per network card; several nodes have no additional cost.
     """
     jobs, width = table.shape
     nodes = -(-gpus // per_node)
     capacity = np.full(nodes, per_node, np.int32)
     capacity[-1] = gpus - per_node * (nodes - 1)
-    problem = Problem(
+    problem = AllocationProblem(
         terms=np.stack([table, table], axis=1).astype(np.float64),
         stay=np.ascontiguousarray(table[:, 0], np.float64),
         least=np.ascontiguousarray(least, np.int32),
@@ -122,10 +121,10 @@ def divide(
         capacity=capacity,
         closed=np.zeros(nodes, np.bool_),
         owner=np.zeros(jobs, np.int32),
-        room=np.full(1, ANY, np.int32),
+        room=np.full(1, NO_LIMIT, np.int32),
         most_nodes=nodes,
     )
-    search = Search(members, generations, seed)
+    search = GeneticSearch(members, generations, seed)
     names = [str(i) for i in range(max(jobs, nodes))]
     best, _ = search.round(problem, names[:jobs], names[:nodes])
     sizes: Ints = best.sum(axis=1).astype(np.int32)

@@ -1,4 +1,4 @@
-"""What can be chosen about `pollux`."""
+"""Settings of `pollux`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Scripts that `ones bench rescale` and `ones bench overhead` run, as the lab may not use torch."""
+"""Training scripts of benchmarks: the laboratory itself does not import torch."""

@@ -1,4 +1,4 @@
-"""An elastic script that notes when its first step was made: `first_step FILE`."""
+"""An elastic script that writes the time of its first step to a file: `first_step FILE`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def main() -> None:
         for (x,) in job.batches():
             job.step(model(x).square().mean())
             if not mark.exists():
-                beside = mark.with_suffix(".new")
-                beside.write_text(str(time.monotonic()))
-                beside.replace(mark)
+                temporary = mark.with_suffix(".new")
+                temporary.write_text(str(time.monotonic()))
+                temporary.replace(mark)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Models for benchmarks, by name: chosen for size and number of tensors."""
+"""Models of benchmarks, chosen for size and number of tensors."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class _Transformer(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BenchModel:
     model: nn.Module
     data: TensorDataset
     loss: nn.Module
     local_batch: int
 
 
-def case(name: str) -> Case:
-    """The same parameters and data in every process."""
+def make_model(name: str) -> BenchModel:
+    """A model with its data; the same in every process."""
     torch.manual_seed(0)
     if name == "cnn":
         convolution = nn.Sequential(
@@ -69,13 +69,13 @@ def case(name: str) -> Case:
             nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.ReLU(), nn.Linear(64, 10),
         )  # fmt: skip
         data = TensorDataset(torch.randn(2048, 1, 28, 28), torch.randint(0, 10, (2048,)))
-        return Case(convolution, data, nn.CrossEntropyLoss(), 16)
+        return BenchModel(convolution, data, nn.CrossEntropyLoss(), 16)
     if name == "transformer":
         words = torch.randint(0, 8000, (2048, 33))
         data = TensorDataset(words[:, :-1], words[:, 1:])
-        return Case(_Transformer(8000, 320, 8), data, nn.CrossEntropyLoss(), 1)
+        return BenchModel(_Transformer(8000, 320, 8), data, nn.CrossEntropyLoss(), 1)
     if name == "mlp":
         width = 1000
         data = TensorDataset(torch.randn(2048, width), torch.randn(2048, width))
-        return Case(mlp(width, 12), data, nn.MSELoss(), 16)
+        return BenchModel(mlp(width, 12), data, nn.MSELoss(), 16)
     raise SystemExit(f"model {name!r} is not cnn, transformer or mlp")

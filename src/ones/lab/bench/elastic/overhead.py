@@ -1,8 +1,8 @@
 """`ones bench overhead`: steps of an elastic job against DistributedDataParallel.
 
-Blocks of steps of both run in turns in the same processes (`ones.train.bench.steps`). The measure
-is CPU time summed over all workers, which hardly depends on the load of the machine; wall time is
-reported too. The processes are started several times, because the placement of their memory makes
+Blocks of steps of both run in turns in the same processes (`ones.train.bench.step_overhead`). The
+measure is CPU time summed over all workers, which hardly depends on the load of the machine; wall
+time is reported too. The processes are started several times, because the placement of their memory makes
 steps of either side some percent slower or faster.
 """
 
@@ -66,7 +66,7 @@ def _measure(model: str, workers: int, pairs: int, steps: int) -> tuple[Pairs, f
 
         outcome = run_until(
             is_done,
-            "ones.train.bench.steps",
+            "ones.train.bench.step_overhead",
             [
                 *("--model", model, "--workers", str(workers), "--pairs", str(pairs)),
                 *("--steps", str(steps), "--out", str(out)),
@@ -76,7 +76,7 @@ def _measure(model: str, workers: int, pairs: int, steps: int) -> tuple[Pairs, f
             out,
         )
         if not is_done():
-            ends = [exit.told() for exit in outcome.exits.values()]
+            ends = [exit.describe() for exit in outcome.exits.values()]
             raise WorldError(f"{model} with {workers} workers did not finish: {ends}")
         files = [path.read_text().splitlines() for path in sorted(out.glob("*.jsonl"))]
     lines = [[json.loads(text) for text in file] for file in files]

@@ -135,7 +135,7 @@ def in_place(
     out.mkdir(parents=True)
     outcome = run_until(
         lambda: len(pauses_in_place(read_traces(out))) >= len(chain) - 1,
-        "ones.train.bench.in_place",
+        "ones.train.bench.rescale_elastic",
         [*model.arguments, "--out", str(out)],
         [SchedulePhase(steps * number, workers) for number, workers in enumerate(chain)],
         directory,
@@ -143,7 +143,7 @@ def in_place(
     )
     pauses = pauses_in_place(read_traces(out))
     if len(pauses) != len(chain) - 1:
-        ends = [exit.told() for exit in outcome.exits.values() if not exit.clean]
+        ends = [exit.describe() for exit in outcome.exits.values() if not exit.clean]
         raise WorldError(f"{len(pauses)} of {len(chain) - 1} changes came about: {ends}")
     return [(pause, _parts(pause, outcome, number)) for number, pause in enumerate(pauses, 1)]
 

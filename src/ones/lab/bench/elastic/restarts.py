@@ -27,7 +27,7 @@ from ones.lab.bench.elastic.step_traces import (
     read_traces,
 )
 
-SCRIPT = ("-m", "ones.train.bench.restarted")
+SCRIPT = ("-m", "ones.train.bench.rescale_restart")
 TIMEOUT_SECONDS = 600.0
 
 #: starts `python` with these arguments and its output in the file; returns a function that waits

@@ -19,7 +19,7 @@ from ones.core.policy import Decision
 from ones.core.schedule import ScheduleEdit
 from ones.lab.bench.embed.simulator import TickJob
 from ones.models.allocation import exact
-from ones.models.packing import Room
+from ones.models.packing import GpuPool
 from ones.policies.ones.flow import Leanings, flow_weights, usual_sizes
 
 Floats = NDArray[np.float64]
@@ -58,7 +58,7 @@ class IdealPolicy:
         best = [[self._best(job, int(n), per_node) for n in sizes] for job in jobs]
         rates = np.maximum.accumulate([[rate for _, rate in row] for row in best], axis=1)
         counts = self._divided(view, jobs, np.array(held), sizes, rates, gpus)
-        room, edit = Room(view), view.schedule.edit()
+        room, edit = GpuPool(view), view.schedule.edit()
         changed = [i for i in range(len(jobs)) if counts[i] != held[i]]
         for i in changed:
             wanted = jobs[i].wanted

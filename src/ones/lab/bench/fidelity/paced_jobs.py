@@ -11,7 +11,7 @@ from ones.core.job import Job, JobId
 from ones.core.schedule import Allocation
 from ones.workload import Trace, TraceJob, Training
 
-SCRIPT = "ones.train.bench.paced"
+SCRIPT = "ones.train.bench.paced_job"
 URGENT = 3  # priority
 
 

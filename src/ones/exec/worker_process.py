@@ -1,0 +1,163 @@
+"""One worker under ones-exec: its start, its output, and its end with all its processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from ones.exec.output import OutputWriter
+from ones.exec.processes import (
+    ProcessInfo,
+    die_with_parent,
+    find_process,
+    has_variable,
+    send_signal,
+)
+from ones.exec.records import Exit, Spec, Status, boot_id, storable, write_record
+
+#: between SIGTERM and SIGKILL, for processes that a worker leaves behind
+LEFTOVER_SECONDS = 1.0
+PIPE_BYTES = 1 << 20
+
+
+class WorkerProcess:
+    """Phases: created, running (`pid`), reaped (`wait_status`), ended (`record`)."""
+
+    def __init__(self, run_dir: Path, spec: Spec) -> None:
+        self.spec = spec
+        self.directory = run_dir / spec.id
+        self.pid: int | None = None
+        self.status: Status | None = None
+        self.wait_status: int | None = None  # of its main process
+        self.record: Exit | None = None
+        self.is_unwritten = False  # the record, because the disk is full
+        self.kill_at: float | None = None
+        self.is_fenced = False  # the lease of its node has expired
+        self._is_stopped = False
+        self._leftovers_terminated = False
+        self._variable = f"ONES_RUN_DIR={self.directory}".encode()
+        self._writer = OutputWriter(self.directory, spec.segment_bytes, spec.segments)
+        self.output, self.output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(self.output_end, True)
+        with suppress(OSError):  # the system may allow less
+            fcntl.fcntl(self.output_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def start(self) -> None:
+        """Starts it by fork and exec. Raises OSError if program or directory do not exist."""
+        me = os.getpid()
+        process = subprocess.Popen(
+            self.spec.argv,
+            cwd=self.spec.cwd,
+            env=dict(self.spec.env),
+            stdin=subprocess.DEVNULL,
+            stdout=self.output_end,
+            stderr=self.output_end,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(me),  # noqa: PLW1509  # this process has one thread
+        )
+        process.returncode = 0  # reaped by the supervisor and not by this object
+        self.set_started(process.pid)
+
+    def set_started(self, pid: int) -> None:
+        self.pid = pid
+        self.close_output_end()
+        process = find_process(pid)
+        self.status = Status(
+            pid=pid,
+            born=process.born if process else 0,
+            started_at=time.time(),
+            boot_id=boot_id(),
+        )
+        with suppress(OSError):  # a full disk must not end the worker
+            write_record(self.directory, self.status)
+
+    def set_not_started(self, why: str, cause: str = "not-started") -> None:
+        self.close_output_end()
+        self.record = Exit(code=None, at=time.time(), cause=cause, message=storable(why))
+
+    def close_output_end(self) -> None:
+        if self.output_end >= 0:
+            os.close(self.output_end)
+            self.output_end = -1
+
+    def read_output(self, max_reads: int = 64) -> bool:
+        """Stores new output; False once all processes have closed it."""
+        for _ in range(max_reads):
+            try:
+                data = os.read(self.output, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self._writer.write(data)
+        return True
+
+    # the end
+
+    def stop(self, grace: float) -> None:
+        """SIGTERM to its main process, which may write a checkpoint; SIGKILL after `grace`."""
+        deadline = time.monotonic() + max(0.0, grace)
+        self.kill_at = deadline if self.kill_at is None else min(self.kill_at, deadline)
+        if self._is_stopped or self.pid is None or self.wait_status is not None:
+            return
+        self._is_stopped = True
+        process = find_process(self.pid)
+        if process is not None:
+            send_signal(process, signal.SIGTERM)
+
+    @property
+    def is_ending(self) -> bool:
+        return self.record is None and (self.wait_status is not None or self.kill_at is not None)
+
+    def owns(self, orphan: ProcessInfo) -> bool:
+        return orphan.session == self.pid or has_variable(orphan.pid, self._variable)
+
+    def end(self, processes: Iterable[ProcessInfo], now: float) -> bool:
+        """Signals its processes, the main one included, when due; True once all have ended."""
+        processes = list(processes)
+        if self.wait_status is not None:
+            if not processes:
+                return True
+            if not self._leftovers_terminated:
+                self._leftovers_terminated = True
+                for process in processes:
+                    send_signal(process, signal.SIGTERM)
+                latest = now + LEFTOVER_SECONDS
+                self.kill_at = latest if self.kill_at is None else min(self.kill_at, latest)
+        if self.kill_at is not None and now >= self.kill_at:
+            for process in processes:
+                send_signal(process, signal.SIGKILL)
+        return False
+
+    def finish(self) -> None:
+        """Stores the last output and the exit record, after all processes have ended."""
+        with suppress(OSError):
+            self.read_output(max_reads=1 << 20)
+        os.close(self.output)
+        self._writer.close()
+        if self.record is None:
+            assert self.wait_status is not None
+            killed = os.WIFSIGNALED(self.wait_status)
+            cause = "fenced" if self.is_fenced else "stopped"
+            self.record = Exit(
+                code=None if killed else os.WEXITSTATUS(self.wait_status),
+                signal=os.WTERMSIG(self.wait_status) if killed else None,
+                at=time.time(),
+                cause=cause if self._is_stopped else "exited",
+                message="its node was cut off from the cluster" if self.is_fenced else "",
+            )
+        self.is_unwritten = True
+        self.write_exit()
+
+    def write_exit(self) -> None:
+        """Writes the exit record; call it again while `is_unwritten`."""
+        assert self.record is not None
+        with suppress(OSError):
+            write_record(self.directory, self.record)
+            self.is_unwritten = False

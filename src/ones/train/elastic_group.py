@@ -1,0 +1,296 @@
+"""Changes of a job's workers between two steps, as one worker sees them.
+
+A switch order arrives while training goes on. A thread connects the next group, and staying workers
+send the state to joining workers. A worker for which both are done says so in the notices of every
+step, with the number of the plan. When all say the same, all have learned it from the same
+all-reduce and switch after that step: leaving workers leave, joining workers have the state, the
+rest continues. No worker waits for one that is not connected.
+`docs/decisions/0006-elastic-protocol.md` has the whole protocol; `recovery` is what follows a loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+import torch
+from torch import Tensor
+
+from ones.train.buckets import Buckets, Notice
+from ones.train.next_group import PreparedGroup
+from ones.train.process_group import GroupLostError, ProcessGroup, SingleWorkerGroup
+from ones.train.recovery import recover
+from ones.train.replica import broadcast_buffers
+from ones.train.state_transfer import StateTransfer
+from ones.train.worker_context import TERMINATED, WorkerContext
+from ones.wire.messages import Ready
+
+_AT_ONCE = 1000.0  # in the notice END: the process ends, not only the loop
+_PLANS = 64  # notices carry plan numbers modulo this, so that sums are exact in float32
+
+
+class ElasticGroup:
+    def __init__(self, context: WorkerContext, buckets: Buckets) -> None:
+        self.context, self.buckets = context, buckets
+        self.transfer = StateTransfer(context.replica, buckets)
+        self.is_over = False  # the loop of the script is to end
+        self._replica, self._next_group = context.replica, context.next_group
+        self._claimed: PreparedGroup | None = None  # announced in the notices of this step
+        # what the notices of the last step, or its failure, require before the next one
+        self._agreed = self._lost = self._mismatch = False
+        self._must_save = self._must_end = self._worker_leaves = False
+        self._step_ended = time.perf_counter()
+        self._exact_steps = _parse_exact_steps(os.environ.get("ONES_EXACT", ""))
+
+    # for the training loop
+
+    @property
+    def rank(self) -> int:
+        return self.context.rank
+
+    @property
+    def group(self) -> ProcessGroup | None:
+        return self.context.group
+
+    @property
+    def reduce_group(self) -> ProcessGroup | None:
+        """The group for gradients. A single worker that sends state needs them in buckets, too."""
+        if self.group is None and self.transfer.is_active:
+            return SingleWorkerGroup()
+        return self.group
+
+    @property
+    def has_pending_change(self) -> bool:
+        """Whether `settle` must be called before the next step."""
+        return (
+            self._lost
+            or self._agreed
+            or self._mismatch
+            or self._must_save
+            or self._must_end
+            or self._worker_leaves
+            or self._is_plan_due
+        )
+
+    @property
+    def _is_plan_due(self) -> bool:
+        """With an exact schedule: the next step must not be made before the switch."""
+        layout = self.context.layout
+        if not self._exact_steps or layout is None:
+            return False
+        step = self._replica.progress.step
+        due = max((plan for plan, at in self._exact_steps.items() if at <= step), default=0)
+        return layout.plan < due
+
+    def enter(self) -> None:
+        """Waits for the first group and gets the state of its members, or of a checkpoint."""
+        context = self.context
+        while True:
+            prepared = self._next_group.claim()
+            if prepared is None:
+                context.wait_for_order()
+                continue
+            started = time.perf_counter()
+            context.set_entering(True)
+            context.adopt(prepared)
+            try:
+                if context.rank == 0:
+                    context.saver.load()
+                if prepared.in_background and context.group is not None:
+                    self.transfer.receive(prepared, context.group)
+                elif context.group is not None:
+                    context.synchronise()
+            except GroupLostError:
+                self._lost = True  # recover below: the exception keeps connections open
+            if self._lost:
+                if not self._recover():
+                    context.set_entering(False)
+                    continue
+            else:
+                self._replica.has_state = not prepared.in_background
+                context.switched(time.perf_counter() - started, {})
+            if self.rank:  # dropout must differ between workers
+                progress = self._replica.progress
+                torch.manual_seed(hash((progress.seed, progress.step, self.rank)))
+            context.has_entered = True
+            context.set_entering(False)
+            context.report(Ready())
+            return
+
+    # in a step
+
+    def notices(self) -> dict[Notice, float | Tensor]:
+        """The notices of this worker. A group announced as ready cannot be withdrawn any more."""
+        context = self.context
+        values: dict[Notice, float | Tensor] = {}
+        if self._is_ready():
+            self._claimed = self._next_group.claim()
+        if self._claimed is None:
+            values[Notice.NOT_READY] = 1.0
+        else:
+            plan = self._claimed.layout.plan % _PLANS
+            values[Notice.PLAN], values[Notice.PLAN_SQUARED] = float(plan), float(plan * plan)
+        if context.must_save_and_leave:
+            values[Notice.CHECKPOINT] = 1.0
+        if context.end is not None:
+            values[Notice.END] = 1.0 if context.ends_normally else _AT_ONCE
+        if context.is_terminated:
+            values[Notice.LEAVING] = 1.0
+        if self.transfer.has_mismatch():
+            values[Notice.UNEQUAL] = 1.0
+        return values
+
+    def _is_ready(self) -> bool:
+        prepared = self._next_group.ready
+        if prepared is None or not self.transfer.is_complete_for(prepared):
+            return False
+        return self._exact_steps.get(prepared.layout.plan, 0) <= self._replica.progress.step + 1
+
+    def handle_notices(self, sums: list[float]) -> bool:
+        """Takes the summed notices of a step. False: the step does not count (state mismatch)."""
+        size = 1 if self.group is None else self.group.size
+        claimed = self._claimed
+        if claimed is not None:
+            plan = claimed.layout.plan % _PLANS
+            # all numbers are equal if their mean is this worker's and their variance is zero
+            self._agreed = (
+                sums[Notice.NOT_READY] == 0.0
+                and sums[Notice.PLAN] == size * plan
+                and sums[Notice.PLAN_SQUARED] == size * plan * plan
+            )
+            if not self._agreed:
+                self._release_claim()
+        self._must_save = sums[Notice.CHECKPOINT] > 0.0
+        self._worker_leaves = sums[Notice.LEAVING] > 0.0
+        if sums[Notice.END] > 0.0:
+            self.is_over = True
+            self._must_end = sums[Notice.END] >= _AT_ONCE
+        self._mismatch = sums[Notice.UNEQUAL] > 0.0
+        return not self._mismatch
+
+    def after_step(self) -> None:
+        self._step_ended = time.perf_counter()
+        self.context.after_step()
+        if not self._agreed:
+            self.transfer.update(self._next_group)
+
+    def step_failed(self) -> None:
+        """A member was lost in the step: nothing was updated."""
+        self._lost = True
+        self._release_claim()
+
+    def end_epoch(self, *, last: bool) -> bool:
+        """Copies the buffers of rank 0 to all workers. False: a worker was lost meanwhile."""
+        if self.group is not None:
+            try:
+                broadcast_buffers(self.group, self._replica.model)
+                if last:  # no more collectives: each worker may end at any time
+                    self.group.acknowledge_leave(range(self.group.size))
+            except GroupLostError:
+                self._lost = True
+                return False
+        return True
+
+    def _release_claim(self) -> None:
+        claimed, self._claimed = self._claimed, None
+        if claimed is not None:
+            self._next_group.release(claimed)
+
+    # between two steps
+
+    def settle(self) -> None:
+        """Makes all changes that are due between two steps."""
+        while True:
+            try:
+                if self._lost:
+                    self._recover()
+                if self._mismatch:
+                    self._mismatch = False
+                    self._replica.is_changed_by_script = True
+                    self.context.synchronise()
+                if self._must_end or self._must_save or self._worker_leaves:
+                    self._save_and_leave()
+                if self._agreed or (self._is_plan_due and self._wait_for_due_plan()):
+                    self._switch()
+            except GroupLostError:
+                self._lost = True
+            else:
+                return
+
+    def _recover(self) -> bool:
+        self._lost = self._agreed = self._mismatch = False
+        self._release_claim()
+        self.transfer.reset()
+        return recover(self.context, self._step_ended)
+
+    def _save_and_leave(self) -> None:
+        """One worker leaves, or all do. Saves first, unless the job has ended."""
+        if not self._must_end:
+            self.context.save()
+        worker_leaves, self._worker_leaves = self._worker_leaves, False
+        if self.group is not None:
+            self.group.acknowledge_leave(range(self.group.size))
+        if self._must_end or self._must_save:
+            self.context.leave()
+        if worker_leaves and self.context.is_terminated:
+            self.context.leave(TERMINATED)
+
+    def _wait_for_due_plan(self) -> bool:
+        """With an exact schedule: waits until all members are ready, after the same step."""
+        context, next_group = self.context, self._next_group
+        with next_group.changed:
+            while next_group.ready is None:
+                if context.end is not None or context.is_terminated:
+                    return False
+                next_group.changed.wait(1.0)
+        self.transfer.update(next_group)
+        self.transfer.wait()
+        self.transfer.update(next_group)  # gives up the plan if the transfer failed
+        self._step_ended = time.perf_counter()  # the wait is part of the schedule and no pause
+        self._claimed = next_group.claim()
+        plan = -1 if self._claimed is None else self._claimed.layout.plan
+        try:
+            self._agreed = self.group is None or self.group.all_equal(plan)
+        finally:
+            if not self._agreed or self._claimed is None:
+                self._agreed = False
+                self._release_claim()
+        return self._agreed
+
+    def _switch(self) -> None:
+        context, before, prepared = self.context, self.context.layout, self._claimed
+        assert before is not None
+        assert prepared is not None
+        self._agreed, self._claimed = False, None
+        started = time.perf_counter()
+        leaving = [r for r, w in enumerate(before.workers) if w not in prepared.layout]
+        old = context.group
+        context.adopt(prepared)
+        if context.worker not in prepared.layout:
+            if old is not None:
+                with contextlib.suppress(GroupLostError):
+                    old.acknowledge_leave(leaving)
+            context.leave()
+        if old is not None and leaving:
+            old.acknowledge_leave(leaving)
+        durations = {} if context.group is None else self._transfer_state(prepared, context.group)
+        ended = time.perf_counter()
+        parts = {"wait": started - self._step_ended, "agree": 0.0, "state": ended - started}
+        parts["connect_in_background"] = prepared.connect_seconds
+        context.switched(ended - self._step_ended, parts | durations)
+
+    def _transfer_state(self, prepared: PreparedGroup, group: ProcessGroup) -> dict[str, float]:
+        if prepared.in_background:
+            return self.transfer.finish(prepared, group)
+        if all(prepared.has_state):
+            broadcast_buffers(group, self._replica.model)
+        else:
+            self.context.synchronise()
+        return {}
+
+
+def _parse_exact_steps(text: str) -> dict[int, int]:
+    """The step from which each plan holds: `2:50,3:120` is {2: 50, 3: 120}."""
+    pairs = (part.split(":") for part in text.split(",") if part)
+    return {int(plan): int(step) for plan, step in pairs}

@@ -1,0 +1,268 @@
+"""One optimizer step, from its first micro-batch to the update, the same on all workers.
+
+A step that fails because a worker was lost, or does not count because the state of a joining worker
+differs, is undone; its samples are given out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ones.errors import UserError
+from ones.train.buckets import Notice
+from ones.train.elastic_group import ElasticGroup
+from ones.train.gradient_noise import GradientNoise, measure_interval, preconditioner_of
+from ones.train.process_group import GroupLostError
+from ones.train.replica import Replica
+from ones.train.sampler import BatchPartition, StepSlice
+from ones.train.sync_batch_norm import convert_sync_layers
+
+
+@dataclass(slots=True)
+class _Step:
+    """The optimizer step under way."""
+
+    part: StepSlice
+    partition: BatchPartition
+    index: int = -1  # of the micro-batch that the script has
+    weight: float = 0.0  # samples, or valid targets, of the losses so far
+    loss: Tensor | float = 0.0  # sum of weight times mean loss
+
+    @property
+    def is_last(self) -> bool:
+        return self.index == len(self.part.micro_batches) - 1
+
+
+class OptimizerStepper:
+    def __init__(
+        self,
+        replica: Replica,
+        device: torch.device,
+        elastic: ElasticGroup | None,
+        after_step: Callable[[StepSlice], None],
+    ) -> None:
+        self._replica, self._device, self._elastic = replica, device, elastic
+        self._optimizer, self._progress = replica.optimizer, replica.progress
+        self._after_step = after_step
+        self.noise = GradientNoise()
+        self._batch_norm = None if elastic is None else convert_sync_layers(replica.model)
+        self._step: _Step | None = None
+        self._trained = [p for g in self._optimizer.param_groups for p in g["params"]]
+        self._measure_interval = measure_interval(sum(p.numel() for p in self._trained))
+        self._preconditioner = preconditioner_of(self._optimizer)
+        if elastic is not None:
+            elastic.buckets.preconditioner = self._preconditioner
+        self._buffers = [b for b in replica.model.buffers() if elastic is not None]
+        self._buffers_before: list[Tensor] = []
+        self._largest = 0  # micro-batch that did not run out of memory
+
+    # for the training loop
+
+    def begin(self, part: StepSlice, partition: BatchPartition) -> None:
+        self._step = _Step(part, partition)
+        if self._buffers and self._elastic is not None and self._elastic.group is not None:
+            # forward changes buffers (batch norm), which a failed step must undo
+            if not self._buffers_before:
+                self._buffers_before = [b.clone() for b in self._buffers]
+            else:
+                torch._foreach_copy_(self._buffers_before, self._buffers)
+
+    def next_micro_batch(self) -> None:
+        """Call before the script gets the next micro-batch."""
+        step = self._step
+        assert step is not None
+        step.index += 1
+        if self._batch_norm is not None and self._elastic is not None:
+            self._batch_norm.weight = step.part.count / step.part.total
+            is_even = step.partition.is_even(step.part)
+            self._batch_norm.group = self._elastic.group if is_even else None
+
+    def end(self) -> None:
+        """Completes a step for which the script did not call `backward`, or had no samples."""
+        if self._step is not None:
+            self._update(None)
+
+    def cancel(self) -> None:
+        self._step = None
+
+    def backward(self, loss: Tensor, clip: float | None, weight: float | None) -> bool:
+        """Takes the loss of one micro-batch. True: the parameters were updated."""
+        step = self._step
+        if step is None or step.index < 0:
+            raise UserError("job.step belongs into `for ... in job.batches()`, once for each batch")
+        if weight is not None:
+            self._progress.weighted = True
+        count = float(step.part.micro_batches[step.index] if weight is None else weight)
+        if self._batch_norm is not None:
+            if count == 0.0 and self._batch_norm.group is not None:
+                raise UserError("job.step with weight 0 does not go with SyncBatchNorm layers")
+            self._batch_norm.group = None  # until the next batch: evaluation is not synchronised
+        if count > 0.0:
+            step.weight += count
+            # on the CPU a number costs less than a tensor; on a GPU it would wait for the device
+            step.loss = step.loss + (loss.item() if loss.is_cpu else loss.detach()) * count
+            if step.is_last:
+                self._arm(step)
+            share = count / step.part.count
+            scaled = loss if share == 1.0 else loss * share
+            scaler = self._replica.scaler
+            torch.autograd.backward(scaled if scaler is None else scaler.scale(scaled))
+        if not step.is_last:
+            return False
+        return self._update(clip)
+
+    def memory_limit(self) -> int | None:
+        """The samples that fit, estimated after memory ran out in the current step."""
+        step = self._step
+        if step is None or step.index < 0:
+            return None
+        tried = step.part.micro_batches[step.index]
+        return max(1, tried // 2, min(self._largest, tried - 1))
+
+    # reduction
+
+    def _arm(self, step: _Step) -> None:
+        """From here on gradients are reduced as backward yields them."""
+        elastic = self._elastic
+        if elastic is None or elastic.buckets.armed:
+            return
+        group = elastic.reduce_group
+        if group is None:
+            return
+        elastic.transfer.wait_until_sent()
+        if elastic.group is None:
+            elastic.buckets.arm(group, 1.0, {}, measure=False)
+            return
+        notices = elastic.notices()
+        notices[Notice.LOSS] = step.loss / step.part.total
+        measure = self._progress.step % self._measure_interval == 0 and self._is_measurable
+        weight = step.part.count / step.part.total
+        elastic.buckets.arm(group, weight, notices, measure=measure)
+        if self._progress.weighted:
+            self._valid = torch.tensor([step.weight], dtype=torch.float64, device=self._device)
+            elastic.buckets.reduce(self._valid)
+
+    def _reduce(self, step: _Step) -> tuple[float, float] | None:
+        """Reduces the gradients; returns weight and mean loss of the whole step.
+
+        None: the step does not count.
+        """
+        elastic = self._elastic
+        self._arm(step)  # where this worker had no backward
+        if elastic is None or elastic.group is None:
+            loss = float(step.loss) / step.weight if step.weight else 0.0
+            if elastic is not None:
+                if elastic.buckets.armed:
+                    elastic.buckets.finish()
+                self._measure_noise(step)
+                notices = elastic.notices()
+                elastic.handle_notices([float(notices.get(notice, 0.0)) for notice in Notice])
+            return step.weight, loss
+        sums = elastic.buckets.finish()
+        if not elastic.handle_notices(sums):
+            return None
+        weight = float(self._valid) if self._progress.weighted else float(step.part.total)
+        loss = sums[Notice.LOSS] * step.part.total / weight if weight else 0.0
+        if sums[Notice.SQUARE] > 0.0:
+            counts = step.partition.counts(step.part)
+            mean_square = elastic.buckets.squared_norm()
+            self.noise.add_workers(sums[Notice.SQUARE], counts, mean_square)
+        return weight, loss
+
+    def _measure_noise(self, step: _Step) -> None:
+        """Compares the gradients of two consecutive steps of a single worker."""
+        index = self._progress.step % (2 * self._measure_interval)
+        if index in (0, 1) and self._is_measurable:
+            gradients = [self._preconditioned(p) for p in self._trained if p.grad is not None]
+            if index == 0:
+                self.noise.keep(gradients)
+            else:
+                self.noise.compare(gradients, step.part.count)
+
+    @property
+    def _is_measurable(self) -> bool:
+        """Adam's preconditioner is known after its first step."""
+        return self._preconditioner is None or bool(self._optimizer.state)
+
+    def _preconditioned(self, p: Tensor) -> Tensor:
+        assert p.grad is not None
+        return p.grad if self._preconditioner is None else p.grad / self._preconditioner(p)
+
+    # the update
+
+    def _update(self, clip: float | None) -> bool:
+        step = self._step
+        assert step is not None
+        self._step = None
+        try:
+            reduced = self._reduce(step)
+        except GroupLostError:
+            reduced = None
+            assert self._elastic is not None
+            self._elastic.step_failed()
+        if reduced is None:
+            self._undo()
+            return False
+        weight, loss = reduced
+        if weight > 0.0:
+            if self._progress.weighted and weight != step.part.total:
+                self._multiply_gradients(step.part.total / weight)
+            self._apply(clip)
+        self._optimizer.zero_grad(set_to_none=True)
+        self._count(step.part, weight, loss)
+        return weight > 0.0
+
+    def _apply(self, clip: float | None) -> None:
+        optimizer, scaler, elastic = self._optimizer, self._replica.scaler, self._elastic
+        is_sending = elastic is not None and elastic.transfer.is_active
+        if scaler is not None and (clip is not None or is_sending):
+            scaler.unscale_(optimizer)
+        if clip is not None:
+            nn.utils.clip_grad_norm_(self._trained, clip)
+        with self._replica.rate.applied(optimizer, self._progress.step):
+            if elastic is not None:
+                elastic.transfer.before_update(happens=not (is_sending and self._is_infinite()))
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+                scaler.update()
+            if elastic is not None:
+                elastic.transfer.after_update()
+
+    def _is_infinite(self) -> bool:
+        """Whether the scaler will skip the update. Gradients are unscaled."""
+        scaler = self._replica.scaler
+        if scaler is None:
+            return False
+        found = scaler._found_inf_per_device(self._optimizer)
+        return any(float(value) > 0.0 for value in found.values())
+
+    def _multiply_gradients(self, factor: float) -> None:
+        gradients = [p.grad for p in self._trained if p.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
+
+    def _count(self, part: StepSlice, weight: float, loss: float) -> None:
+        progress = self._progress
+        if progress.first_loss is None and weight > 0.0:
+            progress.first_loss = loss
+        progress.sums.steps += 1
+        progress.sums.samples += part.total
+        progress.sums.loss += loss * weight
+        progress.sums.weight += weight
+        self._largest = max(self._largest, *part.micro_batches, 0)
+        progress.step += 1
+        progress.offset = part.end
+        self._after_step(part)
+
+    def _undo(self) -> None:
+        """Restores the state before the step."""
+        self._optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            if self._buffers_before:
+                torch._foreach_copy_(self._buffers, self._buffers_before)

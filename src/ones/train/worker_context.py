@@ -1,0 +1,273 @@
+"""A worker in its job: its group, its orders, its connections, and how it leaves."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import torch
+
+from ones.train import logs
+from ones.train.checkpoints import CheckpointSaver
+from ones.train.controller_client import ControllerClient
+from ones.train.layout import GroupLayout
+from ones.train.next_group import (
+    HAS_STATE,
+    NO_STATE,
+    SENDS_IN_BACKGROUND,
+    NextGroup,
+    PreparedGroup,
+)
+from ones.train.process_group import ProcessGroup
+from ones.train.rendezvous import Rendezvous
+from ones.train.replica import Replica, broadcast_buffers
+from ones.train.sampler import BatchPartition
+from ones.wire.bounds import as_text
+from ones.wire.environment import WorkerEnvironment
+from ones.wire.messages import (
+    CheckpointAndLeave,
+    End,
+    Hung,
+    Leaving,
+    Order,
+    StoreStarted,
+    Switch,
+    Switched,
+    SwitchFailed,
+    Withdraw,
+)
+
+TERMINATED = 128 + 15
+FENCED = 75  # exit code of a fenced worker: 0 would say that the script is done
+_NORMAL_ENDS = ("converged", "finished")
+_CLOSE_AFTER = 20  # steps: closing the connections of an old group takes milliseconds
+_FLUSH_SECONDS = 10.0
+
+_log = logs.logger(__name__)
+
+
+class WorkerContext:
+    def __init__(
+        self,
+        environment: WorkerEnvironment,
+        replica: Replica,
+        *,
+        device: torch.device,
+        dataset_size: int,
+        limit: int | None,
+        minimum: int,
+    ) -> None:
+        self.worker = environment.worker
+        self.replica = replica
+        self.device = device
+        self.limit, self._minimum = limit, minimum  # samples of a micro-batch
+        self._dataset_size = dataset_size
+        self._is_entering = False  # the others may train already; this worker has not all state
+        self.has_entered = False
+        self.layout: GroupLayout | None = None
+        self.group: ProcessGroup | None = None
+        self._old_groups: list[tuple[int, ProcessGroup | None]] = []  # and the step to close them
+        self.rendezvous = Rendezvous(
+            environment,
+            on_store_started=lambda address: self.report(StoreStarted(str(address))),
+            on_hung=self._on_hung,
+            on_store_silent=self._abort_group,
+        )
+        self.controller = ControllerClient(
+            environment,
+            on_order=self._on_order,
+            on_fenced=lambda: self.exit_fenced(
+                "its job has replaced it (fenced by the controller)"
+            ),
+            on_store=self.rendezvous.set_store_address,
+        )
+        self.report = self.controller.report
+        self.next_group = NextGroup(
+            self.worker,
+            self.rendezvous,
+            device,
+            state_role=self._state_role,
+            on_failed=lambda layout, why: self.report(SwitchFailed(as_text(why), layout.plan)),
+        )
+        self.saver = CheckpointSaver(environment.checkpoints, replica)
+        self.end: End | None = None
+        self.must_save_and_leave = False
+        self.is_terminated = False
+        self.has_left = False
+        self.on_switched: list[Callable[[bool], None]] = []  # called with: was it rank 0 before?
+        self._was_first = False
+
+    @property
+    def rank(self) -> int:
+        return 0 if self.layout is None else self.layout.workers.index(self.worker)
+
+    @property
+    def partition(self) -> BatchPartition:
+        assert self.layout is not None
+        return self.layout.partition(self.worker, self.limit, self._minimum)
+
+    @property
+    def position(self) -> int:
+        """How far this replica has trained, comparable between workers; -1: it has no state."""
+        if not self.replica.has_state:
+            return -1
+        progress = self.replica.progress
+        return progress.epoch * (self._dataset_size + 1) + progress.offset
+
+    @property
+    def ends_normally(self) -> bool:
+        """Whether the loop of the script is to end, and then the script by itself."""
+        return self.end is not None and self.end.reason in _NORMAL_ENDS
+
+    @property
+    def ends_at_once(self) -> bool:
+        return self.end is not None and not self.ends_normally
+
+    @property
+    def must_leave(self) -> bool:
+        """Whether this worker was told to leave.
+
+        A worker without state leaves at once, so that it cannot restart a finished job.
+        """
+        return self.end is not None or self.must_save_and_leave or self.is_terminated
+
+    def set_entering(self, is_entering: bool) -> None:
+        with self.next_group.changed:
+            self._is_entering = is_entering
+            self.next_group.changed.notify_all()
+
+    def _state_role(self) -> int:
+        with self.next_group.changed:
+            self.next_group.changed.wait_for(lambda: not self._is_entering)
+        if not self.has_entered:
+            return NO_STATE
+        return SENDS_IN_BACKGROUND if self.replica.is_repeatable else HAS_STATE
+
+    # the group
+
+    def wait_for_order(self) -> None:
+        """Waits for a group that is ready. Before that, a joining worker stays on the CPU."""
+        with self.next_group.changed:
+            while self.next_group.ready is None and not self.must_leave:
+                self.next_group.changed.wait(1.0)
+            if self.next_group.ready is not None:
+                return
+        self.leave()
+
+    def adopt(self, prepared: PreparedGroup) -> None:
+        before = self.layout
+        same_workers = before is not None and before.workers == prepared.layout.workers
+        if not (same_workers and prepared.group is None):
+            self._old_groups.append((self.replica.progress.step + _CLOSE_AFTER, self.group))
+            self.group = prepared.group
+        self.set_layout(prepared.layout)
+
+    def set_layout(self, layout: GroupLayout) -> None:
+        self.layout = layout
+        self.controller.generation = layout.generation
+        self.next_group.set_current(layout)
+        self.rendezvous.join_generation(layout.generation)
+
+    def synchronise(self) -> None:
+        """Makes all members equal to the one that has trained furthest."""
+        assert self.group is not None
+        self.replica.synchronise(self.group, self.position)
+        broadcast_buffers(self.group, self.replica.model)
+
+    def switched(self, pause: float, parts: dict[str, float]) -> None:
+        """Call when the members of a new layout have the state: sets the batch and reports."""
+        layout, progress = self.layout, self.replica.progress
+        assert layout is not None
+        self.replica.rate.set_batch(layout.batch, progress.step)
+        if progress.limit is not None:
+            self.lower_limit(progress.limit)
+        if self.rank == 0:
+            self.report(Switched(pause, layout.workers, parts, progress.step))
+        for call in self.on_switched:
+            call(self._was_first)
+        self._was_first = self.rank == 0
+
+    def lower_limit(self, limit: int) -> None:
+        """Takes smaller micro-batches: a worker ran out of memory with larger ones."""
+        self.limit = min(self.limit or limit, limit)
+
+    def after_step(self) -> None:
+        if self._old_groups and self._old_groups[0][0] <= self.replica.progress.step:
+            self._old_groups.pop(0)
+        if self.rank == 0 and self.layout is not None:
+            self.saver.save_if_due(self.layout.generation)
+
+    def close_group(self) -> None:
+        group, self.group = self.group, None
+        if group is not None:
+            group.close()
+
+    # saving and leaving
+
+    def save(self) -> None:
+        if self.rank == 0 and self.layout is not None:
+            self.saver.save(self.layout.generation)
+
+    def report_memory_limit(self, samples: int) -> None:
+        """Memory ran out: tells the other workers and, by a checkpoint, the next ones."""
+        self.replica.progress.limit = samples
+        self.rendezvous.report_memory_limit(samples)
+        self.save()
+
+    def leave(self, code: int = 0) -> NoReturn:
+        """Ends the script, wherever it is."""
+        self.finish(done=False)
+        raise SystemExit(code)
+
+    def finish(self, *, done: bool) -> None:
+        """Reports that this worker leaves, and closes everything; the process ends soon."""
+        self.report(Leaving(done))
+        self.close()
+
+    def close(self) -> None:
+        """Closes everything without reporting `Leaving`, as after a failure of the script."""
+        self.has_left = True
+        self.saver.wait()
+        self.next_group.discard()
+        self.close_group()
+        self._old_groups.clear()
+        self.rendezvous.leave()
+        self.controller.close(_FLUSH_SECONDS)
+
+    def exit_fenced(self, why: str) -> NoReturn:
+        _log.warning("%s leaves: %s", self.worker, why)
+        os._exit(FENCED)
+
+    def terminate(self, *_: object) -> None:
+        """Handles SIGTERM."""
+        self.is_terminated = True  # first: a SystemExit raised in a destructor is swallowed
+        if self.layout is None or not self.replica.has_state:
+            sys.exit(TERMINATED)
+
+    # in the threads of controller client and membership
+
+    def _on_hung(self, worker: str) -> None:
+        """A killed worker ends its connections. On a node that is cut off it does not."""
+        self.report(Hung(worker))
+        if self.layout is not None and worker in self.layout:
+            self._abort_group()
+
+    def _abort_group(self) -> None:
+        group = self.group
+        if group is not None:
+            group.abort()
+
+    def _on_order(self, order: Order) -> None:
+        if isinstance(order, Switch):
+            self.next_group.prepare(GroupLayout(order.plan, 0, order.members))
+        elif isinstance(order, Withdraw):
+            self.next_group.withdraw(order.withdrawn)
+        elif isinstance(order, CheckpointAndLeave):
+            self.must_save_and_leave = True
+        elif isinstance(order, End):
+            self.end = order
+        with self.next_group.changed:
+            self.next_group.changed.notify_all()
+        self.rendezvous.interrupt()
