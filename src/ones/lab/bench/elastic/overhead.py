@@ -2,8 +2,8 @@
 
 Blocks of steps of both run in turns in the same processes (`ones.train.bench.step_overhead`). The
 measure is CPU time summed over all workers, which hardly depends on the load of the machine; wall
-time is reported too. The processes are started several times, because the placement of their memory makes
-steps of either side some percent slower or faster.
+time is reported too. The processes are started several times, because the placement of their memory
+makes steps of either side some percent slower or faster.
 """
 
 from __future__ import annotations
