@@ -16,7 +16,7 @@ from ones.config import (
     load,
     settings_in,
 )
-from ones.control import background
+from ones.control import service_process
 from ones.control.statedir import StateDir
 from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError
 
@@ -298,9 +298,9 @@ def test_paths_of_launchers_are_told_from_where_the_user_is(tmp_path: Path) -> N
 
 def test_a_service_in_a_relative_directory_starts_there(tmp_path: Path) -> None:
     settings = ServiceSettings(state="mine", slots=1, port=0, policy="fifo")
-    reached = background.start(settings, {})
+    reached = service_process.start(settings, {})
     try:
         assert (tmp_path / "mine" / "ones.db").exists()
     finally:
-        background.kill(StateDir(tmp_path / "mine"))
+        service_process.kill(StateDir(tmp_path / "mine"))
     assert reached.url.startswith("http://")

@@ -176,7 +176,7 @@ CONTROL_ROW_KEYS = {
     "busy_cpu_percent": ("% of a core", "of the controller meanwhile"),
     "busy_mb": ("MB", "its resident memory"),
     "busy_own_mb": ("MB", "of it, what no other process could share"),
-    "events_per_second": ("1/s", "through brain, cards and store, with all decisions"),
+    "events_per_second": ("1/s", "through scheduler, cards and store, with all decisions"),
     "events": ("", "in the log that a restart finds"),
     "restart_seconds": ("s", "from the start of the process to its first answer"),
     "database_mb": ("MB", "the size of that log"),

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from ones.control.database import open_engine
-from ones.control.moving import move
+from ones.control.database_copy import move
 from ones.control.recorder import begin, recover
 from ones.control.schema import users
 from ones.control.store import Entry, LostDatabaseError, Store, Waiting, upsert
@@ -193,8 +193,8 @@ def test_what_is_wrong_with_a_database_is_said_without_its_password() -> None:
 def test_move_copies_everything_once(url: str, postgres: Postgres) -> None:
     store = Store(url)
     begin(store, HEADER)
-    brain, recorder = recover(store, HEADER, create("equi", seed=1), lambda jobs, workers: 20)
-    drive(brain, ChaosEngine(CLUSTER, 6, seed=3), recorder)
+    scheduler, recorder = recover(store, HEADER, create("equi", seed=1), lambda jobs, workers: 20)
+    drive(scheduler, ChaosEngine(CLUSTER, 6, seed=3), recorder)
     store.write_now(
         upsert(users, {"name": "ann", "role": "user", "token_hash": "\u2713", "created_at": 1 / 3})
     )
@@ -206,7 +206,7 @@ def test_move_copies_everything_once(url: str, postgres: Postgres) -> None:
     assert ("log", rows["log"], rows["log"]) in seen
     store = Store(target)
     again, _ = recover(store, HEADER, create("equi", seed=1))
-    assert again.state.snapshot() == brain.state.snapshot()
+    assert again.state.snapshot() == scheduler.state.snapshot()
     (ann,) = store.rows(sa.select(users))
     assert (ann.token_hash, ann.created_at) == ("\u2713", 1 / 3)
     store.close()

@@ -10,7 +10,7 @@ from ones.control.clock import Clock
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW, LiveJob
 from ones.control.live.live_state import EngineDeps
-from ones.control.readmodels.board import Board
+from ones.control.readmodels.job_board import JobBoard
 from ones.control.recorder import begin, recover
 from ones.control.store import Store
 from ones.control.submission import Submission
@@ -44,12 +44,12 @@ class ByHand:
         self.root = root
         self.store = Store(f"sqlite:///{root}/ones.db")
         begin(self.store, HEADER)
-        self.brain, recorder = recover(self.store, HEADER, create("fifo"))
+        self.scheduler, recorder = recover(self.store, HEADER, create("fifo"))
         self.recorder = recorder
         self.launcher = Still(root / "runs", cpu_slots("n0", slots))
         self.launcher.open(lambda event: None)
         self.engine = LiveEngine(
-            self.brain,
+            self.scheduler,
             EngineDeps(
                 store=self.store,
                 recorder=recorder,
@@ -63,7 +63,7 @@ class ByHand:
         self.engine.next_tick = float("inf")  # no deadlines
         self.engine.live.emit(ev.NodeUp(NOW, NodeId("n0"), slots))
         self.turn()
-        self.board = Board(self.store, lambda job: True, self.engine.cordons.reasons)
+        self.board = JobBoard(self.store, lambda job: True, self.engine.cordons.reasons)
 
     def close(self) -> None:
         self.launcher.close(kill=True)
@@ -90,7 +90,7 @@ class ByHand:
             event = delivered.event
             found.append(event)
             self.recorder(*delivered)
-            plan = self.brain.handle(event)
+            plan = self.scheduler.handle(event)
             if not plan.says_nothing:
                 self.recorder(plan)
                 self.engine.carry_out(plan)
@@ -148,4 +148,4 @@ class ByHand:
     def is_used(self, gpu: str) -> bool:
         node, _, index = gpu.rpartition("/")
         place = Gpu(NodeId(node), int(index))
-        return self.brain.state.cluster.state_of(place) is NodeState.UP
+        return self.scheduler.state.cluster.state_of(place) is NodeState.UP

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from ones.config import ServiceSettings
-from ones.control.api import Gate, WorkerDoor, create_app
+from ones.control.api import Gate, WorkerApi, create_app
 from ones.control.api.gate import known_hosts
 from ones.control.controller import Options
 from ones.control.launching import launcher_of
@@ -68,7 +68,7 @@ def inside(root: Path, **settings: Any) -> Iterator[Inside]:
         app = create_app(service)
         add_page(app)
         hosts = known_hosts(chosen.host, chosen.advertise, chosen.allowed_hosts)
-        gate = Gate(WorkerDoor(app, service), service, hosts)
+        gate = Gate(WorkerApi(app, service), service, hosts)
         token = directory.read_token() or ""
         with (
             TestClient(gate, URL, headers=bearer(token), follow_redirects=False) as http,

@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from ones.control.archive import DAY, Window, archive
-from ones.control.logfile import write_run_log
 from ones.control.recorder import begin, recover
+from ones.control.run_log_export import write_run_log
 from ones.control.schema import snapshots
 from ones.control.store import Store, upsert
 from ones.core import events as ev
@@ -27,11 +27,11 @@ HOUR = 3600.0
 def lived(store: Store, days: int) -> ev.Event:
     """A service that has had a job every hour, with a snapshot about every ten events."""
     begin(store, HEADER)
-    brain, recorder = recover(store, HEADER, create("equi", seed=1), lambda jobs, workers: 10)
+    scheduler, recorder = recover(store, HEADER, create("equi", seed=1), lambda jobs, workers: 10)
 
     def happen(event: ev.Event) -> None:
         recorder(event)
-        plan = brain.handle(event)
+        plan = scheduler.handle(event)
         if not plan.says_nothing:
             recorder(plan)
 
@@ -41,7 +41,7 @@ def lived(store: Store, days: int) -> ev.Event:
         at = hour * HOUR
         job = JobId(f"job-{hour}")
         happen(ev.JobSubmitted(at, Job(id=job, submitted_at=at)))
-        record = brain.state.records[job]
+        record = scheduler.state.records[job]
         assert record.in_flight is not None
         assert record.in_flight.allocation is not None
         gpus = record.in_flight.allocation.gpus

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from ones.control.live.cordons import KEY, Cordons
 from ones.control.live.report_events import event_of
-from ones.control.readmodels.board import Board
-from ones.control.readmodels.words import tell
+from ones.control.readmodels.entry_texts import tell
+from ones.control.readmodels.job_board import JobBoard
 from ones.control.recorder import EntryError, begin, recover
 from ones.control.schema import ended_cards, log, meta
 from ones.control.store import Store, insert
@@ -56,7 +56,7 @@ def test_a_loss_that_is_not_finite_is_missing_and_told_and_fails_nobody(
     store: Store, word: NotFinite
 ) -> None:
     begin(store, HEADER)
-    brain, recorder = recover(store, HEADER, create("fifo"))
+    scheduler, recorder = recover(store, HEADER, create("fifo"))
     report = wire.Epoch(epoch=3, steps=2, samples=8, loss=word, accuracy=0.5, gradient_noise=word)
     event = event_of(report, A, GPU, Generation(1), None)
     assert isinstance(event, ev.EpochFinished)
@@ -76,30 +76,30 @@ def test_a_loss_that_is_not_finite_is_missing_and_told_and_fails_nobody(
         event,
     ):
         recorder(happened)
-        plan = brain.handle(happened)
+        plan = scheduler.handle(happened)
         if not plan.says_nothing:
             recorder(plan)
-    assert brain.state.records[A].epochs == 3
-    assert brain.state.records[A].loss is None
+    assert scheduler.state.records[A].epochs == 3
+    assert scheduler.state.records[A].loss is None
     store.write_now(lambda connection: None)  # what was given before is written
     again, _ = recover(store, HEADER, create("fifo"))
-    assert again.state.records[A] == brain.state.records[A]
+    assert again.state.records[A] == scheduler.state.records[A]
 
 
 def test_a_kept_card_that_cannot_be_read_is_skipped_and_made_again(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin(store, HEADER)
-    brain, _ = recover(store, HEADER, create("fifo"))
+    scheduler, _ = recover(store, HEADER, create("fifo"))
     for at, name in ((0.0, "a"), (1.0, "b")):
-        brain.handle(ev.JobSubmitted(at, Job(id=JobId(name), submitted_at=at)))
-        brain.handle(ev.JobEnded(at, JobId(name), EndReason.FAILED, "it broke"))
-    first = Board(store, lambda job: True)
-    first.fill(brain.state)
+        scheduler.handle(ev.JobSubmitted(at, Job(id=JobId(name), submitted_at=at)))
+        scheduler.handle(ev.JobEnded(at, JobId(name), EndReason.FAILED, "it broke"))
+    first = JobBoard(store, lambda job: True)
+    first.fill(scheduler.state)
     change(store, ended_cards.update().where(ended_cards.c.job == "a").values(body='{"id": 7}'))
     with caplog.at_level(logging.WARNING):
-        second = Board(store, lambda job: True)
-        second.fill(brain.state)
+        second = JobBoard(store, lambda job: True)
+        second.fill(scheduler.state)
     assert second.cards == first.cards
     assert "kept card of job a cannot be read, skipped: id: 7 is not a string" in caplog.text
     body = store.rows(sa.select(ended_cards.c.body).where(ended_cards.c.job == "b"))[0].body

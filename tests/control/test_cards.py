@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ones.control.readmodels.cards import Seats, card_of, card_of_ended
-from ones.control.readmodels.words import tell
+from ones.control.readmodels.entry_texts import tell
+from ones.control.readmodels.job_cards import WorkerPlaces, card_of, card_of_ended
 from ones.core import (
-    Brain,
     Cluster,
     EndReason,
     Generation,
@@ -16,15 +15,16 @@ from ones.core import (
     JobId,
     NodeId,
     Schedule,
+    Scheduler,
 )
 from ones.core import events as ev
 from ones.policies import create
 from ones.runlog.encoding import decode_outcome, encode_saved
-from tests.core.test_brain import A, Asked, job, on, ready
+from tests.core.test_scheduler import A, Asked, job, on, ready
 
 
-def epoch(brain: Brain, number: int) -> None:
-    brain.handle(
+def epoch(scheduler: Scheduler, number: int) -> None:
+    scheduler.handle(
         ev.EpochFinished(
             at=float(number), job=JobId("a"), generation=Generation(1), epoch=number, samples=64,
             steps=1, loss=1 / number, accuracy=1 - 0.5**number,
@@ -33,16 +33,16 @@ def epoch(brain: Brain, number: int) -> None:
 
 
 def test_the_last_epoch_counts_though_nobody_looked_between_it_and_the_end() -> None:
-    brain = Brain(Cluster.of(1), create("fifo"))
-    brain.handle(ev.JobSubmitted(0.0, Job(id=JobId("a"), submitted_at=0.0, requested_batch=64)))
-    brain.handle(ev.WorkerReady(0.5, JobId("a"), Generation(1), Gpu(NodeId("n0"), 0)))
-    epoch(brain, 1)
-    record = brain.state.records[JobId("a")]
-    last = card_of(record, Seats.of(record, None), None, elastic=True)
+    scheduler = Scheduler(Cluster.of(1), create("fifo"))
+    scheduler.handle(ev.JobSubmitted(0.0, Job(id=JobId("a"), submitted_at=0.0, requested_batch=64)))
+    scheduler.handle(ev.WorkerReady(0.5, JobId("a"), Generation(1), Gpu(NodeId("n0"), 0)))
+    epoch(scheduler, 1)
+    record = scheduler.state.records[JobId("a")]
+    last = card_of(record, WorkerPlaces.of(record, None), None, elastic=True)
     assert (last.epochs, last.accuracy) == (1, 0.5)
-    epoch(brain, 2)
-    brain.handle(ev.JobEnded(2.0, JobId("a"), EndReason.CONVERGED, "target"))
-    outcome = brain.state.ended[JobId("a")]
+    epoch(scheduler, 2)
+    scheduler.handle(ev.JobEnded(2.0, JobId("a"), EndReason.CONVERGED, "target"))
+    outcome = scheduler.state.ended[JobId("a")]
     for seen in (last, None):  # None: the controller died before it had shown the job
         card = card_of_ended(outcome, None, seen, elastic=True)
         assert (card.epochs, card.loss, card.accuracy) == (2, 0.5, 0.75)
@@ -58,13 +58,13 @@ def test_the_last_epoch_counts_though_nobody_looked_between_it_and_the_end() -> 
 
 def test_a_worker_that_is_being_started_is_coming_and_not_leaving() -> None:
     policy = Asked()
-    brain = Brain(Cluster.of(2), policy)
+    scheduler = Scheduler(Cluster.of(2), policy)
     policy.target = Schedule({A: on(0)})
-    brain.handle(ev.JobSubmitted(0.0, job(A, requested_batch=32)))
-    ready(brain, A, 1.0)
+    scheduler.handle(ev.JobSubmitted(0.0, job(A, requested_batch=32)))
+    ready(scheduler, A, 1.0)
     policy.target = Schedule({A: on(0, 1, batch=64)})
-    brain.handle(ev.Woke(2.0))
-    seats = Seats.of(brain.state.records[A], None)
+    scheduler.handle(ev.Woke(2.0))
+    seats = WorkerPlaces.of(scheduler.state.records[A], None)
     assert [(w.gpu, w.batch, w.leaving, w.coming) for w in seats.workers] == [
         ("n0/0", 32, False, False),
         ("n0/1", 0, False, True),
@@ -72,18 +72,18 @@ def test_a_worker_that_is_being_started_is_coming_and_not_leaving() -> None:
 
 
 def test_what_the_loop_of_a_script_plans_counts_more_than_what_was_said_at_first() -> None:
-    brain = Brain(Cluster.of(1), create("ones"))
-    brain.handle(ev.JobSubmitted(0.0, job(A, requested_batch=32, epochs=10)))
-    ready(brain, A, 1.0)
-    record = brain.state.records[A]
+    scheduler = Scheduler(Cluster.of(1), create("ones"))
+    scheduler.handle(ev.JobSubmitted(0.0, job(A, requested_batch=32, epochs=10)))
+    ready(scheduler, A, 1.0)
+    record = scheduler.state.records[A]
     for number, planned in ((1, None), (2, 400)):
-        brain.handle(
+        scheduler.handle(
             ev.EpochFinished(
                 at=10.0 * number, job=A, generation=Generation(1), epoch=number, samples=1000,
                 steps=32, planned_epochs=planned,
             )
         )  # fmt: skip
-        shown = card_of(record, Seats.of(record, None), None, elastic=True)
+        shown = card_of(record, WorkerPlaces.of(record, None), None, elastic=True)
         assert shown.planned_epochs == (planned or 10)
 
 

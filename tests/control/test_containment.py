@@ -14,8 +14,8 @@ from ones.control.live import report_handlers
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW, LiveJob
 from ones.control.live.live_state import EngineDeps
-from ones.control.logfile import write_run_log
 from ones.control.recorder import begin, recover
+from ones.control.run_log_export import write_run_log
 from ones.control.store import Store
 from ones.control.submission import Submission
 from ones.control.tokens import JobTokens
@@ -125,9 +125,9 @@ class World:
         self.store = Store(self.database)
         begin(self.store, HEADER)
         self.containment = Containment(self.store, HEADER, self.make)
-        self.brain = self.containment.brain
+        self.scheduler = self.containment.scheduler
         self.engine = LiveEngine(
-            self.brain,
+            self.scheduler,
             EngineDeps(
                 store=self.store,
                 recorder=self.containment.recorder,
@@ -139,7 +139,7 @@ class World:
             ),
         )
         self.containment.attach(self.engine.live)
-        for job in self.brain.state.records:
+        for job in self.scheduler.state.records:
             self.enter(job)
 
     def make(self, name: str) -> Policy:
@@ -155,17 +155,19 @@ class World:
                 self.enter(event.job.id)
             self.engine.live.emit(event)
         self.engine.stop()
-        drive(self.brain, self.engine, self.containment.recorder, self.containment.contain)
+        drive(self.scheduler, self.engine, self.containment.recorder, self.containment.contain)
         self.engine._stopping = False
 
     def start(self) -> None:
         """Three jobs on a GPU each."""
         self.say(ev.NodeUp(NOW, N0, 3), *(submitted(job) for job in (A, B, C)))
         for job in (A, B, C):
-            self.say(ev.WorkerReady(NOW, job, self.brain.state.records[job].generation, gpu(job)))
+            self.say(
+                ev.WorkerReady(NOW, job, self.scheduler.state.records[job].generation, gpu(job))
+            )
 
     def epoch(self, job: JobId, number: int) -> ev.EpochFinished:
-        generation = self.brain.state.records[job].generation
+        generation = self.scheduler.state.records[job].generation
         return ev.EpochFinished(
             at=NOW, job=job, generation=generation, epoch=number, samples=100, steps=10, loss=1.0
         )
@@ -180,9 +182,9 @@ class World:
         """Recovery from the database equals the run, and so does a replay of the exported log."""
         self.store.flush()
         again, _ = recover(self.store, HEADER, self.make("touchy"))
-        assert again.state.snapshot() == self.brain.state.snapshot()
+        assert again.state.snapshot() == self.scheduler.state.snapshot()
         if self.containment.policy == "touchy":
-            assert again.policy.save() == self.brain.policy.save()
+            assert again.policy.save() == self.scheduler.policy.save()
         self.logged(ev.Woke)
         log = RunLog(Path(self.database.removeprefix("sqlite:///")).with_name("run.jsonl"))
         assert replay(log, self.make("touchy"), make=self.make).difference is None
@@ -208,18 +210,18 @@ def test_a_report_that_makes_the_policy_raise_fails_its_job_and_no_other(world: 
     world.say(world.epoch(A, 1), world.epoch(B, 1))
     world.poison = lambda event: isinstance(event, ev.EpochFinished) and event.epoch == 2
     world.say(world.epoch(A, 2))
-    assert A not in world.brain.state.records
-    ended = world.brain.state.ended[A]
+    assert A not in world.scheduler.state.records
+    ended = world.scheduler.state.ended[A]
     assert ended.reason is EndReason.FAILED
     assert ended.message.startswith("EpochFinished could not be handled and was quarantined: its")
     assert "ZeroDivisionError: poison" in ended.message
     assert ended.epochs == 1, "it is as if the report had never come"
     (mark,) = world.logged(ev.EntryQuarantined)
     assert (mark.job, mark.kind, mark.policy_only) == (A, "EpochFinished", False)
-    assert set(world.brain.state.records) == {B, C}
+    assert set(world.scheduler.state.records) == {B, C}
     assert world.containment.policy == "touchy"
     world.say(world.epoch(B, 3))
-    assert world.brain.state.records[B].epochs == 3
+    assert world.scheduler.state.records[B].epochs == 3
     world.assert_the_log_gives_the_same()
 
 
@@ -234,8 +236,8 @@ def test_state_and_policy_are_those_that_never_saw_the_event(world: World, tmp_p
     spared.say(mark)
     for one in (world, spared):
         one.say(one.epoch(B, 1))
-    assert world.brain.state.snapshot() == spared.brain.state.snapshot()
-    assert world.brain.policy.save() == spared.brain.policy.save()
+    assert world.scheduler.state.snapshot() == spared.scheduler.state.snapshot()
+    assert world.scheduler.policy.save() == spared.scheduler.policy.save()
     spared.store.close()
 
 
@@ -243,9 +245,9 @@ def test_an_event_that_moves_workers_is_kept_from_the_policy_only(world: World) 
     world.start()
     world.poison = lambda event: isinstance(event, ev.WorkerLost)
     world.engine.live.jobs[A].workers.clear()  # its process is gone
-    world.say(ev.WorkerLost(NOW, A, world.brain.state.records[A].generation, gpu(A), "died"))
-    assert gpu(A) not in world.brain.state.occupants
-    assert world.brain.state.ended[A].reason is EndReason.FAILED
+    world.say(ev.WorkerLost(NOW, A, world.scheduler.state.records[A].generation, gpu(A), "died"))
+    assert gpu(A) not in world.scheduler.state.occupants
+    assert world.scheduler.state.ended[A].reason is EndReason.FAILED
     (mark,) = world.logged(ev.EntryQuarantined)
     assert mark.policy_only
     world.assert_the_log_gives_the_same()
@@ -257,7 +259,7 @@ def test_an_event_that_the_state_refuses_is_skipped(world: World) -> None:
     (mark,) = world.logged(ev.EntryQuarantined)
     assert (mark.job, mark.kind) == (None, "NodeUp")
     assert "came up again with 7" in mark.reason
-    assert set(world.brain.state.records) == {A, B, C}
+    assert set(world.scheduler.state.records) == {A, B, C}
     world.assert_the_log_gives_the_same()
 
 
@@ -265,18 +267,18 @@ def test_a_decision_that_raises_keeps_the_schedule_and_is_tried_again_later(worl
     world.say(ev.NodeUp(NOW, N0, 3), submitted(A))
     world.undecided = lambda view: (B in view.jobs and view.now < 1003.0) or C in view.jobs
     world.say(submitted(B))
-    assert world.brain.state.schedule.get(A) is not None
-    assert world.brain.state.schedule.get(B) is None
+    assert world.scheduler.state.schedule.get(A) is not None
+    assert world.scheduler.state.schedule.get(B) is None
     (failed,) = world.logged(ev.PolicyFailed)
     assert (failed.policy, failed.failures, failed.retry_at) == ("touchy", 1, 1001.0)
     assert "KeyError: 'no idea'" in failed.reason
     world.time = 1001.0
     world.say()
     assert [f.failures for f in world.logged(ev.PolicyFailed)] == [1, 2]
-    assert world.brain.wake_at == 1003.0
+    assert world.scheduler.wake_at == 1003.0
     world.time = 1003.0
     world.say()
-    assert world.brain.state.schedule.get(B) is not None
+    assert world.scheduler.state.schedule.get(B) is not None
     world.say(submitted(C))
     assert [f.failures for f in world.logged(ev.PolicyFailed)] == [1, 2, 1]
     world.assert_the_log_gives_the_same()
@@ -287,11 +289,11 @@ def test_after_repeated_failures_fifo_takes_over_until_a_restart(world: World) -
     world.undecided = lambda view: B in view.jobs
     world.say(submitted(B))
     for _ in range(MOST_FAILURES):
-        world.time = max(world.time, min(world.brain.wake_at, world.time + 100.0))
+        world.time = max(world.time, min(world.scheduler.wake_at, world.time + 100.0))
         world.say()
     assert world.containment.policy == FALLBACK
     assert "policy touchy failed and fifo decides instead" in world.containment.failing
-    assert world.brain.state.schedule.get(B) is not None, "fifo has started it"
+    assert world.scheduler.state.schedule.get(B) is not None, "fifo has started it"
     (replaced,) = world.logged(ev.PolicyReplaced)
     assert replaced.policy == FALLBACK
     assert {failed.policy for failed in world.logged(ev.PolicyFailed)} == {"touchy"}
@@ -312,7 +314,7 @@ def test_killed_between_the_poison_and_its_mark(world: World) -> None:
     world.poison = lambda event: isinstance(event, ev.EpochFinished) and event.epoch == 2
     world.up()
     world.say()
-    assert world.brain.state.ended[A].reason is EndReason.FAILED
+    assert world.scheduler.state.ended[A].reason is EndReason.FAILED
     assert len(world.logged(ev.EntryQuarantined)) == 1
     world.store.close()
     world.up()
@@ -330,8 +332,8 @@ def test_a_policy_that_cannot_take_in_the_log_is_replaced(world: World) -> None:
     world.up()
     world.say()
     assert world.containment.policy == FALLBACK
-    assert set(world.brain.state.records) == {A, B, C}
-    assert world.brain.state.records[B].priority == 30.0
+    assert set(world.scheduler.state.records) == {A, B, C}
+    assert world.scheduler.state.records[B].priority == 30.0
 
 
 def test_a_policy_that_cannot_take_in_its_own_plan_is_replaced(world: World) -> None:
@@ -341,25 +343,25 @@ def test_a_policy_that_cannot_take_in_its_own_plan_is_replaced(world: World) -> 
         world.time += 100.0
         world.say()
     assert world.containment.policy == FALLBACK
-    assert world.brain.state.schedule.get(A) is not None
+    assert world.scheduler.state.schedule.get(A) is not None
 
 
 def test_a_launch_that_raises_fails_its_job_and_frees_its_gpu(world: World) -> None:
     world.launcher.broken = True
     world.say(ev.NodeUp(NOW, N0, 3), submitted(A))
-    assert world.brain.state.ended[A].reason is EndReason.FAILED
-    assert "no more processes" in world.brain.state.ended[A].message
+    assert world.scheduler.state.ended[A].reason is EndReason.FAILED
+    assert "no more processes" in world.scheduler.state.ended[A].message
     world.launcher.broken = False
     world.say(submitted(B))
-    assert world.brain.state.schedule.get(B) is not None
-    assert not any(o.job == A for o in world.brain.state.occupants.values())
+    assert world.scheduler.state.schedule.get(B) is not None
+    assert not any(o.job == A for o in world.scheduler.state.occupants.values())
 
 
 def test_a_report_whose_handling_raises_is_answered_and_fails_its_job(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.start()
-    plan = world.brain.state.records[A].generation.plan
+    plan = world.scheduler.state.records[A].generation.plan
     told: list[Exception | None] = []
 
     def refuse(*_: object) -> None:
@@ -370,7 +372,7 @@ def test_a_report_whose_handling_raises_is_answered_and_fails_its_job(
     world.engine.reports.handle(message, told.append)
     world.say()
     assert isinstance(told[0], BugError)
-    assert world.brain.state.ended[A].reason is EndReason.FAILED
+    assert world.scheduler.state.ended[A].reason is EndReason.FAILED
 
 
 def test_without_containment_exceptions_propagate(world: World) -> None:
@@ -378,4 +380,4 @@ def test_without_containment_exceptions_propagate(world: World) -> None:
     world.poison = lambda event: isinstance(event, ev.EpochFinished)
     world.engine.live.emit(world.epoch(A, 1))
     with pytest.raises(BugError, match="ZeroDivisionError: poison"):
-        drive(world.brain, world.engine, world.containment.recorder)
+        drive(world.scheduler, world.engine, world.containment.recorder)

@@ -98,7 +98,7 @@ def test_scripts_that_fail_before_they_join_cost_no_gpu(bench: ByHand) -> None:
         bench.submit(job)
         assert bench.on(job) == ["n0/0"]
         bench.die(job, code=1)
-        assert job in bench.brain.state.ended
+        assert job in bench.scheduler.state.ended
     for number in range(6):  # nor do those that are killed before they join, or never would
         job = JobId(f"fixed-{number}")
         bench.submit(job, elastic=bool(number % 2))
@@ -131,7 +131,7 @@ def test_jobs_that_train_on_other_gpus_and_die_on_one_take_it_out_of_service(
 def test_a_job_that_waits_says_which_gpus_are_missing(bench: ByHand) -> None:
     bench.submit(JobId("big-1"), gpus=4)
     bench.submit(JobId("big-2"), gpus=4)
-    state, board = bench.brain.state, bench.board
+    state, board = bench.scheduler.state, bench.board
     board.update(state, state.records)
     assert "out of service" not in board.cards["big-2"].note
     bench.engine.cordons.cordon(Gpu(NodeId("n0"), 3), Cause.FAILING, "3 workers died there")
@@ -149,7 +149,7 @@ def test_a_job_that_waits_says_which_gpus_are_missing(bench: ByHand) -> None:
 def test_a_gpu_stays_aside_when_its_node_was_gone_and_comes_back(tmp_path: Path) -> None:
     with running(tmp_path / "state", Wall()) as service:
         node, gpu = NodeId("local"), Gpu(NodeId("local"), 1)
-        state, engine = service.brain.state, service.engine
+        state, engine = service.scheduler.state, service.engine
         safe = Waiting()
         service.drain("local/1", "me", safe)
         safe.wait(PATIENCE)

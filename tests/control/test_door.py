@@ -18,9 +18,9 @@ import pytest
 from starlette.types import Message, Scope
 
 from ones.config import ServiceSettings
-from ones.control.api.bell import bell
 from ones.control.api.errors import LARGEST_REQUEST
-from ones.control.api.worker import PATH, WorkerDoor
+from ones.control.api.loop_waker import loop_waker
+from ones.control.api.worker_api import PATH, WorkerApi
 from ones.control.clock import Clock
 from ones.control.limits import Limits
 from ones.control.live.jobs import LiveJob, LiveWorker
@@ -69,7 +69,7 @@ class Desk:
 class Caller:
     def __init__(self) -> None:
         self.desk = Desk()
-        self.door = WorkerDoor(self._elsewhere, cast(Service, self.desk))
+        self.door = WorkerApi(self._elsewhere, cast(Service, self.desk))
 
     @staticmethod
     async def _elsewhere(scope: Scope, receive: Any, send: Any) -> None:  # noqa: ANN401
@@ -186,7 +186,7 @@ class Tower:
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, int]] = []
-        self.woken, self.rings = 0, bell()
+        self.woken, self.rings = 0, loop_waker()
         self._loop = asyncio.get_running_loop()
         self._wake = self._loop.call_soon_threadsafe
         setattr(self._loop, "call_soon_threadsafe", self._count)  # noqa: B010

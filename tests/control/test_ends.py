@@ -40,11 +40,11 @@ OLD, NEW = 4, 7  # plans
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[LiveEngine]:
     store = Store(f"sqlite:///{tmp_path}/ones.db")
-    brain, recorder = recover(store, HEADER, create("fifo"))
+    scheduler, recorder = recover(store, HEADER, create("fifo"))
     launcher = LocalLauncher(tmp_path / "runs", cpu_slots("n0", 3))
     launcher.open(lambda event: None)
     yield LiveEngine(
-        brain,
+        scheduler,
         EngineDeps(
             store=store, recorder=recorder, launcher=launcher, clock=Clock(),
             tokens=JobTokens(b"key"), url="http://127.0.0.1:1", checkpoints=str(tmp_path),

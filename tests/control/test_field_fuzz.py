@@ -87,7 +87,7 @@ def test_no_field_of_any_report_stops_the_engine_or_the_scheduler(by_hand: ByHan
     taken = refused = 0
     job = JobId("")
     for number, (kind, field, value, report) in enumerate(changed()):
-        if job not in by_hand.brain.state.records or not by_hand.engine.live.jobs[job].workers:
+        if job not in by_hand.scheduler.state.records or not by_hand.engine.live.jobs[job].workers:
             job = replaced(by_hand, job, number)
         (worker, *_) = by_hand.engine.live.jobs[job].workers.values()
         body = {

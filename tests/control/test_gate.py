@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from ones.control.api import Gate
 from ones.control.api.gate import known_hosts
-from ones.control.readmodels.cards import card_from
+from ones.control.readmodels.job_cards import card_from
 from ones.control.schema import ended_cards
 from ones.control.store import upsert
 from tests.control.inside import URL, Inside, inside

@@ -51,7 +51,7 @@ def test_they_are_told_before_the_exit_and_those_heard_before_are_not_told_again
     )
     events = bench.exit(A)
     assert kinds(events) == ["EpochFinished", "EpochFinished", "JobEnded", "WorkerLeft"]
-    outcome = bench.brain.state.ended[A]
+    outcome = bench.scheduler.state.ended[A]
     assert (outcome.epochs, outcome.accuracy, outcome.reason) == (3, 0.9, "finished")
 
 
@@ -60,7 +60,7 @@ def test_of_a_job_that_failed_the_last_epochs_are_shown_too(bench: ByHand) -> No
     bench.engine.on_launcher(Exited(bench.launch(A), Exit(code=1, at=0.0, cause="exited")))
     events = bench.turn()
     assert kinds(events).index("WorkerLost") > kinds(events).index("EpochFinished")
-    assert bench.brain.state.ended[A].epochs == 2
+    assert bench.scheduler.state.ended[A].epochs == 2
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_what_is_not_of_this_worker_is_refused_and_the_exit_is_told(
 ) -> None:
     (bench.folder(A) / KEPT_REPORTS).write_bytes(make(bench))
     assert "EpochFinished" not in kinds(bench.exit(A))
-    assert A in bench.brain.state.ended
-    assert B in bench.brain.state.records
-    assert bench.brain.state.records[B].epochs == 0
+    assert A in bench.scheduler.state.ended
+    assert B in bench.scheduler.state.records
+    assert bench.scheduler.state.records[B].epochs == 0
 
 
 def test_a_link_is_not_followed(bench: ByHand, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from ones.config import ServiceSettings
-from ones.control import background, logs
+from ones.control import logs, service_process
 from ones.control.schema import submissions
 from ones.control.statedir import StateDir
 from ones.control.store import Store, Waiting, insert
@@ -246,7 +246,7 @@ def test_a_start_that_fails_says_why_whatever_the_format(tmp_path: Path) -> None
         StateDir(state).make()
         StateDir(state).log.write_text("2026-01-01T00:00:00Z error service failed error=old\n")
         with pytest.raises(UserError, match="did not start: unknown mechanism 'fly'; known:"):
-            background.start(settings, {})
+            service_process.start(settings, {})
 
 
 def test_in_the_foreground_logs_go_to_stderr_and_results_to_stdout(tmp_path: Path) -> None:

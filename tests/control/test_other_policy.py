@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ones.control.logfile import write_run_log
 from ones.control.recorder import begin, recover
+from ones.control.run_log_export import write_run_log
 from ones.control.store import Store
 from ones.core import Generation, Job, JobId, Policy
 from ones.core import events as ev
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     """With a job, and a snapshot by `equi` after almost every event."""
     store = Store(f"sqlite:///{tmp_path / 'ones.db'}")
     begin(store, header("equi"))
-    brain, record = recover(store, header("equi"), create("equi"), lambda jobs, workers: 1)
+    scheduler, record = recover(store, header("equi"), create("equi"), lambda jobs, workers: 1)
     described = ev.JobDescribed(
         at=2.0, job=A, generation=Generation(1), dataset_size=640, base_batch=64
     )
@@ -57,13 +57,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
         epoch(3),
     ):
         record(event)
-        plan = brain.handle(event)
+        plan = scheduler.handle(event)
         if not plan.says_nothing:
             record(plan)
         for action in plan.actions:
             ready = ev.WorkerReady(event.at, A, Generation(1), action.allocation.gpus[0])  # type: ignore[union-attr]
             record(ready)
-            brain.handle(ready)
+            scheduler.handle(ready)
     store.flush()
     yield store
     store.close()
@@ -71,19 +71,19 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.mark.parametrize("policy", ["equi", "ones", "pollux", "sia", "drl", "optimus", "fifo"])
 def test_another_policy_goes_on_with_the_jobs_that_are_there(store: Store, policy: str) -> None:
-    brain, record = recover(
+    scheduler, record = recover(
         store, header(policy), create(policy), lambda jobs, workers: 1, before=header("equi")
     )
-    assert brain.state.records[A].epochs == 3
+    assert scheduler.state.records[A].epochs == 3
     if policy == "equi":
-        assert brain.policy.save()["epoch_batch"] == {A: 64}
+        assert scheduler.policy.save()["epoch_batch"] == {A: 64}
     for event in (epoch(4), epoch(5)):
         record(event)
-        assert brain.handle(event).actions == ()
+        assert scheduler.handle(event).actions == ()
     store.flush()
     # its own snapshot now says whose it is, whatever the header was
     again, _ = recover(store, header(policy), create(policy), before=header("equi"))
-    assert again.policy.save() == brain.policy.save()
+    assert again.policy.save() == scheduler.policy.save()
     recover(store, header("equi"), create("equi"), before=header("equi"))
 
 
@@ -99,9 +99,9 @@ def test_what_another_version_has_learned_is_let_go(
 
     with pytest.raises(KeyError):
         recover(store, header("equi"), Newer())
-    brain, _ = recover(store, header("equi"), Newer(), fresh=fresh)
-    assert brain.state.records[A].epochs == 3
-    assert type(brain.policy) is type(fresh())
+    scheduler, _ = recover(store, header("equi"), Newer(), fresh=fresh)
+    assert scheduler.state.records[A].epochs == 3
+    assert type(scheduler.policy) is type(fresh())
     assert [vars(record)["error"] for record in caplog.records] == ["KeyError: 'paces'"]
 
 

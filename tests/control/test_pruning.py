@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ones.control.pruning import DAY, Keeping, Pruning
+from ones.control.pruning import DAY, Pruning, Retention
 from ones.control.schema import submissions
 from ones.control.store import Store, insert
 from ones.control.submission import Submission, remove_environments, submissions_of
@@ -26,7 +26,7 @@ def test_only_what_is_old_enough_and_known_to_have_ended_goes(tmp_path: Path) ->
             (place / job / "local" / "file").write_text("x")
     now = 100 * DAY
     ended = {"old-1": now - 11 * DAY, "new-2": now - 6 * DAY}
-    keeping = Keeping(output_days=10.0, checkpoint_days=5.0)
+    keeping = Retention(output_days=10.0, checkpoint_days=5.0)
     pruning = Pruning(keeping, runs, f"file://{checkpoints}", lambda: ended, lambda: now)
     assert sorted(pruning.prune()) == [
         f"{checkpoints}/new-2",
@@ -37,7 +37,7 @@ def test_only_what_is_old_enough_and_known_to_have_ended_goes(tmp_path: Path) ->
     left = sorted(p.name for p in checkpoints.iterdir())
     assert left == ["lives-3", "unknown-4"]
     assert len(list((runs / "live").iterdir())) == 4
-    for_ever = Keeping(output_days=0.0, checkpoint_days=0.0)
+    for_ever = Retention(output_days=0.0, checkpoint_days=0.0)
     assert Pruning(for_ever, runs, str(checkpoints), lambda: ended, lambda: now).prune() == []
 
 
@@ -82,7 +82,7 @@ def test_a_job_keeps_so_much_output_and_the_oldest_goes_first(tmp_path: Path) ->
         small = launch(tmp_path / place / "b-2" / "local", "one", 1.0, 900)
         broken = launch(tmp_path / place / "c-3" / "local", "one", 1.0, 5000)
         (broken / "spec.json").write_text("{")
-        keeping = Keeping(output_mb=0.001)
+        keeping = Retention(output_mb=0.001)
         pruning = Pruning(keeping, tmp_path, str(tmp_path), dict, lambda: 0.0)
         assert pruning.trim(place) == 800 + 5000
         assert (kept_of(first), kept_of(second)) == (
@@ -97,7 +97,7 @@ def test_what_a_process_writes_to_is_not_dropped(tmp_path: Path) -> None:
     node = tmp_path / "live" / "a-1" / "local"
     living = launch(node, "old", 1.0, 400, 2000, alive=True)
     ended = launch(node, "new", 2.0, 400)
-    pruning = Pruning(Keeping(output_mb=0.001), tmp_path, str(tmp_path), dict, lambda: 0.0)
+    pruning = Pruning(Retention(output_mb=0.001), tmp_path, str(tmp_path), dict, lambda: 0.0)
     assert pruning.trim("live") == 800
     assert (kept_of(living), kept_of(ended)) == (["out.000000000000400"], [])
     assert read_output(living, 0, 10).offset == 400, "offsets stay what they were"
@@ -113,7 +113,7 @@ def test_environments_are_removed_with_the_output(tmp_path: Path) -> None:
         ended = {"old-1": 2.0, "older-0": 1.0, "new-2": 100 * DAY}
         now = 31 * DAY
         pruning = Pruning(
-            Keeping(), tmp_path / "runs", str(tmp_path / "checkpoints"),
+            Retention(), tmp_path / "runs", str(tmp_path / "checkpoints"),
             lambda: ended, lambda: now, partial(remove_environments, store),
         )  # fmt: skip
         pruning.prune()
@@ -143,7 +143,7 @@ def test_what_cannot_be_pruned_is_tried_again(
         asked += 1
         raise RecursionError
 
-    pruning = Pruning(Keeping(), tmp_path, str(tmp_path), ended, lambda: 0.0)
+    pruning = Pruning(Retention(), tmp_path, str(tmp_path), ended, lambda: 0.0)
     pruning.start()
     wait_for(lambda: asked > 3)
     pruning.stop()

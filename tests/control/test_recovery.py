@@ -19,7 +19,7 @@ import pytest
 
 from ones.control.clock import Clock
 from ones.control.launching import stop_jobs
-from ones.core import Brain, Plan
+from ones.core import Plan, Scheduler
 from ones.core import events as ev
 from ones.core.actions import adopt
 from ones.core.cluster import Cluster
@@ -43,17 +43,17 @@ def check_log(world: World) -> None:
     """Folded from the beginning, it holds together; every job ended once."""
     from ones.policies import create
 
-    brain = Brain(Cluster([]), create("fifo"))
+    scheduler = Scheduler(Cluster([]), create("fifo"))
     ends: Counter[str] = Counter()
     for entry in entries(world):
         assert not isinstance(entry, Header)
-        if isinstance(entry, ev.JobEnded) and entry.job in brain.state.records:
+        if isinstance(entry, ev.JobEnded) and entry.job in scheduler.state.records:
             ends[entry.job] += 1
         if isinstance(entry, Plan):
-            adopt(brain.state, entry)
+            adopt(scheduler.state, entry)
         else:
-            apply(brain.state, entry)
-        check_invariants(brain.state)
+            apply(scheduler.state, entry)
+        check_invariants(scheduler.state)
     assert set(ends.values()) <= {1}
 
 

@@ -59,12 +59,12 @@ def test_under_load_cards_are_made_now_and_then_and_at_rest_at_once(
     store: SlowStore, tmp_path: Path
 ) -> None:
     begin(store, HEADER)
-    brain, recorder = recover(store, HEADER, create("fifo"))
+    scheduler, recorder = recover(store, HEADER, create("fifo"))
     shown: list[set[str]] = []
     launcher = LocalLauncher(tmp_path / "runs", cpu_slots("n0", 1))
     launcher.open(lambda event: None)
     engine = LiveEngine(
-        brain,
+        scheduler,
         EngineDeps(
             store=store,
             recorder=recorder,
@@ -87,7 +87,7 @@ def test_under_load_cards_are_made_now_and_then_and_at_rest_at_once(
         assert delivered is not None
         assert not shown, "others wait to be heard"
         recorder(*delivered)
-        brain.handle(delivered.event)
+        scheduler.handle(delivered.event)
     engine.stop()
     engine.live.inbox.get()()
     assert engine.next_event(until=float("inf")) is None
@@ -108,11 +108,11 @@ def test_a_report_is_acknowledged_only_when_it_is_on_disk_and_counts_once(
     store: SlowStore, tmp_path: Path
 ) -> None:
     begin(store, HEADER)
-    brain, recorder = recover(store, HEADER, create("fifo"))
+    scheduler, recorder = recover(store, HEADER, create("fifo"))
     launcher = LocalLauncher(tmp_path / "runs", cpu_slots("n0", 1))
     launcher.open(lambda event: None)
     engine = LiveEngine(
-        brain,
+        scheduler,
         EngineDeps(
             store=store,
             recorder=recorder,
@@ -130,7 +130,7 @@ def test_a_report_is_acknowledged_only_when_it_is_on_disk_and_counts_once(
         event = delivered.event if delivered is not None else None
         if delivered is not None and event is not None and not isinstance(event, ev.Woke):
             recorder(*delivered)
-            plan = brain.handle(event)
+            plan = scheduler.handle(event)
             if not plan.says_nothing:
                 recorder(plan)
                 engine.carry_out(plan)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ones.config import ServiceSettings
-from ones.control import background
+from ones.control import service_process
 from ones.control.schema import meta
 from ones.control.statedir import Address, StateDir
 from ones.control.store import Store, upsert
@@ -82,7 +82,7 @@ def test_a_start_that_fails_says_why_now_and_not_what_was_said_before(tmp_path: 
     directory.log.write_text("error: the disk is full\n")
     settings = ServiceSettings(state=str(tmp_path), slots=1, port=0, mechanism="magic")
     with pytest.raises(UserError, match=r"^the service did not start: unknown mechanism 'magic'"):
-        background.start(settings, {})
+        service_process.start(settings, {})
 
 
 def modes(directory: Path) -> dict[str, int]:

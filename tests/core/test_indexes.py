@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ones.core import Cluster, Gpu, JobId, Node, NodeId, NodeState
-from ones.core.free import FreeGpus
-from ones.core.ordered import OrderedIndex
-from ones.core.waiting import WaitingJobs
+from ones.core.free_gpus import FreeGpus
+from ones.core.ordered_index import OrderedIndex
+from ones.core.waiting_jobs import WaitingJobs
 
 keys = st.tuples(st.floats(-3, 3), st.integers(0, 300))
 

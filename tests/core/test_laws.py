@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ones.core import (
     Allocation,
-    Brain,
     Cluster,
     Event,
     Gpu,
@@ -17,6 +16,7 @@ from ones.core import (
     NodeId,
     NodeState,
     Plan,
+    Scheduler,
     drive,
 )
 from ones.core import events as ev
@@ -28,40 +28,43 @@ seeds = st.integers(0, 2**32)
 
 
 def run_chaos(
-    seed: int, *, trouble: float, look: Callable[[Brain, Event | Plan], None] = lambda b, e: None
-) -> tuple[Brain, ChaosEngine, list[Event | Plan]]:
+    seed: int,
+    *,
+    trouble: float,
+    look: Callable[[Scheduler, Event | Plan], None] = lambda b, e: None,
+) -> tuple[Scheduler, ChaosEngine, list[Event | Plan]]:
     cluster = Cluster.of(10, 4)
-    brain = Brain(cluster, RandomPolicy(seed))
+    scheduler = Scheduler(cluster, RandomPolicy(seed))
     engine = ChaosEngine(cluster, 6, seed, trouble=trouble)
     log: list[Event | Plan] = []
 
     def record(entry: Event | Plan) -> None:
-        check_invariants(brain.state)
-        look(brain, entry)
+        check_invariants(scheduler.state)
+        look(scheduler, entry)
         log.append(entry)
         assert len(log) < 20_000, "it does not come to an end"
 
-    drive(brain, engine, record)
-    check_invariants(brain.state)
-    return brain, engine, log
+    drive(scheduler, engine, record)
+    check_invariants(scheduler.state)
+    return scheduler, engine, log
 
 
 @settings(max_examples=150, deadline=None)
 @given(seeds)
 def test_whatever_happens_the_tables_agree_and_every_job_ends(seed: int) -> None:
     """The engine asserts, too: nobody is put on a GPU where another process still is."""
-    brain, _, log = run_chaos(seed, trouble=0.15)
+    scheduler, _, log = run_chaos(seed, trouble=0.15)
     submitted = [e.job.id for e in log if isinstance(e, ev.JobSubmitted)]
-    assert sorted(brain.state.ended) == sorted(submitted)
-    assert not brain.state.records
+    assert sorted(scheduler.state.ended) == sorted(submitted)
+    assert not scheduler.state.records
 
 
 @settings(max_examples=60, deadline=None)
 @given(seeds)
 def test_jobs_that_trade_gpus_never_deadlock_and_never_share_one(seed: int) -> None:
-    brain, _, _ = run_chaos(seed, trouble=0.0)
-    assert not brain.state.records
-    assert not brain.state.occupants
+    scheduler, _, _ = run_chaos(seed, trouble=0.0)
+    assert not scheduler.state.records
+    assert not scheduler.state.occupants
 
 
 class Holding:
@@ -106,11 +109,11 @@ class Holding:
 @settings(max_examples=60, deadline=None)
 @given(seeds)
 def test_completion_is_queueing_plus_execution(seed: int) -> None:
-    brain, _, log = run_chaos(seed, trouble=0.15)
+    scheduler, _, log = run_chaos(seed, trouble=0.15)
     holding = Holding()
     for entry in log:
         holding.take(entry)
-    for outcome in brain.state.ended.values():
+    for outcome in scheduler.state.ended.values():
         total = outcome.queue_seconds + outcome.run_seconds
         assert abs(outcome.completion_seconds - total) < 1e-6
         assert abs(outcome.run_seconds - holding.seconds.get(outcome.id, 0.0)) < 1e-6
@@ -119,10 +122,10 @@ def test_completion_is_queueing_plus_execution(seed: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(seeds)
 def test_a_node_that_dies_takes_no_other_job_with_it(seed: int) -> None:
-    def look(brain: Brain, entry: Event | Plan) -> None:
+    def look(scheduler: Scheduler, entry: Event | Plan) -> None:
         if pending:
             node, before = pending.pop()
-            state = brain.state
+            state = scheduler.state
             if state.cluster.nodes[node].state is NodeState.DOWN:
                 for job, held in before.items():
                     if job in state.records:
@@ -130,7 +133,7 @@ def test_a_node_that_dies_takes_no_other_job_with_it(seed: int) -> None:
         if isinstance(entry, ev.NodeDown):
             untouched = {
                 record.id: record.held
-                for record in brain.state.records.values()
+                for record in scheduler.state.records.values()
                 if not any(g.node == entry.node for g in record.occupied)
                 and (record.goal is None or not any(g.node == entry.node for g in record.goal.gpus))
             }
@@ -144,9 +147,9 @@ def test_a_node_that_dies_takes_no_other_job_with_it(seed: int) -> None:
 @given(seeds)
 def test_a_stranger_s_replay_of_events_and_plans_gives_the_same_state(seed: int) -> None:
     """Recovery takes recorded plans for true: no decision is needed to reach the state."""
-    brain, _, log = run_chaos(seed, trouble=0.15)
-    again = Brain(Cluster.of(10, 4), RandomPolicy(seed))
+    scheduler, _, log = run_chaos(seed, trouble=0.15)
+    again = Scheduler(Cluster.of(10, 4), RandomPolicy(seed))
     for entry in log:
         again.recall(entry)
-    assert again.state.snapshot() == brain.state.snapshot()
-    assert again.policy.save() == brain.policy.save()
+    assert again.state.snapshot() == scheduler.state.snapshot()
+    assert again.policy.save() == scheduler.policy.save()

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ones.core import (
-    Brain,
     Cluster,
     Decision,
     Description,
@@ -21,6 +20,7 @@ from ones.core import (
     Plan,
     PlanAdopted,
     Schedule,
+    Scheduler,
     View,
 )
 from ones.core import events as ev
@@ -56,7 +56,7 @@ class Wish:
         pass
 
 
-def obey(brain: Brain, plan: Plan, dice: Random) -> int:
+def obey(scheduler: Scheduler, plan: Plan, dice: Random) -> int:
     """Answer all orders, in any order, until nothing is left to do. Returns the plans it took."""
     answers: list[Event] = []
     plans = 0
@@ -66,8 +66,8 @@ def obey(brain: Brain, plan: Plan, dice: Random) -> int:
         plans += bool(plan.actions)
         generation = Generation(plan.number)
         for action in plan.actions:
-            record = brain.state.records[action.job]
-            at, job = brain.state.now, action.job
+            record = scheduler.state.records[action.job]
+            at, job = scheduler.state.now, action.job
             match action:
                 case Start():
                     gpus = action.allocation.gpus
@@ -76,7 +76,7 @@ def obey(brain: Brain, plan: Plan, dice: Random) -> int:
                     held = record.held
                     assert held is not None
                     leavers = [g for g in held.gpus if g not in action.allocation.gpus]
-                    assert brain.state.in_place or held.gpus == action.allocation.gpus
+                    assert scheduler.state.in_place or held.gpus == action.allocation.gpus
                     answers.extend(ev.WorkerLeft(at, job, generation, g) for g in leavers)
                     answers.append(ev.Rescaled(at, job, generation, 0.1))
                 case Stop():
@@ -91,8 +91,8 @@ def obey(brain: Brain, plan: Plan, dice: Random) -> int:
     take(plan)
     while answers:
         event = answers.pop()
-        take(brain.handle(event))
-        check_invariants(brain.state)
+        take(scheduler.handle(event))
+        check_invariants(scheduler.state)
     return plans
 
 
@@ -103,20 +103,20 @@ def test_diff_reaches_its_target_from_any_schedule(
 ) -> None:
     dice = Random(seed)
     wish = Wish()
-    brain = Brain(CLUSTER, wish, in_place=in_place)
+    scheduler = Scheduler(CLUSTER, wish, in_place=in_place)
     for job in JOBS:
-        brain.handle(ev.JobSubmitted(0.0, Job(id=job, submitted_at=0.0)))
+        scheduler.handle(ev.JobSubmitted(0.0, Job(id=job, submitted_at=0.0)))
         # as if it had run before: any batch that fits is allowed
-        record = brain.state.touch(job)
+        record = scheduler.state.touch(job)
         record.description = Description(dataset_size=1000, base_batch=16)
         record.max_local_batch = 64
     for target in (a, b):
         wish.target = target
-        plan = brain.handle(ev.Woke(brain.state.now))
-        plans = obey(brain, plan, dice)
-        assert brain.state.schedule == wish.target
+        plan = scheduler.handle(ev.Woke(scheduler.state.now))
+        plans = obey(scheduler, plan, dice)
+        assert scheduler.state.schedule == wish.target
         for job in JOBS:
-            record = brain.state.records[job]
+            record = scheduler.state.records[job]
             assert record.held == wish.target.get(job)
             assert record.occupied == set(record.held.gpus if record.held else ())
         assert plans <= 2 * len(JOBS) + 2  # two strokes each, at the most

@@ -7,14 +7,14 @@ from dataclasses import replace
 from msgspec import structs
 
 from docs.guides.examples.embed import Training, World, mean_completion, workload
-from ones.core import Allocation, Brain, Cluster, Generation, JobId
+from ones.core import Allocation, Cluster, Generation, JobId, Scheduler
 from ones.core import events as ev
 from ones.core.job import SwitchCost
 from ones.policies import create
 
 
-def brain(policy: str, cost: float) -> Brain:
-    return Brain(Cluster.of(32), create(policy), switch_cost=SwitchCost(cost, cost))
+def scheduler(policy: str, cost: float) -> Scheduler:
+    return Scheduler(Cluster.of(32), create(policy), switch_cost=SwitchCost(cost, cost))
 
 
 def test_it_is_far_ahead_of_a_queue_and_near_an_equal_split_at_worst() -> None:
@@ -41,13 +41,13 @@ class Talkative(World):
 
     def tell(self) -> None:
         while self.news:
-            self.obey(self.brain.handle(self.news.popleft()))
+            self.obey(self.scheduler.handle(self.news.popleft()))
 
 
 def test_it_may_be_asked_after_every_single_event() -> None:
     """What cannot be told apart by time is decided on one by one: it must not go wrong."""
-    told_at_once = World(brain("ones", 30.0), workload(2, 6), 60.0, 30.0).run()
-    one_by_one = Talkative(brain("ones", 30.0), workload(2, 6), 60.0, 30.0).run()
+    told_at_once = World(scheduler("ones", 30.0), workload(2, 6), 60.0, 30.0).run()
+    one_by_one = Talkative(scheduler("ones", 30.0), workload(2, 6), 60.0, 30.0).run()
     assert set(told_at_once) == set(one_by_one)
     assert sum(one_by_one.values()) < 1.25 * sum(told_at_once.values())
 
@@ -57,8 +57,10 @@ class Capped(World):
 
     refused = 0
 
-    def __init__(self, brain: Brain, jobs: list[Training], tick: float, cost: float) -> None:
-        super().__init__(brain, jobs, tick, cost)
+    def __init__(
+        self, scheduler: Scheduler, jobs: list[Training], tick: float, cost: float
+    ) -> None:
+        super().__init__(scheduler, jobs, tick, cost)
         self.most: dict[JobId, int] = {}
 
     def change(self, t: Training, to: Allocation | None, generation: Generation) -> None:
@@ -74,7 +76,7 @@ class Capped(World):
 
 def test_a_world_that_refuses_large_steps_is_not_asked_for_ever() -> None:
     jobs = [replace(t, job=structs.replace(t.job, retries=20)) for t in workload(3, 16)]
-    world = Capped(brain("ones", 30.0), jobs, 60.0, 30.0)
+    world = Capped(scheduler("ones", 30.0), jobs, 60.0, 30.0)
     assert len(world.run()) == 16
     assert max(world.most.values()) >= 4
     assert 0 < world.refused < 6 * 16
@@ -86,7 +88,7 @@ def test_lengths_may_span_four_orders_of_magnitude_and_accuracy_need_not_be_told
         t.kind = replace(t.kind, size=max(200, t.kind.size // 10 ** (i % 4)))
     lengths = [t.kind.size * t.kind.epochs * t.kind.sample for t in jobs]
     assert max(lengths) > 1e4 * min(lengths)
-    seconds = World(brain("ones", 30.0), jobs, 60.0, 30.0).run()
+    seconds = World(scheduler("ones", 30.0), jobs, 60.0, 30.0).run()
     short = [seconds[t.job.id] for t, length in zip(jobs, lengths, strict=True) if length < 60]
     assert len(seconds) == 24
     assert short

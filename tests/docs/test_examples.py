@@ -12,7 +12,7 @@ import pytest
 
 from docs.build import printed_by
 from ones.config import load
-from ones.core import Brain, Cluster, Forecast, Job, JobId
+from ones.core import Cluster, Forecast, Job, JobId, Scheduler
 from ones.core import events as ev
 from ones.core.job import EndReason, Generation
 from ones.core.plan import Start
@@ -30,45 +30,47 @@ def shortest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OURS, "shortest", "docs.guides.examples.shortest:Shortest")
 
 
-def submit(brain: Brain, name: str, at: float, epochs: int | None, gpus: int = 1) -> list[str]:
+def submit(
+    scheduler: Scheduler, name: str, at: float, epochs: int | None, gpus: int = 1
+) -> list[str]:
     job = Job(
         id=JobId(name), submitted_at=at, kind="k", epochs=epochs, requested_gpus=gpus, retries=1
     )
-    return started(brain, ev.JobSubmitted(at, job))
+    return started(scheduler, ev.JobSubmitted(at, job))
 
 
-def started(brain: Brain, event: ev.Event) -> list[str]:
-    return [action.job for action in brain.handle(event).actions if isinstance(action, Start)]
+def started(scheduler: Scheduler, event: ev.Event) -> list[str]:
+    return [action.job for action in scheduler.handle(event).actions if isinstance(action, Start)]
 
 
-def end(brain: Brain, name: str, at: float) -> list[str]:
+def end(scheduler: Scheduler, name: str, at: float) -> list[str]:
     """The job ends and its workers leave."""
     job = JobId(name)
-    gpus = sorted(brain.state.records[job].occupied)
-    found = started(brain, ev.JobEnded(at, job, EndReason.FINISHED))
+    gpus = sorted(scheduler.state.records[job].occupied)
+    found = started(scheduler, ev.JobEnded(at, job, EndReason.FINISHED))
     for gpu in gpus:
-        found += started(brain, ev.WorkerLeft(at, job, Generation(99), gpu))
+        found += started(scheduler, ev.WorkerLeft(at, job, Generation(99), gpu))
     return found
 
 
 def test_the_shortest_job_starts_first_and_says_why() -> None:
-    brain = Brain(Cluster.of(1), create("shortest"))
-    assert submit(brain, "first", 0.0, 100) == ["first"]
-    assert submit(brain, "long", 1.0, 50) == []
-    assert submit(brain, "unknown", 2.0, None) == []
-    assert submit(brain, "short", 3.0, 2) == []
-    assert brain.state.records[JobId("short")].note == "needs 1 GPUs, 0 free"
-    assert end(brain, "first", 4.0) == ["short"]
-    assert brain.state.records[JobId("short")].note == "the shortest that fits: 2 epochs"
-    assert end(brain, "short", 5.0) == ["long"]
+    scheduler = Scheduler(Cluster.of(1), create("shortest"))
+    assert submit(scheduler, "first", 0.0, 100) == ["first"]
+    assert submit(scheduler, "long", 1.0, 50) == []
+    assert submit(scheduler, "unknown", 2.0, None) == []
+    assert submit(scheduler, "short", 3.0, 2) == []
+    assert scheduler.state.records[JobId("short")].note == "needs 1 GPUs, 0 free"
+    assert end(scheduler, "first", 4.0) == ["short"]
+    assert scheduler.state.records[JobId("short")].note == "the shortest that fits: 2 epochs"
+    assert end(scheduler, "short", 5.0) == ["long"]
 
 
 def test_it_learns_how_long_an_epoch_takes_and_forecasts_the_end() -> None:
-    brain = Brain(Cluster.of(2), create("shortest"))
-    submit(brain, "a", 0.0, 10)
-    gpu = next(iter(brain.state.records[JobId("a")].occupied))
-    brain.handle(ev.WorkerReady(1.0, JobId("a"), Generation(1), gpu))
-    brain.handle(
+    scheduler = Scheduler(Cluster.of(2), create("shortest"))
+    submit(scheduler, "a", 0.0, 10)
+    gpu = next(iter(scheduler.state.records[JobId("a")].occupied))
+    scheduler.handle(ev.WorkerReady(1.0, JobId("a"), Generation(1), gpu))
+    scheduler.handle(
         ev.EpochFinished(
             at=3.0,
             job=JobId("a"),
@@ -79,18 +81,18 @@ def test_it_learns_how_long_an_epoch_takes_and_forecasts_the_end() -> None:
             step_seconds=0.2,
         )
     )
-    submit(brain, "b", 4.0, 5)
-    assert brain.state.records[JobId("b")].forecast == Forecast(14.0, 14.0, 14.0)
+    submit(scheduler, "b", 4.0, 5)
+    assert scheduler.state.records[JobId("b")].forecast == Forecast(14.0, 14.0, 14.0)
 
 
 def test_after_its_patience_a_job_is_overtaken_no_more() -> None:
-    brain = Brain(Cluster.of(2), create("shortest", patience=60.0))
-    submit(brain, "first", 0.0, 1)
-    assert submit(brain, "large", 1.0, 9, gpus=2) == []
-    assert submit(brain, "small", 2.0, 1) == ["small"]
-    assert end(brain, "small", 100.0) == []
-    assert submit(brain, "late", 101.0, 1) == []
-    assert end(brain, "first", 102.0) == ["large"]
+    scheduler = Scheduler(Cluster.of(2), create("shortest", patience=60.0))
+    submit(scheduler, "first", 0.0, 1)
+    assert submit(scheduler, "large", 1.0, 9, gpus=2) == []
+    assert submit(scheduler, "small", 2.0, 1) == ["small"]
+    assert end(scheduler, "small", 100.0) == []
+    assert submit(scheduler, "late", 101.0, 1) == []
+    assert end(scheduler, "first", 102.0) == ["large"]
 
 
 @pytest.mark.parametrize("example", ["test_shortest.py", "test_scratch.py", "test_disk.py"])

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from ones.core import Cluster, Gpu, JobId, Node, NodeId, State
 from ones.core import events as ev
-from ones.core.brain import Brain
 from ones.core.job import EndReason, Generation, Job
+from ones.core.scheduler import Scheduler
 from ones.core.view import View
 from ones.models.even_placement import EvenPlacement
 from ones.models.gpu_groups import count_groups, pick_gpus
@@ -161,36 +161,36 @@ def test_groups_change_neither_how_many_nor_on_how_many_nodes(
 def test_jobs_of_two_never_break_a_pair(steps: list[bool], groups: list[int]) -> None:
     """Whatever comes and goes: as long as all want pairs, all have them."""
     nodes = [Node(NodeId(f"n{i}"), 4, groups=tuple(groups)) for i in range(3)]
-    brain = Brain(Cluster(nodes), create("fifo"))
+    scheduler = Scheduler(Cluster(nodes), create("fifo"))
     running: list[JobId] = []
     for number, comes in enumerate(steps):
         at = float(number)
         if comes:
             job = Job(id=JobId(f"j{number}"), submitted_at=at, requested_gpus=2, min_gpus=2)
-            brain.handle(ev.JobSubmitted(at, job))
+            scheduler.handle(ev.JobSubmitted(at, job))
         elif running:
             gone = running.pop(0)
-            gpus = brain.state.schedule[gone].gpus
-            brain.handle(ev.JobEnded(at, gone, EndReason.FINISHED))
+            gpus = scheduler.state.schedule[gone].gpus
+            scheduler.handle(ev.JobEnded(at, gone, EndReason.FINISHED))
             for gpu in gpus:
-                brain.handle(ev.WorkerLeft(at, gone, Generation(number + 100), gpu))
-        for job_id, allocation in brain.state.schedule.items():
+                scheduler.handle(ev.WorkerLeft(at, gone, Generation(number + 100), gpu))
+        for job_id, allocation in scheduler.state.schedule.items():
             assert count_groups(allocation.gpus, tuple(groups)) == 1
             if job_id not in running:
                 running.append(job_id)
 
 
 def test_a_node_that_comes_back_with_groups_has_them() -> None:
-    brain = Brain(Cluster(), create("fifo"))
-    brain.handle(ev.NodeUp(0.0, N0, 4))
-    assert not brain.state.cluster.grouped
-    brain.handle(ev.NodeUp(1.0, N0, 4, (0, 1, 0, 1)))
-    brain.handle(ev.NodeDraining(2.0, N0))
-    brain.handle(ev.GpuSetAside(2.0, Gpu(N0, 2)))
-    assert brain.state.cluster.nodes[N0].groups == (0, 1, 0, 1)
-    brain.handle(ev.NodeUp(3.0, N0, 4, (0, 1, 0, 1)))
-    assert [gpu.index for gpu in brain.state.free] == [0, 1, 3], "2 is still set aside"
-    again = State.restored(brain.state.snapshot())
-    assert again.cluster == brain.state.cluster
-    assert list(again.free) == list(brain.state.free)
-    assert replace(brain.state.cluster.nodes[N0], groups=()).order == range(4)
+    scheduler = Scheduler(Cluster(), create("fifo"))
+    scheduler.handle(ev.NodeUp(0.0, N0, 4))
+    assert not scheduler.state.cluster.grouped
+    scheduler.handle(ev.NodeUp(1.0, N0, 4, (0, 1, 0, 1)))
+    scheduler.handle(ev.NodeDraining(2.0, N0))
+    scheduler.handle(ev.GpuSetAside(2.0, Gpu(N0, 2)))
+    assert scheduler.state.cluster.nodes[N0].groups == (0, 1, 0, 1)
+    scheduler.handle(ev.NodeUp(3.0, N0, 4, (0, 1, 0, 1)))
+    assert [gpu.index for gpu in scheduler.state.free] == [0, 1, 3], "2 is still set aside"
+    again = State.restored(scheduler.state.snapshot())
+    assert again.cluster == scheduler.state.cluster
+    assert list(again.free) == list(scheduler.state.free)
+    assert replace(scheduler.state.cluster.nodes[N0], groups=()).order == range(4)

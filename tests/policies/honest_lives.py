@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import NamedTuple
 
-from ones.core import Brain, Cluster, EndReason, Event, Generation, Job, JobId, Plan, Policy
+from ones.core import Cluster, EndReason, Event, Generation, Job, JobId, Plan, Policy, Scheduler
 from ones.core import events as ev
 from ones.core.job import Configuration, SwitchCost
 from ones.core.plan import Finish, Rescale, Start, Stop
@@ -54,7 +54,7 @@ class Lives:
     def __init__(
         self, policy: Policy, alter: Alter, switch_cost: SwitchCost = SwitchCost()
     ) -> None:
-        self.brain = Brain(Cluster.of(8, 4), policy, switch_cost=switch_cost)
+        self.scheduler = Scheduler(Cluster.of(8, 4), policy, switch_cost=switch_cost)
         self._alter = alter
         self._now = 0.0
         self._todo: deque[Event] = deque()
@@ -71,7 +71,7 @@ class Lives:
             for altered in self._alter(event) if job.startswith(ODD) else (event,):
                 self.told += 1
                 assert self.told < MOST_EVENTS, "orders and their answers go round in a circle"
-                self._answer(self.brain.handle(altered))
+                self._answer(self.scheduler.handle(altered))
 
     def _answer(self, plan: Plan) -> None:
         generation = Generation(plan.number)
@@ -79,7 +79,7 @@ class Lives:
             assert -inf < forecast.low <= forecast.eta <= forecast.high < inf
         assert all(len(note) < 300 for note in plan.notes.values()), plan.notes
         for action in plan.actions:
-            job, record = action.job, self.brain.state.records[action.job]
+            job, record = action.job, self.scheduler.state.records[action.job]
             match action:
                 case Start():
                     for gpu in action.allocation.gpus:
@@ -99,7 +99,7 @@ class Lives:
     def wait(self, seconds: float) -> None:
         """Time passes; the policy is woken once if it had asked for that."""
         self._now += seconds
-        if self.brain.wake_at <= self._now:
+        if self.scheduler.wake_at <= self._now:
             self.tell(ev.Woke(self._now))
 
     # what users do
@@ -128,13 +128,13 @@ class Lives:
 
     def end(self, name: str, reason: EndReason = EndReason.FINISHED) -> None:
         job = JobId(name)
-        if job not in self.brain.state.records:
+        if job not in self.scheduler.state.records:
             return
         self.tell(*self._ended(job, reason))
 
     def _ended(self, job: JobId, reason: EndReason) -> Iterator[Event]:
         yield ev.JobEnded(self._now, job, reason)
-        for gpu in sorted(self.brain.state.records[job].occupied):
+        for gpu in sorted(self.scheduler.state.records[job].occupied):
             yield ev.WorkerLeft(self._now, job, Generation(10**6), gpu)
 
     # what workers report
@@ -146,14 +146,14 @@ class Lives:
                 self.tell(event)
 
     def _held(self, job: JobId) -> Allocation | None:
-        record = self.brain.state.records.get(job)
+        record = self.scheduler.state.records.get(job)
         return record.held if record is not None else None
 
     def _generation(self, job: JobId) -> Generation:
-        return self.brain.state.records[job].generation
+        return self.scheduler.state.records[job].generation
 
     def _described(self, job: JobId, planned: int | None) -> Iterator[Event]:
-        record = self.brain.state.records.get(job)
+        record = self.scheduler.state.records.get(job)
         if record is not None and record.held is not None and record.description is None:
             yield ev.JobDescribed(
                 at=self._now,
@@ -231,18 +231,18 @@ class Lives:
 
     def fail_to_rescale(self, name: str) -> None:
         """Of an order that is not there any more, unless the report is odd."""
-        if JobId(name) in self.brain.state.records:
+        if JobId(name) in self.scheduler.state.records:
             generation = self._generation(JobId(name))
             self.tell(ev.RescaleFailed(self._now, JobId(name), generation, "no such device"))
 
     def found_fixed(self, name: str) -> None:
         """Its script is slow to join."""
-        if JobId(name) in self.brain.state.records:
+        if JobId(name) in self.scheduler.state.records:
             self.tell(ev.JobFoundFixed(self._now, JobId(name), self._generation(JobId(name))))
 
     def lose(self, name: str) -> None:
         """All its workers die: it goes back into the queue."""
-        record = self.brain.state.records.get(JobId(name))
+        record = self.scheduler.state.records.get(JobId(name))
         if record is not None:
             plan = Generation(record.generation.plan)
             lost = sorted(record.occupied)
@@ -305,4 +305,4 @@ def _live_once(lives: Lives, asked: Asked, number: str) -> None:
     for name in here:
         lives.end(name)
         lives.wait(ROUND)
-    assert not lives.brain.state.records
+    assert not lives.scheduler.state.records

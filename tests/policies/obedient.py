@@ -1,8 +1,8 @@
-"""A brain whose orders are carried out at once: for tests of who runs when."""
+"""A scheduler whose orders are carried out at once: for tests of who runs when."""
 
 from __future__ import annotations
 
-from ones.core import Brain, Cluster, EndReason, Event, Generation, Job, JobId, Plan, Policy
+from ones.core import Cluster, EndReason, Event, Generation, Job, JobId, Plan, Policy, Scheduler
 from ones.core import events as ev
 from ones.core.plan import Rescale, Start, Stop
 
@@ -11,12 +11,12 @@ class Obedient:
     """Jobs come, run and end when the test says so; timers go off by themselves."""
 
     def __init__(self, policy: Policy, gpus: int, *, gpus_per_node: int = 4) -> None:
-        self.brain = Brain(Cluster.of(gpus, gpus_per_node), policy)
+        self.scheduler = Scheduler(Cluster.of(gpus, gpus_per_node), policy)
         self.now = 0.0
         self.preempted: list[str] = []
 
     def tell(self, event: Event) -> None:
-        self._carry_out(self.brain.handle(event))
+        self._carry_out(self.scheduler.handle(event))
 
     def _carry_out(self, plan: Plan) -> None:
         generation = Generation(plan.number)
@@ -27,10 +27,10 @@ class Obedient:
                     self.tell(ev.WorkerReady(self.now, job, generation, gpu))
             elif isinstance(action, Stop):
                 self.preempted.append(job)
-                for gpu in sorted(self.brain.state.records[job].occupied):
+                for gpu in sorted(self.scheduler.state.records[job].occupied):
                     self.tell(ev.WorkerLeft(self.now, job, generation, gpu))
             elif isinstance(action, Rescale):
-                before = self.brain.state.records[job].held
+                before = self.scheduler.state.records[job].held
                 stay = {w.gpu for w in action.allocation.workers}
                 for gpu in before.gpus if before else ():
                     if gpu not in stay:
@@ -39,8 +39,8 @@ class Obedient:
 
     def until(self, at: float) -> None:
         """Let time pass."""
-        while self.brain.wake_at <= at:
-            self.now = self.brain.wake_at
+        while self.scheduler.wake_at <= at:
+            self.now = self.scheduler.wake_at
             self.tell(ev.Woke(self.now))
         self.now = at
 
@@ -59,17 +59,17 @@ class Obedient:
 
     def end(self, name: str, *, at: float | None = None) -> None:
         self.until(self.now if at is None else at)
-        occupied = sorted(self.brain.state.records[JobId(name)].occupied)
+        occupied = sorted(self.scheduler.state.records[JobId(name)].occupied)
         self.tell(ev.JobEnded(self.now, JobId(name), EndReason.FINISHED))
         for gpu in occupied:
             self.tell(ev.WorkerLeft(self.now, JobId(name), Generation(10**6), gpu))
 
     @property
     def running(self) -> list[str]:
-        return list(self.brain.state.schedule)
+        return list(self.scheduler.state.schedule)
 
     def sizes(self) -> dict[str, int]:
-        return {job: a.n_gpus for job, a in self.brain.state.schedule.items()}
+        return {job: a.n_gpus for job, a in self.scheduler.state.schedule.items()}
 
     def note(self, name: str) -> str:
-        return self.brain.state.records[JobId(name)].note
+        return self.scheduler.state.records[JobId(name)].note

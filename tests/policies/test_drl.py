@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ones.core import Brain, Cluster, Decision, Job, JobId, View
+from ones.core import Cluster, Decision, Job, JobId, Scheduler, View
 from ones.core import events as ev
 from ones.core.job import Configuration, Generation
 from ones.core.plan import Start, diff
@@ -133,17 +133,17 @@ def test_one_job_at_a_time_nobody_preempted_batches_fixed(mechanism: str, sample
         assert policy.shrunk > 0  # so that the limit on preemption was put to the test
 
 
-def started(brain: Brain, job: Job) -> int:
-    plan = brain.handle(ev.JobSubmitted(job.submitted_at, job))
+def started(scheduler: Scheduler, job: Job) -> int:
+    plan = scheduler.handle(ev.JobSubmitted(job.submitted_at, job))
     (start,) = (action for action in plan.actions if isinstance(action, Start))
     return start.allocation.n_gpus
 
 
 def test_of_a_job_that_nobody_knows_only_the_size_asked_for_is_open() -> None:
-    brain = Brain(Cluster.of(64), create("drl"))
-    assert started(brain, Job(id=JobId("a"), submitted_at=0.0, requested_gpus=3)) == 3
+    scheduler = Scheduler(Cluster.of(64), create("drl"))
+    assert started(scheduler, Job(id=JobId("a"), submitted_at=0.0, requested_gpus=3)) == 3
     job = Job(id=JobId("b"), submitted_at=1.0, kind="k", requested_gpus=40, requested_batch=64)
-    assert started(brain, job) == 40
+    assert started(scheduler, job) == 40
 
 
 def test_sizes_stay_within_what_a_job_may_have() -> None:
@@ -151,7 +151,7 @@ def test_sizes_stay_within_what_a_job_may_have() -> None:
     for seed in range(5):
         policy = Drl(seed=seed, sampled=True)
         policy._kind_table = KindTable(kinds)
-        brain = Brain(Cluster.of(64), policy)
+        scheduler = Scheduler(Cluster.of(64), policy)
         job = Job(
             id=JobId("a"),
             submitted_at=0.0,
@@ -160,24 +160,24 @@ def test_sizes_stay_within_what_a_job_may_have() -> None:
             max_gpus=6,
             requested_batch=64,
         )
-        assert 3 <= started(brain, job) <= 6
+        assert 3 <= started(scheduler, job) <= 6
         small = Job(id=JobId("b"), submitted_at=1.0, kind="k", requested_batch=2)
-        assert started(brain, small) <= 2
+        assert started(scheduler, small) <= 2
 
 
 def test_it_wakes_every_tick_while_there_is_a_job() -> None:
-    brain = Brain(Cluster.of(4), create("drl", tick=7.0))
-    brain.handle(ev.JobSubmitted(1.0, Job(id=JobId("a"), submitted_at=1.0)))
-    assert brain.wake_at == 8.0
-    brain.handle(ev.CancelRequested(2.0, JobId("a")))
-    assert brain.wake_at in (9.0, float("inf"))
+    scheduler = Scheduler(Cluster.of(4), create("drl", tick=7.0))
+    scheduler.handle(ev.JobSubmitted(1.0, Job(id=JobId("a"), submitted_at=1.0)))
+    assert scheduler.wake_at == 8.0
+    scheduler.handle(ev.CancelRequested(2.0, JobId("a")))
+    assert scheduler.wake_at in (9.0, float("inf"))
 
 
 def test_its_notes_say_why() -> None:
-    brain = Brain(Cluster.of(1), create("drl"))
+    scheduler = Scheduler(Cluster.of(1), create("drl"))
     for name in ("a", "b"):
-        brain.handle(ev.JobSubmitted(0.0, Job(id=JobId(name), submitted_at=0.0)))
-    notes = [brain.state.records[JobId(name)].note for name in ("a", "b")]
+        scheduler.handle(ev.JobSubmitted(0.0, Job(id=JobId(name), submitted_at=0.0)))
+    notes = [scheduler.state.records[JobId(name)].note for name in ("a", "b")]
     assert notes[0] == "chosen to start on 1 GPU of 1 free, about 300 s left on one GPU"
     assert notes[1] == "waits: no GPU is free"
 
@@ -189,10 +189,10 @@ def test_what_is_left_is_told_by_finished_jobs_that_went_further() -> None:
     kinds = KindTable()
     for batch, samples in ((64, 100), (64, 200), (64, 300), (128, 9000)):
         kinds.learn_length("k", batch, samples)
-    brain = Brain(Cluster.of(4), create("fifo"))
+    scheduler = Scheduler(Cluster.of(4), create("fifo"))
     job = Job(id=JobId("a"), submitted_at=0.0, kind="k", requested_batch=64)
-    brain.handle(ev.JobSubmitted(0.0, job))
-    view = brain.state.view().job(JobId("a"))
+    scheduler.handle(ev.JobSubmitted(0.0, job))
+    view = scheduler.state.view().job(JobId("a"))
     assert kinds.samples_left(view, 64) == pytest.approx(200.0)
     assert kinds.samples_left(view, 128) == pytest.approx(2400.0)  # too few of its own
     assert kinds.samples_left(view, 64) != kinds.samples_left(view, 128)
@@ -202,14 +202,14 @@ def test_a_measured_step_counts_more_than_the_fit() -> None:
     kinds = KindTable()
     for gpus, seconds in ((1, 1.0), (2, 0.6), (4, 0.1)):
         kinds.learn_speed("k", Configuration(gpus, 1, 64), seconds, 20)
-    brain = Brain(Cluster.of(4), create("fifo"))
+    scheduler = Scheduler(Cluster.of(4), create("fifo"))
     job = Job(id=JobId("a"), submitted_at=0.0, kind="k", requested_batch=64)
-    brain.handle(ev.JobSubmitted(0.0, job))
-    found = kinds.step_seconds(brain.state.view().job(JobId("a")), 64, 4)
+    scheduler.handle(ev.JobSubmitted(0.0, job))
+    found = kinds.step_seconds(scheduler.state.view().job(JobId("a")), 64, 4)
     assert found[:3] == (1.0, 0.6, 0.1)
     assert len(found) == len(SIZES)
     again = KindTable(kinds.save())
-    assert again.step_seconds(brain.state.view().job(JobId("a")), 64, 4) == found
+    assert again.step_seconds(scheduler.state.view().job(JobId("a")), 64, 4) == found
 
 
 def test_without_the_table_it_starts_with_nothing() -> None:
@@ -222,7 +222,7 @@ def test_without_the_table_it_starts_with_nothing() -> None:
     )
     policy = Drl(known_kinds=False)
     assert policy.save()["book"] == {}
-    assert started(Brain(Cluster.of(64), policy), job) == 8
+    assert started(Scheduler(Cluster.of(64), policy), job) == 8
     assert set(Drl().save()["book"]) == set(shipped().kinds) != set()
 
 
@@ -347,16 +347,18 @@ def test_a_file_that_holds_something_else_is_refused(text: str, problem: str) ->
 
 def test_reports_update_the_table() -> None:
     policy = Drl(known_kinds=False)
-    brain = Brain(Cluster.of(4), policy)
+    scheduler = Scheduler(Cluster.of(4), policy)
     job = Job(id=JobId("a"), submitted_at=0.0, kind="k", requested_batch=64)
-    plan = brain.handle(ev.JobSubmitted(0.0, job))
+    plan = scheduler.handle(ev.JobSubmitted(0.0, job))
     (start,) = plan.actions
     assert isinstance(start, Start)
     of = {"job": JobId("a"), "generation": Generation(plan.number)}
-    brain.handle(ev.WorkerReady(1.0, JobId("a"), of["generation"], start.allocation.gpus[0]))  # type: ignore[arg-type]
-    brain.handle(ev.JobDescribed(at=1.0, dataset_size=640, base_batch=64, max_local_batch=99, **of))  # type: ignore[arg-type]
+    scheduler.handle(ev.WorkerReady(1.0, JobId("a"), of["generation"], start.allocation.gpus[0]))  # type: ignore[arg-type]
+    scheduler.handle(
+        ev.JobDescribed(at=1.0, dataset_size=640, base_batch=64, max_local_batch=99, **of)  # type: ignore[arg-type]
+    )
     way = Configuration(1, 1, 64)
-    brain.handle(
+    scheduler.handle(
         ev.ThroughputMeasured(at=2.0, configuration=way, step_seconds=0.5, steps=20, **of)  # type: ignore[arg-type]
     )
     entry = policy.save()["book"]["k"]
@@ -366,17 +368,17 @@ def test_reports_update_the_table() -> None:
 
 def test_a_job_with_a_smaller_batch_than_workers_resumes_with_a_sample_for_each() -> None:
     """Its script says a batch of 1 and its user at least 2 GPUs; then it lost all workers."""
-    brain = Brain(Cluster.of(4), create("drl", seed=1))
+    scheduler = Scheduler(Cluster.of(4), create("drl", seed=1))
     job = Job(id=JobId("a"), submitted_at=0.0, min_gpus=2, retries=2)
-    (start,) = brain.handle(ev.JobSubmitted(0.0, job)).actions
+    (start,) = scheduler.handle(ev.JobSubmitted(0.0, job)).actions
     assert isinstance(start, Start)
     for gpu in start.allocation.gpus:
-        brain.handle(ev.WorkerReady(1.0, job.id, Generation(1), gpu))
-    brain.handle(
+        scheduler.handle(ev.WorkerReady(1.0, job.id, Generation(1), gpu))
+    scheduler.handle(
         ev.JobDescribed(at=2.0, job=job.id, generation=Generation(1), dataset_size=9, base_batch=1)
     )
     for gpu in start.allocation.gpus:
-        brain.handle(ev.WorkerLost(3.0, job.id, Generation(1), gpu))
-    brain.handle(ev.Woke(30.0))
-    resumed = brain.state.schedule[job.id]
+        scheduler.handle(ev.WorkerLost(3.0, job.id, Generation(1), gpu))
+    scheduler.handle(ev.Woke(30.0))
+    resumed = scheduler.state.schedule[job.id]
     assert [worker.batch for worker in resumed.workers] == [1] * resumed.n_gpus

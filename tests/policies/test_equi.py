@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ones.core import Brain, Cluster, Event, Generation, Gpu, Job, JobId, NodeId, Plan, State
+from ones.core import Cluster, Event, Generation, Gpu, Job, JobId, NodeId, Plan, Scheduler, State
 from ones.core import events as ev
 from ones.core.plan import Start
 from ones.models.sharing import OwnerQuota, ShareRequest, equal_shares
@@ -46,7 +46,7 @@ def test_everybody_gets_a_share_and_the_shares_grow_when_somebody_leaves() -> No
     sim = Simulator(trace, Cluster.of(16), create("equi"), mechanism="elastic")
 
     def look(entry: Event | Plan) -> None:
-        state = sim.brain.state
+        state = sim.scheduler.state
         if len(state.records) == 4 and all(r.settled for r in state.records.values()):
             sizes.extend(r.goal.n_gpus for r in state.records.values() if r.goal)
 
@@ -77,11 +77,11 @@ def test_with_more_jobs_than_gpus_they_take_turns() -> None:
 
 
 def test_an_owner_whose_limit_is_lowered_gives_gpus_back() -> None:
-    brain = Brain(Cluster.of(8), create("equi"))
-    brain.handle(ev.JobSubmitted(0.0, Job(id=JobId("a"), submitted_at=0.0, owner="her")))
+    scheduler = Scheduler(Cluster.of(8), create("equi"))
+    scheduler.handle(ev.JobSubmitted(0.0, Job(id=JobId("a"), submitted_at=0.0, owner="her")))
     generation = Generation(1)
-    brain.handle(ev.WorkerReady(1.0, JobId("a"), generation, Gpu(NodeId("n0"), 0)))
-    plan = brain.handle(
+    scheduler.handle(ev.WorkerReady(1.0, JobId("a"), generation, Gpu(NodeId("n0"), 0)))
+    plan = scheduler.handle(
         ev.JobDescribed(
             at=1.0,
             job=JobId("a"),
@@ -91,52 +91,52 @@ def test_an_owner_whose_limit_is_lowered_gives_gpus_back() -> None:
             max_local_batch=64,
         )
     )
-    assert brain.state.schedule[JobId("a")].n_gpus == 8
-    brain.handle(ev.Rescaled(2.0, JobId("a"), Generation(plan.number), 0.5))
-    brain.handle(ev.OwnerLimitSet(3.0, "her", 2))
-    assert brain.state.schedule[JobId("a")].n_gpus == 2
+    assert scheduler.state.schedule[JobId("a")].n_gpus == 8
+    scheduler.handle(ev.Rescaled(2.0, JobId("a"), Generation(plan.number), 0.5))
+    scheduler.handle(ev.OwnerLimitSet(3.0, "her", 2))
+    assert scheduler.state.schedule[JobId("a")].n_gpus == 2
 
 
-def growing_job() -> tuple[Brain, Plan]:
+def growing_job() -> tuple[Scheduler, Plan]:
     """Alone on four GPUs, it has joined on one and is told to grow."""
-    brain = Brain(Cluster.of(4), create("equi"))
-    brain.handle(ev.JobSubmitted(0.0, Job(id=JobId("a"), submitted_at=0.0)))
+    scheduler = Scheduler(Cluster.of(4), create("equi"))
+    scheduler.handle(ev.JobSubmitted(0.0, Job(id=JobId("a"), submitted_at=0.0)))
     generation = Generation(1)
-    brain.handle(ev.WorkerReady(1.0, JobId("a"), generation, Gpu(NodeId("n0"), 0)))
+    scheduler.handle(ev.WorkerReady(1.0, JobId("a"), generation, Gpu(NodeId("n0"), 0)))
     described = ev.JobDescribed(
         at=1.0, job=JobId("a"), generation=generation, dataset_size=1000, base_batch=32
     )
-    return brain, brain.handle(described)
+    return scheduler, scheduler.handle(described)
 
 
-def failed(brain: Brain, plan: Plan, at: float) -> Plan:
+def failed(scheduler: Scheduler, plan: Plan, at: float) -> Plan:
     """What is decided then; newcomers leave afterwards."""
     job, generation = JobId("a"), Generation(plan.number)
-    answer = brain.handle(ev.RescaleFailed(at, job, generation, "no room"))
-    for gpu in sorted(brain.state.records[job].occupied - {Gpu(NodeId("n0"), 0)}):
-        brain.handle(ev.WorkerLeft(at, job, generation, gpu))
+    answer = scheduler.handle(ev.RescaleFailed(at, job, generation, "no room"))
+    for gpu in sorted(scheduler.state.records[job].occupied - {Gpu(NodeId("n0"), 0)}):
+        scheduler.handle(ev.WorkerLeft(at, job, generation, gpu))
     return answer
 
 
 def test_a_change_that_failed_is_not_tried_again_at_once() -> None:
-    brain, plan = growing_job()
-    assert brain.state.schedule[JobId("a")].n_gpus == 4
-    answer = failed(brain, plan, 2.0)
+    scheduler, plan = growing_job()
+    assert scheduler.state.schedule[JobId("a")].n_gpus == 4
+    answer = failed(scheduler, plan, 2.0)
     assert answer.actions == ()
     assert answer.notes == {JobId("a"): "keeps 1 GPU for 60 s: its last change failed"}
-    assert brain.wake_at == 62.0
+    assert scheduler.wake_at == 62.0
     other = Job(id=JobId("b"), submitted_at=3.0)
-    started = brain.handle(ev.JobSubmitted(3.0, other))
+    started = scheduler.handle(ev.JobSubmitted(3.0, other))
     assert [type(a) for a in started.actions] == [Start]  # others are served meanwhile
-    assert brain.state.schedule[JobId("a")].n_gpus == 1
+    assert scheduler.state.schedule[JobId("a")].n_gpus == 1
 
-    again = brain.handle(ev.Woke(62.0))
-    assert brain.state.schedule[JobId("a")].n_gpus > 1
+    again = scheduler.handle(ev.Woke(62.0))
+    assert scheduler.state.schedule[JobId("a")].n_gpus > 1
     twin = create("equi")
-    failed(brain, again, 63.0)
-    assert brain.wake_at == 63.0 + 120.0  # each time it is left alone for longer
-    twin.load(brain.policy.save())
-    assert twin.save() == brain.policy.save()
-    last = brain.handle(ev.Woke(183.0))
-    brain.handle(ev.Rescaled(184.0, JobId("a"), Generation(last.number), 0.5))
-    assert brain.policy.save()["rests"] == {}
+    failed(scheduler, again, 63.0)
+    assert scheduler.wake_at == 63.0 + 120.0  # each time it is left alone for longer
+    twin.load(scheduler.policy.save())
+    assert twin.save() == scheduler.policy.save()
+    last = scheduler.handle(ev.Woke(183.0))
+    scheduler.handle(ev.Rescaled(184.0, JobId("a"), Generation(last.number), 0.5))
+    assert scheduler.policy.save()["rests"] == {}

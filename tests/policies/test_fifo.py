@@ -4,55 +4,57 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ones.core import Brain, Cluster, EndReason, Job, JobId, NodeId
+from ones.core import Cluster, EndReason, Job, JobId, NodeId, Scheduler
 from ones.core import events as ev
 from ones.policies import create
 from ones.sim import Simulator
 from ones.workload import Incident, Trace, TraceJob, Training
 
 
-def submit(brain: Brain, sizes: list[int], priorities: list[float] | None = None) -> list[str]:
+def submit(
+    scheduler: Scheduler, sizes: list[int], priorities: list[float] | None = None
+) -> list[str]:
     """Who runs, after all have come."""
     for i, size in enumerate(sizes):
         priority = priorities[i] if priorities else 0.0
         job = Job(id=JobId(f"j{i}"), submitted_at=0.0, requested_gpus=size, priority=priority)
-        brain.handle(ev.JobSubmitted(0.0, job))
-    return list(brain.state.schedule)
+        scheduler.handle(ev.JobSubmitted(0.0, job))
+    return list(scheduler.state.schedule)
 
 
 def test_the_head_of_the_line_blocks_those_behind_it() -> None:
-    brain = Brain(Cluster.of(4), create("fifo"))
-    assert submit(brain, [3, 2, 1]) == ["j0"]
-    assert brain.state.records[JobId("j1")].note == "first in line: needs 2 GPUs, 1 free"
+    scheduler = Scheduler(Cluster.of(4), create("fifo"))
+    assert submit(scheduler, [3, 2, 1]) == ["j0"]
+    assert scheduler.state.records[JobId("j1")].note == "first in line: needs 2 GPUs, 1 free"
 
 
 def test_with_backfill_those_who_fit_go_ahead() -> None:
-    brain = Brain(Cluster.of(4), create("fifo", backfill=True))
-    assert submit(brain, [3, 2, 1]) == ["j0", "j2"]
+    scheduler = Scheduler(Cluster.of(4), create("fifo", backfill=True))
+    assert submit(scheduler, [3, 2, 1]) == ["j0", "j2"]
 
 
 def test_a_higher_priority_goes_first_and_nobody_is_interrupted() -> None:
-    brain = Brain(Cluster.of(2), create("fifo"))
-    assert submit(brain, [2, 2, 2], [0.0, 0.0, 5.0]) == ["j0"]
-    brain.handle(ev.JobEnded(1.0, JobId("j0"), EndReason.FINISHED))
-    assert list(brain.state.schedule) == ["j2"]
+    scheduler = Scheduler(Cluster.of(2), create("fifo"))
+    assert submit(scheduler, [2, 2, 2], [0.0, 0.0, 5.0]) == ["j0"]
+    scheduler.handle(ev.JobEnded(1.0, JobId("j0"), EndReason.FINISHED))
+    assert list(scheduler.state.schedule) == ["j2"]
 
 
 def test_a_raised_priority_moves_a_job_to_the_front() -> None:
-    brain = Brain(Cluster.of(1), create("fifo"))
-    submit(brain, [1, 1, 1])
-    brain.handle(ev.PriorityChanged(1.0, JobId("j2"), 9.0))
-    brain.handle(ev.JobEnded(2.0, JobId("j0"), EndReason.FINISHED))
-    assert list(brain.state.schedule) == ["j2"]
+    scheduler = Scheduler(Cluster.of(1), create("fifo"))
+    submit(scheduler, [1, 1, 1])
+    scheduler.handle(ev.PriorityChanged(1.0, JobId("j2"), 9.0))
+    scheduler.handle(ev.JobEnded(2.0, JobId("j0"), EndReason.FINISHED))
+    assert list(scheduler.state.schedule) == ["j2"]
 
 
 def test_an_owner_at_the_limit_blocks_nobody_else() -> None:
-    brain = Brain(Cluster.of(4), create("fifo"))
-    brain.handle(ev.OwnerLimitSet(0.0, "greedy", 1))
+    scheduler = Scheduler(Cluster.of(4), create("fifo"))
+    scheduler.handle(ev.OwnerLimitSet(0.0, "greedy", 1))
     for i, owner in enumerate(("greedy", "greedy", "modest")):
         job = Job(id=JobId(f"j{i}"), submitted_at=0.0, owner=owner)
-        brain.handle(ev.JobSubmitted(0.0, job))
-    assert list(brain.state.schedule) == ["j0", "j2"]
+        scheduler.handle(ev.JobSubmitted(0.0, job))
+    assert list(scheduler.state.schedule) == ["j0", "j2"]
 
 
 def test_a_batch_smaller_than_the_gpus_is_made_to_fit_once_the_job_is_known() -> None:

@@ -44,8 +44,8 @@ def fresh(name: str, **settings: object) -> Policy:
 def lived(policy: Policy, alter: Alter, *, asked: Asked = PLAIN, times: int = 1) -> Lives:
     """Nothing raises, most of the other jobs have trained, and the policy can be saved."""
     lives = live(policy, alter, asked=asked, times=times)
-    check_invariants(lives.brain.state)
-    others = [job for name, job in lives.brain.state.ended.items() if not name.startswith(ODD)]
+    check_invariants(lives.scheduler.state)
+    others = [job for name, job in lives.scheduler.state.ended.items() if not name.startswith(ODD)]
     assert len(others) == 4 * times
     assert all(job.reason.completed for job in others)
     assert sum(job.epochs > 0 for job in others) >= 2 * times

@@ -49,7 +49,7 @@ def test_on_one_gpu_it_is_the_best_order_there_is(lengths: list[int]) -> None:
     total = 0.0
     while world.running:
         name = world.running[0]
-        ran = world.brain.state.view().job(JobId(name)).run_seconds_at(world.now)
+        ran = world.scheduler.state.view().job(JobId(name)).run_seconds_at(world.now)
         left = seconds[name] - ran
         world.end(name, at=world.now + left)
         total += world.now
@@ -93,7 +93,7 @@ def test_the_simulator_s_oracle_knows_when_jobs_really_end() -> None:
     foretold: dict[str, RemainingWork] = {}
 
     def look(entry: object) -> None:
-        view = sim.brain.state.view()
+        view = sim.scheduler.state.view()
         for job, allocation in view.schedule.items():
             if job not in foretold and view.job(job).description is not None:
                 foretold[job] = oracle(view.job(job), allocation.n_gpus, allocation.batch)

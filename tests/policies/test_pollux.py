@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ones.core import Brain, Cluster, Event, Generation, Job, JobId, Plan
+from ones.core import Cluster, Event, Generation, Job, JobId, Plan, Scheduler
 from ones.core import events as ev
 from ones.models.allocation import exact, total
 from ones.models.rounds import RestartCosts
@@ -202,7 +202,7 @@ def sizes_over_time(
 
     def look(entry: Event | Plan) -> None:
         if isinstance(entry, Plan) and entry.at <= until:
-            held = {str(j): a.n_gpus for j, a in sim.brain.state.schedule.items()}
+            held = {str(j): a.n_gpus for j, a in sim.scheduler.state.schedule.items()}
             if not history or held != list(history.values())[-1]:
                 history[entry.at] = held
 
@@ -243,14 +243,14 @@ def test_dearer_restarts_are_fewer() -> None:
 
 def test_a_new_job_starts_at_once_unless_it_is_told_to_wait_for_the_round() -> None:
     def starts_after(**settings: Any) -> float:
-        brain = Brain(Cluster.of(8), create("pollux", seed=1, **settings))
-        brain.handle(ev.JobSubmitted(130.0, Job(id=JobId("a"), submitted_at=130.0)))
-        if JobId("a") in brain.state.schedule:
+        scheduler = Scheduler(Cluster.of(8), create("pollux", seed=1, **settings))
+        scheduler.handle(ev.JobSubmitted(130.0, Job(id=JobId("a"), submitted_at=130.0)))
+        if JobId("a") in scheduler.state.schedule:
             return 130.0
-        assert "180" in brain.state.records[JobId("a")].note
-        assert brain.wake_at == 180.0
-        brain.handle(ev.Woke(180.0))
-        assert JobId("a") in brain.state.schedule
+        assert "180" in scheduler.state.records[JobId("a")].note
+        assert scheduler.wake_at == 180.0
+        scheduler.handle(ev.Woke(180.0))
+        assert JobId("a") in scheduler.state.schedule
         return 180.0
 
     assert starts_after() == 130.0
@@ -259,19 +259,19 @@ def test_a_new_job_starts_at_once_unless_it_is_told_to_wait_for_the_round() -> N
 
 @pytest.mark.parametrize("policy", ["pollux", "sia"])
 def test_a_gpu_that_is_drained_is_left_at_once_and_not_in_the_next_round(policy: str) -> None:
-    brain = Brain(Cluster.of(2, 2), create(policy))
+    scheduler = Scheduler(Cluster.of(2, 2), create(policy))
     job = JobId("a")
-    brain.handle(ev.JobSubmitted(61.0, Job(id=job, submitted_at=61.0)))
-    [gpu] = brain.state.schedule[job].gpus
-    brain.handle(ev.WorkerReady(62.0, job, Generation(1), gpu))
-    brain.handle(
+    scheduler.handle(ev.JobSubmitted(61.0, Job(id=job, submitted_at=61.0)))
+    [gpu] = scheduler.state.schedule[job].gpus
+    scheduler.handle(ev.WorkerReady(62.0, job, Generation(1), gpu))
+    scheduler.handle(
         ev.JobDescribed(
             at=62.0, job=job, generation=Generation(1), dataset_size=1000, base_batch=32
         )
     )
-    assert brain.wake_at == 120.0
-    brain.handle(ev.GpuSetAside(70.0, gpu, "it is to be looked at"))
-    assert brain.wake_at < 70.1
-    brain.handle(ev.Woke(brain.wake_at))
-    assert gpu not in brain.state.schedule[job].gpus
-    assert brain.wake_at == 120.0
+    assert scheduler.wake_at == 120.0
+    scheduler.handle(ev.GpuSetAside(70.0, gpu, "it is to be looked at"))
+    assert scheduler.wake_at < 70.1
+    scheduler.handle(ev.Woke(scheduler.wake_at))
+    assert gpu not in scheduler.state.schedule[job].gpus
+    assert scheduler.wake_at == 120.0

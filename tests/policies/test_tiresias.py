@@ -84,7 +84,7 @@ def test_promotion_bounds_waiting_by_the_last_run() -> None:
     assert jobs.running == ["other"]
     jobs.until(202.0)  # other sinks at 200 s, and long is back in the first queue
     assert jobs.running == ["long"]
-    forgiven = jobs.brain.policy.save()["seats"]["long"]
+    forgiven = jobs.scheduler.policy.save()["seats"]["long"]
     assert forgiven["queue"] == 0
     assert forgiven["forgotten"] == pytest.approx(100.0)
 
@@ -129,7 +129,7 @@ def test_no_gpu_is_given_twice_and_the_cluster_is_never_overrun() -> None:
         nonlocal stops
         if isinstance(entry, Plan):
             stops += sum(isinstance(action, Stop) for action in entry.actions)
-        assert sum(a.n_gpus for _, a in sim.brain.state.schedule.items()) <= 8
+        assert sum(a.n_gpus for _, a in sim.scheduler.state.schedule.items()) <= 8
 
     assert len(sim.run(look).state.ended) == 30
     assert stops > 0
@@ -156,7 +156,7 @@ def test_a_job_waits_for_one_node_while_a_narrower_one_goes_ahead() -> None:
     assert jobs.running == ["b", "d"]
     jobs.end("d")
     assert jobs.running == ["b", "wide"]
-    assert jobs.brain.state.schedule[JobId("wide")].n_nodes == 1
+    assert jobs.scheduler.state.schedule[JobId("wide")].n_nodes == 1
 
 
 def test_of_two_wide_jobs_the_one_that_finds_a_node_starts() -> None:
@@ -178,7 +178,7 @@ def test_deciding_does_not_read_the_whole_queue(monkeypatch: pytest.MonkeyPatch)
         jobs = world(4)
         for i in range(4 + waiting):
             jobs.submit(f"j{i:04d}", gpus=1)
-        tables = jobs.brain.state
+        tables = jobs.scheduler.state
         seen: list[JobId] = []
         show = tables._show
 

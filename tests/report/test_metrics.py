@@ -88,7 +88,7 @@ def test_unfinished_jobs_count_with_what_they_have_been_through() -> None:
     simulator = Simulator(
         generate(jobs=8, seed=0, gap=5), Cluster.of(4), create("equi"), mechanism="elastic"
     )
-    state = simulator.brain.state
+    state = simulator.scheduler.state
     seen = 0
 
     class EnoughError(Exception):

@@ -1,4 +1,4 @@
-"""A restart gives the brain that was there: from the last snapshot and the tail, or from all."""
+"""A restart restores the scheduler: from the last snapshot and the tail, or from all lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ones.core import Brain, Cluster, Plan, drive
+from ones.core import Cluster, Plan, Scheduler, drive
 from ones.core import events as ev
 from ones.core.plan import Action, Finish
 from ones.errors import InvalidFileError
@@ -51,8 +51,8 @@ def troubled_trace(jobs: int, seed: int) -> Trace:
     return Trace.of(quiet.name, quiet.jobs, incidents)
 
 
-def run(path: Path, policy: str, *, jobs: int = 30, tail: int = 150, seed: int = 1) -> Brain:
-    """Run it, write its log with a snapshot every so many events, and give its brain."""
+def run(path: Path, policy: str, *, jobs: int = 30, tail: int = 150, seed: int = 1) -> Scheduler:
+    """Run it, write its log with a snapshot every so many events, and give its scheduler."""
     simulator = Simulator(
         troubled_trace(jobs, seed), CLUSTER, create(policy, seed=seed), mechanism="elastic"
     )
@@ -62,11 +62,11 @@ def run(path: Path, policy: str, *, jobs: int = 30, tail: int = 150, seed: int =
         policy=policy,
         seed=seed,
         nodes=tuple(CLUSTER.nodes.values()),
-        switch_cost=simulator.brain.state.switch_cost,
+        switch_cost=simulator.scheduler.state.switch_cost,
     )
     with LogWriter(path, header) as log:
-        simulator.run(SnapshottingLog(log, simulator.brain, lambda live_jobs: tail))
-    return simulator.brain
+        simulator.run(SnapshottingLog(log, simulator.scheduler, lambda live_jobs: tail))
+    return simulator.scheduler
 
 
 def snapshot_of(log: Path) -> Path:
@@ -77,18 +77,18 @@ def ended_of(log: Path) -> Path:
     return log.with_name(log.name + ".ended")
 
 
-def recovered(path: Path, *, use_snapshot: bool = True) -> Brain:
+def recovered(path: Path, *, use_snapshot: bool = True) -> Scheduler:
     log = RunLog(path)
     return recover(log, create(log.header.policy, seed=log.header.seed), use_snapshot=use_snapshot)
 
 
-def assert_same(brain: Brain, other: Brain) -> None:
-    check_invariants(brain.state)
-    assert brain.state.snapshot() == other.state.snapshot()
-    assert list(brain.state.ended) == list(other.state.ended)
-    assert list(brain.state.free) == list(other.state.free)
-    assert list(brain.state.waiting.visible()) == list(other.state.waiting.visible())
-    assert brain.policy.save() == other.policy.save()
+def assert_same(scheduler: Scheduler, other: Scheduler) -> None:
+    check_invariants(scheduler.state)
+    assert scheduler.state.snapshot() == other.state.snapshot()
+    assert list(scheduler.state.ended) == list(other.state.ended)
+    assert list(scheduler.state.free) == list(other.state.free)
+    assert list(scheduler.state.waiting.visible()) == list(other.state.waiting.visible())
+    assert scheduler.policy.save() == other.policy.save()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -96,11 +96,11 @@ def test_snapshot_and_tail_give_the_same_brain_as_the_whole_log(
     tmp_path: Path, policy: str
 ) -> None:
     path = tmp_path / "run.jsonl"
-    brain = run(path, policy)
+    scheduler = run(path, policy)
     lines = json.loads(snapshot_of(path).read_text())["lines"]
     assert 1 < lines < path.read_bytes().count(b"\n"), "both a snapshot and a tail"
-    assert_same(recovered(path), brain)
-    assert_same(recovered(path, use_snapshot=False), brain)
+    assert_same(recovered(path), scheduler)
+    assert_same(recovered(path, use_snapshot=False), scheduler)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -109,8 +109,8 @@ def test_it_does_not_matter_when_snapshots_are_taken(
     tmp_path: Path, policy: str, tail: int
 ) -> None:
     path = tmp_path / "run.jsonl"
-    brain = run(path, policy, jobs=8, tail=tail)
-    assert_same(recovered(path), brain)
+    scheduler = run(path, policy, jobs=8, tail=tail)
+    assert_same(recovered(path), scheduler)
 
 
 def test_snapshots_change_nothing_in_the_log(tmp_path: Path) -> None:
@@ -124,10 +124,10 @@ def test_snapshots_change_nothing_in_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_that_has_ended_is_written_once(tmp_path: Path, policy: str) -> None:
     path = tmp_path / "run.jsonl"
-    brain = run(path, policy)
+    scheduler = run(path, policy)
     outcomes = [json.loads(line)["id"] for line in ended_of(path).read_text().splitlines()]
     assert max(Counter(outcomes).values()) == 1
-    assert outcomes == list(brain.state.ended)[: len(outcomes)]
+    assert outcomes == list(scheduler.state.ended)[: len(outcomes)]
     saved = json.loads(snapshot_of(path).read_text())
     assert saved["ended"] == len(outcomes) > 0
     assert saved["state"]["ended"] == []
@@ -141,23 +141,23 @@ def test_a_crash_in_the_middle_of_a_line_is_recovered_from_up_to_it(
     run(path, policy)
     path.write_bytes(path.read_bytes()[:-10])
     log = RunLog(path)
-    brain = recover(log, create(policy, seed=1))
+    scheduler = recover(log, create(policy, seed=1))
     assert log.cut_off
-    assert_same(brain, recovered(path, use_snapshot=False))
+    assert_same(scheduler, recovered(path, use_snapshot=False))
 
 
 def test_outcomes_that_a_crash_left_after_the_last_snapshot_count_once(tmp_path: Path) -> None:
     """The ended jobs are written before the snapshot that counts them."""
     path = tmp_path / "run.jsonl"
-    brain = run(path, "fifo")
+    scheduler = run(path, "fifo")
     with ended_of(path).open("a") as file:
         file.write(ended_of(path).read_text().splitlines()[0] + "\n")
         file.write('{"type":"Outcome","id":"cut o')
-    assert_same(recovered(path), brain)
+    assert_same(recovered(path), scheduler)
 
 
 def test_a_tail_longer_than_any_snapshot_left_out_is_read(tmp_path: Path) -> None:
-    """Between two snapshots the tail grows; whenever the crash comes, the brain is the same."""
+    """Between two snapshots the tail grows; whenever the crash comes, the scheduler is the same."""
     path = tmp_path / "run.jsonl"
     run(path, "equi", jobs=8, tail=100)
     whole = path.read_bytes()
@@ -176,26 +176,26 @@ def test_whatever_happens_snapshot_and_tail_give_the_brain_back(
     """In a world that loses workers, fails orders and kills nodes, half way and at the end."""
     path = tmp_path_factory.mktemp("chaos") / "run.jsonl"
     cluster = Cluster.of(10, 4)
-    brain = Brain(cluster, RandomPolicy(seed))
+    scheduler = Scheduler(cluster, RandomPolicy(seed))
     header = Header(
         version=VERSION,
         software="0",
         policy="random",
         seed=seed,
         nodes=tuple(cluster.nodes.values()),
-        switch_cost=brain.state.switch_cost,
+        switch_cost=scheduler.state.switch_cost,
     )
     with LogWriter(path, header) as log:
-        keep = SnapshottingLog(log, brain, lambda live_jobs: tail)
+        keep = SnapshottingLog(log, scheduler, lambda live_jobs: tail)
 
         def record(entry: Entry) -> None:
             if not isinstance(entry, Plan) and log.entries % 50 == 40:
                 log.flush()
-                assert_same(recover(RunLog(path), RandomPolicy(seed)), brain)
+                assert_same(recover(RunLog(path), RandomPolicy(seed)), scheduler)
             keep(entry)
 
-        drive(brain, ChaosEngine(cluster, 6, seed, trouble=0.15), record)
-    assert_same(recover(RunLog(path), RandomPolicy(seed)), brain)
+        drive(scheduler, ChaosEngine(cluster, 6, seed, trouble=0.15), record)
+    assert_same(recover(RunLog(path), RandomPolicy(seed)), scheduler)
 
 
 @cache
@@ -222,12 +222,12 @@ def test_orders_that_nobody_decides_are_in_the_runs_below() -> None:
 def test_a_log_that_ends_anywhere_gives_a_sound_brain(policy: str, data: st.DataObject) -> None:
     entries = recorded(policy)
     cut = data.draw(st.integers(0, len(entries)))
-    brain = Brain(CLUSTER, create(policy))
+    scheduler = Scheduler(CLUSTER, create(policy))
     for entry in entries[:cut]:
-        brain.recall(entry)
-    check_invariants(brain.state)
-    brain.resume()
-    check_invariants(brain.state)
+        scheduler.recall(entry)
+    check_invariants(scheduler.state)
+    scheduler.resume()
+    check_invariants(scheduler.state)
 
 
 @settings(max_examples=60, deadline=None)
@@ -243,10 +243,10 @@ def test_after_a_crash_before_a_plan_the_orders_that_were_due_are_given(
     lost = data.draw(st.sampled_from(orphans))
     plan = entries[lost]
     assert isinstance(plan, Plan)
-    brain = Brain(CLUSTER, create(policy))
+    scheduler = Scheduler(CLUSTER, create(policy))
     for entry in entries[:lost]:
-        brain.recall(entry)
-    due: tuple[Action, ...] = brain.resume().actions
+        scheduler.recall(entry)
+    due: tuple[Action, ...] = scheduler.resume().actions
     assert plan.actions[: len(due)] == due, "they come first in the plan that was lost"
 
 

@@ -1,4 +1,4 @@
-"""The same events to a fresh brain of the same policy: the same plans, byte for byte."""
+"""The same events to a fresh scheduler of the same policy: the same plans, byte for byte."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(path: Path, policy: str = "equi", seed: int = 1, *, jobs: int = 12) -> P
         policy=policy,
         seed=seed,
         nodes=tuple(CLUSTER.nodes.values()),
-        switch_cost=simulator.brain.state.switch_cost,
+        switch_cost=simulator.scheduler.state.switch_cost,
     )
     with LogWriter(path, header) as log:
         simulator.run(log)

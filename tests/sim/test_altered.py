@@ -13,9 +13,9 @@ from ones.core import Cluster
 from ones.core.schedule import Allocation
 from ones.errors import UserError
 from ones.lab.runs import Run, RunSpec, trace_of
-from ones.sim.altered import altered_physics, factors_of
 from ones.sim.lengths import physics_of
 from ones.sim.oracle import oracle_of
+from ones.sim.perturbed import altered_physics, factors_of
 from ones.workload import TraceJob
 
 SPEC = RunSpec(policy="equi", jobs=6, gpus=16, seed=3, mechanism="elastic")

@@ -26,7 +26,7 @@ from ones.core import events as ev
 from ones.policies import create
 from ones.runlog import encode
 from ones.sim import KindPhysics, Simulator
-from ones.sim.trainee import Trainee
+from ones.sim.sim_job import SimJob
 from ones.testing.invariants import check_invariants
 from ones.workload import Trace, TraceJob, Training, generate
 from tests.core.test_strokes import Wish
@@ -269,7 +269,7 @@ def test_who_re_scales_by_checkpoint_recovers_by_checkpoint() -> None:
 
 def test_many_small_jumps_within_an_epoch_are_a_large_one() -> None:
     training = Training(kind=KIND, dataset_size=64_000, base_batch=64)
-    job = Trainee(0, Job(id=A, submitted_at=0.0), training, KindPhysics(training))
+    job = SimJob(0, Job(id=A, submitted_at=0.0), training, KindPhysics(training))
     place = [Gpu(N0, 0)]
     job.progress = 10.0
     for at, batch in enumerate((64, 128, 256, 512)):

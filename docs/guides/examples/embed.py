@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from ones.core import (
     Allocation,
-    Brain,
     Cluster,
     EndReason,
     Event,
@@ -21,6 +20,7 @@ from ones.core import (
     Job,
     JobId,
     Plan,
+    Scheduler,
 )
 from ones.core import events as ev
 from ones.core.job import Configuration, SwitchCost
@@ -77,12 +77,14 @@ class Training:
 
 
 class World:
-    def __init__(self, brain: Brain, jobs: list[Training], tick: float, cost: float) -> None:
-        self.brain, self.tick, self.cost, self.now = brain, tick, cost, 0.0
+    def __init__(
+        self, scheduler: Scheduler, jobs: list[Training], tick: float, cost: float
+    ) -> None:
+        self.scheduler, self.tick, self.cost, self.now = scheduler, tick, cost, 0.0
         self.coming = sorted(jobs, key=lambda t: t.job.submitted_at)
         self.here: dict[JobId, Training] = {}
         self.seconds: dict[JobId, float] = {}  # completion times
-        self.news: deque[Event] = deque()  # what the brain has not been told yet
+        self.news: deque[Event] = deque()  # what the scheduler has not been told yet
 
     def run(self) -> dict[JobId, float]:
         while self.coming or self.here:
@@ -94,14 +96,14 @@ class World:
                 self.here[t.job.id] = t
                 self.news.append(ev.JobSubmitted(self.now, t.job))
             self.tell()
-            self.obey(self.brain.handle(ev.Woke(self.now)))  # all is told: decide
+            self.obey(self.scheduler.handle(ev.Woke(self.now)))  # all is told: decide
             self.tell()
         return self.seconds
 
     def tell(self) -> None:
         """Nothing new is decided, but a GPU that was left may let an earlier order come true."""
         while self.news:
-            self.obey(self.brain.handle(self.news.popleft(), decide=False))
+            self.obey(self.scheduler.handle(self.news.popleft(), decide=False))
 
     def train(self, t: Training) -> list[Event]:
         """Until the next tick, and what is reported then."""
@@ -200,8 +202,8 @@ def workload(seed: int, n: int, *, apart: float = 60.0, hide: bool = False) -> l
 
 
 def mean_completion(policy: str, jobs: list[Training], *, tick: float, cost: float) -> float:
-    brain = Brain(Cluster.of(32), create(policy), switch_cost=SwitchCost(cost, cost))
-    seconds = World(brain, jobs, tick, cost).run()
+    scheduler = Scheduler(Cluster.of(32), create(policy), switch_cost=SwitchCost(cost, cost))
+    seconds = World(scheduler, jobs, tick, cost).run()
     return sum(seconds.values()) / len(seconds)
 
 

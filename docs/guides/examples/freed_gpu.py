@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ones.core import (
-    Brain,
     Cluster,
     EndReason,
     Generation,
@@ -12,6 +11,7 @@ from ones.core import (
     JobId,
     NodeId,
     Plan,
+    Scheduler,
     ScriptedEngine,
     drive,
 )
@@ -39,7 +39,7 @@ engine = ScriptedEngine(
         ev.WorkerLeft(9.3, A, Generation(1), SECOND),
     ]
 )
-drive(Brain(Cluster.of(2), create("fifo")), engine, record=lambda entry: None)
+drive(Scheduler(Cluster.of(2), create("fifo")), engine, record=lambda entry: None)
 
 for plan in engine.plans:
     orders = ", ".join(f"{type(action).__name__} {action.job}" for action in plan.actions)

@@ -80,7 +80,7 @@ def demo(
     """`connect` makes a client from address and token; `show` is called often."""
     scripts = examples()
     check_installed("ones demo", *NEEDS)
-    from ones.control import background
+    from ones.control import service_process
     from ones.control.statedir import StateDir
 
     with _interruptible(), _state_directory(keep) as state:
@@ -88,7 +88,7 @@ def demo(
             state=str(state), port=0, slots=SLOTS, policy=POLICY, grace_seconds=2.0
         )
         warm_up(POLICY)
-        address = background.start(settings, {})
+        address = service_process.start(settings, {})
         client = connect(address.url, StateDir(state).read_token() or "")
         temporary = state / "tmp"  # torch leaves files there
         temporary.mkdir()
@@ -163,7 +163,7 @@ def _row(cards: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
 
 def _simulate_again(state: Path) -> dict[str, dict[str, Any]]:
     """Simulates the recorded jobs from their measured step times."""
-    from ones.control.logfile import write_run_log
+    from ones.control.run_log_export import write_run_log
     from ones.control.statedir import StateDir
 
     log = state / LOG_NAME
@@ -184,7 +184,7 @@ def _simulate_again(state: Path) -> dict[str, dict[str, Any]]:
 @contextmanager
 def _state_directory(keep: Path | None) -> Iterator[Path]:
     """The directory `keep`, or a temporary one; the service in it is ended."""
-    from ones.control import background
+    from ones.control import service_process
     from ones.control.statedir import StateDir
 
     if keep is None:
@@ -197,7 +197,7 @@ def _state_directory(keep: Path | None) -> Iterator[Path]:
         yield path
     finally:
         with _uninterruptible():
-            background.kill(StateDir(path))
+            service_process.kill(StateDir(path))
             if keep is None:
                 shutil.rmtree(path, ignore_errors=True)
 

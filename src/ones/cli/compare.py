@@ -109,7 +109,7 @@ def compare(
     from ones.lab.comparison.results import Comparison, records_of, write_results
     from ones.lab.comparison.variants import parse_variants
     from ones.lab.runs import RunSpec
-    from ones.sim.altered import factors_of
+    from ones.sim.perturbed import factors_of
 
     settings = effective(gpus_per_node=gpus_per_node, jobs=jobs, gap=gap, scatter=scatter)
     chosen = settings.settings.sim

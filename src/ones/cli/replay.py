@@ -20,7 +20,7 @@ def replay(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Feed a recorded run's events to a fresh brain: it must give the same plans, byte for byte.
+    """Feed a recorded run's events to a new scheduler: it must give the same plans, byte for byte.
 
     Exit code 0 if it does, 1 with the first difference if it does not.
     """

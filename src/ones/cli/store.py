@@ -36,7 +36,7 @@ def move(
     Example: ones store move postgresql://ones@db.example.org/ones
     """
     from ones.control.database import hidden
-    from ones.control.moving import move as move_database
+    from ones.control.database_copy import move as move_database
     from ones.control.statedir import StateDir
 
     found = effective(section="service", state=str(state) if state else None)

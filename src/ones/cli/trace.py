@@ -163,7 +163,7 @@ def record(
 
     Example: ones trace record --out week.jsonl
     """
-    from ones.control.logfile import write_run_log
+    from ones.control.run_log_export import write_run_log
     from ones.control.statedir import StateDir
 
     found = effective(section="service", state=str(state) if state else None).settings.service

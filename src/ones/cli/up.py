@@ -69,7 +69,7 @@ def up(
 
     Example: ones up --slots 4
     """
-    from ones.control import background, logs
+    from ones.control import logs, service_process
     from ones.control.server import Ready, configure_logs, insecurity, serve
     from ones.control.statedir import StateDir
     from ones.lab.kernel_warmup import warm_up
@@ -126,7 +126,7 @@ def up(
         return
     if warning := insecurity(service):
         say(warning)
-    reached = background.start(service, chosen)
+    reached = service_process.start(service, chosen)
     from ones.cli.client import Client, trusted_by
 
     # this one, whatever ONES_URL says

@@ -1,6 +1,6 @@
 """Keeps the scheduler running when an event or a policy raises an exception.
 
-The brain is then rebuilt from the newest snapshot and the log, as after a restart, so that no
+The scheduler is then rebuilt from the newest snapshot and the log, as after a restart, so that no
 event is half applied. An entry of the log that cannot be taken in is quarantined: a mark in the
 log (`EntryQuarantined`) makes every later reader skip it, and its job fails. A decision that
 raises, or asks for an invalid schedule, leaves the schedule as it is (`PolicyFailed`) and is
@@ -24,10 +24,10 @@ from ones.control.recorder import EntryError, Recorder, jobs_of, recover, tail_o
 from ones.control.schema import log as run_log
 from ones.control.store import Store
 from ones.core import events as ev
-from ones.core.brain import Brain
 from ones.core.job import JobId
 from ones.core.plan import Plan
 from ones.core.policy import Policy
+from ones.core.scheduler import Scheduler
 from ones.errors import BrokenPolicyError, WorldError, described
 from ones.runlog import Header, decode
 
@@ -57,7 +57,7 @@ log = logs.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    brain: Brain
+    scheduler: Scheduler
     recorder: Recorder
     policy: str  # the one that took the log in
     marks: tuple[ev.EntryQuarantined, ...] = ()  # that the log does not have yet
@@ -79,15 +79,15 @@ class Containment:
         self._tail = tail
         self._live: LiveState | None = None
         self._failures = 0
-        self._decisions = 0  # of the brain at the last failure: more mean that it has recovered
+        self._decisions = 0  # of the scheduler at the last failure: more mean that it has recovered
         self.policy = header.policy  # that decides now
         self.failing = ""  # that the policy does not decide as it should; empty: it does
         self._why = ""
         #: the log ends under another policy, which took over after failures
         self.returned = _last_policy(store) not in (None, self.policy)
         found = self._recover()
-        self.brain, self.recorder = found.brain, found.recorder
-        self.brain.tolerate, self.brain.make_policy = self.tolerate, make
+        self.scheduler, self.recorder = found.scheduler, found.recorder
+        self.scheduler.tolerate, self.scheduler.make_policy = self.tolerate, make
         self._marks = found.marks
         if found.policy != self.policy:
             self._use(found.policy, "it could not take in the run log")
@@ -104,7 +104,7 @@ class Containment:
         self._marks = ()
 
     def contain(self, event: ev.Event, problem: Exception) -> Plan:
-        """Repair the brain after an event raised; the plan that is due."""
+        """Repair the scheduler after an event raised; the plan that is due."""
         assert self._live is not None
         if type(event) in ev.OWN_EVENTS:
             raise problem  # what repairs must not need repair: without end
@@ -117,24 +117,24 @@ class Containment:
             self._live.emit_first(_mark(0, event, problem))
         elif not found.marks:
             # the log is sound: the failure lies in the plan, or has passed
-            self.brain.wake_at = self.tolerate(problem)
+            self.scheduler.wake_at = self.tolerate(problem)
         self._live.post(self._live.free_missing)
         try:
-            return self.brain.resume()
+            return self.scheduler.resume()
         except Exception as again:
             log.exception("due plan raised", error=described(again))
             self._use(FALLBACK, described(again))
             self._rebuild()
             self._say_replaced(self._why)
-            return self.brain.resume()
+            return self.scheduler.resume()
 
     def tolerate(self, problem: Exception) -> float:
         """A decision failed. Returns the time at which the policy is asked again."""
-        if self.brain.decisions != self._decisions:
-            self._failures, self._decisions = 0, self.brain.decisions
+        if self.scheduler.decisions != self._decisions:
+            self._failures, self._decisions = 0, self.scheduler.decisions
         self._failures += 1
         delay = min(FIRST_RETRY_SECONDS * 2 ** (self._failures - 1), LONGEST_RETRY_SECONDS)
-        retry_at: float = self.brain.state.now + delay
+        retry_at: float = self.scheduler.state.now + delay
         reason = str(problem) if isinstance(problem, BrokenPolicyError) else described(problem)
         log.error("policy failed", policy=self.policy, failures=self._failures, error=reason)
         policy = self.policy
@@ -163,7 +163,7 @@ class Containment:
 
     def _rebuild(self) -> Recovered:
         found = self._recover()
-        self.brain.take_over(found.brain)
+        self.scheduler.take_over(found.scheduler)
         if found.policy != self.policy:
             self._use(found.policy, "it could not take in the run log")
             self._say_replaced(self._why)
@@ -178,7 +178,7 @@ class Containment:
         marks: dict[int, ev.EntryQuarantined] = {}
         while True:
             try:
-                brain, recorder = recover(
+                scheduler, recorder = recover(
                     self._store,
                     replace(self._header, policy=policy),
                     self._make(policy),
@@ -191,7 +191,7 @@ class Containment:
                 log.exception("entry quarantined", entry=failed.number, error=str(failed))
                 marks[failed.number] = _mark(failed.number, failed.entry, failed.problem)
             else:
-                return Recovered(brain, recorder, policy, tuple(marks.values()))
+                return Recovered(scheduler, recorder, policy, tuple(marks.values()))
             if sum(mark.policy_only for mark in marks.values()) > MOST_POLICY_MARKS:
                 policy = FALLBACK
                 marks = {number: mark for number, mark in marks.items() if not mark.policy_only}

@@ -31,8 +31,8 @@ from ones.control.live.jobs import NOW, LiveJob, gpu_of
 from ones.control.live.live_state import EngineDeps, Inbox, LiveState
 from ones.control.live.recovery import take_over
 from ones.control.live.timeouts import Timeouts
-from ones.control.pruning import DAY, Keeping
-from ones.control.readmodels.board import Board
+from ones.control.pruning import DAY, Retention
+from ones.control.readmodels.job_board import JobBoard
 from ones.control.readmodels.quarantine import Quarantine
 from ones.control.recorder import begin, change_header, tail_of_service
 from ones.control.schema import submissions
@@ -69,7 +69,7 @@ class Options:
     checkpoints: str = ""  # empty: in the state directory
     mechanism: str = "elastic"  # or `restart`: other GPUs mean a stop and a start
     timeouts: Timeouts = field(default_factory=Timeouts)
-    keeping: Keeping = field(default_factory=Keeping)
+    keeping: Retention = field(default_factory=Retention)
     health: HealthLimits = field(default_factory=HealthLimits)
     clock: Callable[[float], Clock] = Clock  # from the last logged time on
     inbox: Callable[[], Inbox] = queue.SimpleQueue
@@ -90,10 +90,12 @@ class Controller:
         self._options = options
         self.limits = options.limits
         self.closing = False
-        self.failure: BaseException | None = None  # of the brain's thread: the end of everything
+        self.failure: BaseException | None = (
+            None  # of the scheduler's thread: the end of everything
+        )
         self.accounts = Accounts(self.store)
         self.audit = Audit(self.store, time.time)
-        self.board = Board(self.store, self._is_elastic, self._cordon_reasons)
+        self.board = JobBoard(self.store, self._is_elastic, self._cordon_reasons)
         self._ids = threading.Lock()
         self._last_id = 0
         self._early: list[LauncherEvent] | None = []
@@ -115,14 +117,14 @@ class Controller:
         )
         header = begin(self.store, wanted)
         self.containment = Containment(self.store, wanted, self._make, options.tail, before=header)
-        self.brain, self.recorder = self.containment.brain, self.containment.recorder
+        self.scheduler, self.recorder = self.containment.scheduler, self.containment.recorder
         if replace(header, changed_at=None) != wanted or self.containment.returned:
-            change_header(self.store, replace(wanted, changed_at=self.brain.state.now))
+            change_header(self.store, replace(wanted, changed_at=self.scheduler.state.now))
         self.quarantine = Quarantine(self.store)
-        self.clock = options.clock(self.brain.state.now)
+        self.clock = options.clock(self.scheduler.state.now)
         self.launcher.open(self._on_launcher)
         self.engine = LiveEngine(
-            self.brain,
+            self.scheduler,
             EngineDeps(
                 store=self.store,
                 recorder=self.recorder,
@@ -147,9 +149,9 @@ class Controller:
         for event in early:
             if not isinstance(event, SlotUp):  # `_bring_up_nodes` looks at all there are
                 self.engine.on_launcher(event)
-        self._bring_up_nodes(self.brain.state, alive)
+        self._bring_up_nodes(self.scheduler.state, alive)
         self._live.post(lambda: self.engine.cordons.reconcile(self.launcher.slots()))
-        self.board.fill(self.brain.state)
+        self.board.fill(self.scheduler.state)
         self._know_tokens()
 
     def _make(self, policy: str) -> Policy:
@@ -169,7 +171,7 @@ class Controller:
 
     def run(self) -> None:
         """Until `engine.stop`."""
-        drive(self.brain, self.engine, self.recorder, self.containment.contain)
+        drive(self.scheduler, self.engine, self.recorder, self.containment.contain)
 
     def _on_launcher(self, event: LauncherEvent) -> None:
         if self._early is not None:

@@ -28,7 +28,7 @@ log = logs.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
+class Retention:
     """Days after a job's end (0: for ever), and output of each job."""
 
     output_days: float = 30.0
@@ -55,7 +55,7 @@ class Pruning:
 
     def __init__(
         self,
-        keeping: Keeping,
+        keeping: Retention,
         runs: Path,
         checkpoints: str,
         ended: Callable[[], Mapping[str, float]],

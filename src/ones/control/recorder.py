@@ -1,4 +1,4 @@
-"""The run log as a table: how a brain is recorded, and how it comes back after a restart.
+"""The run log as a table: how a scheduler is recorded, and how it comes back after a restart.
 
 Recovery reads the newest snapshot and the entries after it. Nothing is decided again:
 recorded plans are taken for true.
@@ -17,10 +17,10 @@ from ones.control import logs
 from ones.control.archive import DAY, HEADER, keep_snapshots, kept_snapshots
 from ones.control.schema import log, meta, outcomes, snapshots
 from ones.control.store import Done, Entry, Operation, Store, insert, upsert
-from ones.core.brain import Brain
 from ones.core.events import EntryQuarantined, Event, StepsDone
 from ones.core.plan import Plan
 from ones.core.policy import Policy
+from ones.core.scheduler import Scheduler
 from ones.core.state import State
 from ones.errors import UserError, WorldError, described
 from ones.runlog import VERSION, Header, decode, encode
@@ -45,7 +45,7 @@ class Recorder:
     def __init__(
         self,
         store: Store,
-        brain: Brain,
+        scheduler: Scheduler,
         *,
         number: int,
         snapshot_number: int = 0,
@@ -53,7 +53,7 @@ class Recorder:
         limit: Callable[[int, int], int] = tail_of_service,
         policy: str = "",
     ) -> None:
-        self._store, self._brain, self._limit = store, brain, limit
+        self._store, self._brain, self._limit = store, scheduler, limit
         self.policy = policy  # its name; a snapshot says whose knowledge it holds
         self.number = number  # of the last entry
         self.last_event: Event | None = None  # that was written
@@ -66,7 +66,7 @@ class Recorder:
         self, entry: Event | Plan, rows: Sequence[Operation] = (), done: Done | None = None
     ) -> None:
         """`rows` are written in the same transaction; `done` is called when that is safe."""
-        # before an event the brain has taken in all that is written: the one safe moment
+        # before an event the scheduler has taken in all that is written: the one safe moment
         if not isinstance(entry, Plan):
             state = self._brain.state
             if self._tail >= self._limit(len(state.records), len(state.occupants)):
@@ -185,8 +185,8 @@ def recover(
     before: Header | None = None,
     fresh: Callable[[], Policy] | None = None,
     skipped: Mapping[int, bool] | None = None,
-) -> tuple[Brain, Recorder]:
-    """The brain as it was, and the recorder that goes on where the log ends.
+) -> tuple[Scheduler, Recorder]:
+    """The scheduler as it was, and the recorder that goes on where the log ends.
 
     `before`: of who was here last. `fresh` makes another policy: what a different one has learned,
     or this one in another version, is of no use, and it learns anew. `skipped`: entries that are
@@ -199,24 +199,24 @@ def recover(
         number, ended, state = saved.number, saved.ended, saved.state
         if (saved.by or (before or header).policy) == header.policy:
             policy = _taught(policy, saved.policy, fresh)
-    brain = Brain(
+    scheduler = Scheduler(
         header.cluster,
         policy,
         switch_cost=header.switch_cost,
         state=state,
         in_place=header.in_place,
     )
-    last = _recall(store, brain, number, {**quarantined(store, number), **(skipped or {})})
+    last = _recall(store, scheduler, number, {**quarantined(store, number), **(skipped or {})})
     recorder = Recorder(
         store,
-        brain,
+        scheduler,
         number=last,
         snapshot_number=number,
         ended_written=ended,
         limit=limit,
         policy=header.policy,
     )
-    return brain, recorder
+    return scheduler, recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ def quarantined(store: Store, after: int = 0) -> dict[int, bool]:
     return {m.entry: m.policy_only for m in marks if isinstance(m, EntryQuarantined)}
 
 
-def _recall(store: Store, brain: Brain, number: int, skipped: Mapping[int, bool]) -> int:
+def _recall(store: Store, scheduler: Scheduler, number: int, skipped: Mapping[int, bool]) -> int:
     """Take in the entries after a number; the number of the last one."""
     last = number
     for last, text in store.entries_after(number):
@@ -268,7 +268,7 @@ def _recall(store: Store, brain: Brain, number: int, skipped: Mapping[int, bool]
         entry: Event | Plan | None = None
         try:
             entry = decode_entry(text)
-            brain.recall(entry, observed=policy_only is None)
+            scheduler.recall(entry, observed=policy_only is None)
         except Exception as problem:
             raise EntryError(last, entry, problem) from problem
     return last

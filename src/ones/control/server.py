@@ -24,7 +24,7 @@ from ones.control.health import HealthLimits
 from ones.control.launching import launcher_of
 from ones.control.limits import Limits
 from ones.control.live.timeouts import Timeouts
-from ones.control.pruning import Keeping
+from ones.control.pruning import Retention
 from ones.control.service import Service
 from ones.control.statedir import Address, StateDir
 from ones.errors import (
@@ -59,7 +59,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     """Until SIGTERM or SIGINT. The workers go on; `ones down` ends them."""
     import uvicorn
 
-    from ones.control.api import Gate, WorkerDoor, create_app
+    from ones.control.api import Gate, WorkerApi, create_app
     from ones.control.api.connections import GuardedServer, guarded_protocol
     from ones.control.api.gate import known_hosts
     from ones.control.page import add_page
@@ -94,7 +94,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
             health=HealthLimits(
                 stuck_seconds=of_service.stuck_seconds, min_free_mb=of_service.min_free_mb
             ),
-            keeping=Keeping(
+            keeping=Retention(
                 output_days=of_service.keep_output_days,
                 checkpoint_days=of_service.keep_checkpoints_days,
                 event_days=of_service.keep_events_days,
@@ -108,7 +108,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     add_page(app)
     hosts = known_hosts(of_service.host, of_service.advertise, of_service.allowed_hosts)
     config = uvicorn.Config(
-        Gate(WorkerDoor(app, service), service, hosts),
+        Gate(WorkerApi(app, service), service, hosts),
         http=guarded_protocol(service.limits),
         ws="none",
         log_level="error",  # a warning for each request that is no HTTP would fill the log

@@ -38,7 +38,7 @@ class Service(Controller):
         self.on_end: Callable[[], None] = lambda: None  # it shall not go on
         store = Store(options.database or state_dir.database)
         super().__init__(store, JobTokens.kept_in(state_dir.key), launcher, options)
-        self._thread = threading.Thread(target=self._run, name="ones-brain", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ones-scheduler", daemon=True)
         self.server_heartbeat = Heartbeat("server")
         self._health = Health(options.health, self._busy, store.unwritten_seconds, state_dir.path)
 

@@ -1,10 +1,9 @@
-"""The brain of ONES: pure. Events go in, plans come out; time is a field of the event.
+"""The scheduler of ONES: pure. Events go in, plans come out; time is a field of the event.
 
-No clock, file, socket, thread or randomness of its own. Start reading at `brain`.
+No clock, file, socket, thread or randomness of its own. Start reading at `scheduler`.
 """
 
 from ones.core.actions import adopt
-from ones.core.brain import Brain
 from ones.core.cluster import Cluster, Gpu, Node, NodeId, NodeState
 from ones.core.engine import Engine, ScriptedEngine, drive
 from ones.core.events import Event
@@ -25,6 +24,7 @@ from ones.core.plan import Action, Plan, PlanAdopted, diff
 from ones.core.policy import Decision, Policy, check
 from ones.core.record import Outcome
 from ones.core.schedule import Allocation, Schedule, Worker
+from ones.core.scheduler import Scheduler
 from ones.core.state import State
 from ones.core.transitions import apply
 from ones.core.view import JobView, View
@@ -32,7 +32,6 @@ from ones.core.view import JobView, View
 __all__ = [
     "Action",
     "Allocation",
-    "Brain",
     "Cluster",
     "Configuration",
     "Decision",
@@ -56,6 +55,7 @@ __all__ = [
     "Policy",
     "Progress",
     "Schedule",
+    "Scheduler",
     "ScriptedEngine",
     "State",
     "StepTime",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ones.core.brain import Brain
 from ones.core.events import Event, Woke
 from ones.core.plan import Plan
+from ones.core.scheduler import Scheduler
 
 
 class Delivered(NamedTuple):
@@ -47,7 +47,7 @@ class Engine(Protocol):
 
 
 def drive(
-    brain: Brain,
+    scheduler: Scheduler,
     engine: Engine,
     record: Callable[..., None],
     contain: Callable[[Event, Exception], Plan] | None = None,
@@ -65,12 +65,12 @@ def drive(
             if plan.actions:
                 engine.carry_out(plan)
 
-    act(brain.resume())  # what a crash left undone
-    while (given := engine.next_event(until=brain.wake_at)) is not None:
+    act(scheduler.resume())  # what a crash left undone
+    while (given := engine.next_event(until=scheduler.wake_at)) is not None:
         event, *attached = given if isinstance(given, Delivered) else (given,)
         try:
             record(event, *attached)
-            act(brain.handle(event))
+            act(scheduler.handle(event))
         except Exception as problem:
             if contain is None:
                 raise

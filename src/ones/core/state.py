@@ -11,13 +11,13 @@ from itertools import islice
 from typing import NamedTuple
 
 from ones.core.cluster import Cluster, Gpu, Node, NodeId, NodeState
-from ones.core.free import FreeGpus
+from ones.core.free_gpus import FreeGpus
 from ones.core.job import JobId, Progress, SwitchCost
 from ones.core.lifecycle import Phase, Trigger, transition
 from ones.core.record import JobRecord, Outcome, phase_of
 from ones.core.schedule import Allocation, Schedule
 from ones.core.view import JobView, View
-from ones.core.waiting import WaitingJobs
+from ones.core.waiting_jobs import WaitingJobs
 from ones.errors import StaleViewError
 from ones.wire.bounds import Tagged
 

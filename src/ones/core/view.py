@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ones.core.cluster import Cluster
-from ones.core.free import FreeGpus
+from ones.core.free_gpus import FreeGpus
 from ones.core.job import (
     Configuration,
     Description,
@@ -20,7 +20,7 @@ from ones.core.job import (
 )
 from ones.core.lifecycle import Phase
 from ones.core.schedule import Allocation, Schedule
-from ones.core.waiting import WaitingJobs
+from ones.core.waiting_jobs import WaitingJobs
 from ones.errors import StaleViewError
 
 

@@ -12,7 +12,7 @@ from ones.errors import WorldError
 from ones.report.panels import Line, Panel, draw_panels
 from ones.sim.kinds import KindPhysics
 from ones.sim.lengths import epochs_needed
-from ones.sim.trainee import Trainee
+from ones.sim.sim_job import SimJob
 from ones.workload import Training, paper_numbers
 from ones.workload.kinds import Kind
 
@@ -46,7 +46,7 @@ def train_alone(training: Training, batch_at: Callable[[int], int], epochs: int)
     """Loss after each epoch on one GPU, with the batch of each epoch."""
     physics = KindPhysics(training)
     place = list(Cluster.of(1).gpus())
-    job = Trainee(0, Job(id=JobId("figure"), submitted_at=0.0), training, physics)
+    job = SimJob(0, Job(id=JobId("figure"), submitted_at=0.0), training, physics)
     losses, at = [], 0.0
     for epoch in range(epochs):
         if batch_at(epoch) != job.batch:

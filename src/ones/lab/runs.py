@@ -30,9 +30,9 @@ from ones.runlog import (
     SnapshottingLog,
     forget_snapshots,
 )
-from ones.sim.altered import altered_physics
 from ones.sim.lengths import length_of, one_gpu_seconds
 from ones.sim.oracle import oracle_of
+from ones.sim.perturbed import altered_physics
 from ones.sim.run import Simulation, Simulator
 from ones.workload import Trace, gap_for_load, generate, load_workload, stretched
 from ones.workload.summary import load_of
@@ -128,7 +128,7 @@ class Run:
         self.mechanism = self._simulator.mechanism
 
     def header(self) -> Header:
-        brain = self._simulator.brain
+        scheduler = self._simulator.scheduler
         return Header(
             version=VERSION,
             software=__version__,
@@ -136,7 +136,7 @@ class Run:
             seed=self.spec.seed,
             settings=dict(self.spec.settings),
             nodes=tuple(self.cluster.nodes.values()),
-            switch_cost=brain.state.switch_cost,
+            switch_cost=scheduler.state.switch_cost,
             workload=self.spec.workload,
             mechanism=self.mechanism,
         )
@@ -166,7 +166,7 @@ class Run:
     ) -> dict[str, Any]:
         """Runs the simulation and writes log and row into the directory."""
         with LogWriter(directory / LOG_NAME, self.header()) as log:
-            record = SnapshottingLog(log, self._simulator.brain) if snapshots else log
+            record = SnapshottingLog(log, self._simulator.scheduler) if snapshots else log
             row = self.carry_out(record, progress)
         (directory / RESULT_NAME).write_text(json.dumps(row, indent=2) + "\n")
         return row

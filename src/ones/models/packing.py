@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from ones.core.cluster import Gpu, NodeId, NodeState
-from ones.core.free import FreeGpus
+from ones.core.free_gpus import FreeGpus
 from ones.core.job import JobId
 from ones.core.view import View
 from ones.models.gpu_groups import count_groups, pick_gpus

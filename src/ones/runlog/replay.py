@@ -1,4 +1,4 @@
-"""Play a recorded run to a fresh brain: the same policy must give equal plans."""
+"""Play a recorded run to a fresh scheduler: the same policy must give equal plans."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from ones.core.brain import Brain
 from ones.core.events import Event, PolicyFailed
 from ones.core.plan import Plan
 from ones.core.policy import Policy
+from ones.core.scheduler import Scheduler
 from ones.core.state import State
 from ones.errors import BrokenEngineError, InvalidFileError
 from ones.runlog.encoding import encode
@@ -37,7 +37,7 @@ def replay(
     progress: Callable[[int], None] = lambda events: None,
     make: Callable[[str], Policy] | None = None,
 ) -> Replay:
-    """Feed the log's events to a fresh brain and compare its plans with the recorded ones.
+    """Feed the log's events to a fresh scheduler and compare its plans with the recorded ones.
 
     A log that ends with an event, as after a crash or Ctrl-C, may lack the plan for it: that
     one cannot be compared. Entries that the log has quarantined are skipped as they were in the
@@ -45,7 +45,7 @@ def replay(
     `make` returns the policy that took over after failures, by its name.
     """
     header = log.header
-    brain = Brain(
+    scheduler = Scheduler(
         header.cluster,
         policy,
         switch_cost=header.switch_cost,
@@ -55,7 +55,7 @@ def replay(
     if header.learned is not None:
         policy.load(header.learned)
     failures = _Failures()
-    brain.tolerate, brain.make_policy = failures, make
+    scheduler.tolerate, scheduler.make_policy = failures, make
     skipped = log.quarantined()
     events = plans = 0
     made: Plan | None = None  # by the last event, not yet met in the log
@@ -76,10 +76,10 @@ def replay(
             continue
         try:
             if policy_only:
-                brain.recall(entry, observed=False)
-                plan = brain.resume()
+                scheduler.recall(entry, observed=False)
+                plan = scheduler.resume()
             else:
-                plan = brain.handle(entry)
+                plan = scheduler.handle(entry)
         except BrokenEngineError as problem:
             raise InvalidFileError(log.path, str(problem), line=line) from problem
         made = None if plan.says_nothing else plan

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ones.core.brain import Brain
 from ones.core.plan import Plan
 from ones.core.policy import Policy
 from ones.core.record import Outcome
+from ones.core.scheduler import Scheduler
 from ones.core.state import Snapshot, State
 from ones.errors import BrokenEngineError, InvalidFileError
 from ones.runlog.encoding import (
@@ -50,17 +50,17 @@ class SnapshottingLog:
     def __init__(
         self,
         log: LogWriter,
-        brain: Brain,
+        scheduler: Scheduler,
         tail_limit: Callable[[int], int] = tail_limit,
     ) -> None:
-        self._log, self._brain, self._tail_limit = log, brain, tail_limit
+        self._log, self._brain, self._tail_limit = log, scheduler, tail_limit
         self._tail = 0
         self._ended = 0
         self._ended_bytes = 0
         forget_snapshots(log.path)
 
     def __call__(self, entry: Entry) -> None:
-        # before an event the brain has taken in all that is written: the one safe moment
+        # before an event the scheduler has taken in all that is written: the one safe moment
         if not isinstance(entry, Plan):
             if self._tail >= self._tail_limit(len(self._brain.state.records)):
                 self.take()
@@ -95,8 +95,8 @@ class SnapshottingLog:
         self._tail = 0
 
 
-def recover(log: RunLog, policy: Policy, *, use_snapshot: bool = True) -> Brain:
-    """The brain as it was after the last whole line: from the snapshot and the tail, or from all.
+def recover(log: RunLog, policy: Policy, *, use_snapshot: bool = True) -> Scheduler:
+    """The scheduler after the last whole line: from the snapshot and the tail, or from all lines.
 
     Nothing is decided: recorded plans are taken for true.
     """
@@ -112,7 +112,7 @@ def recover(log: RunLog, policy: Policy, *, use_snapshot: bool = True) -> Brain:
         state = State.restored(saved.state, earlier)
         policy.load(saved.policy)
         offset, number = saved.offset, saved.lines
-    brain = Brain(
+    scheduler = Scheduler(
         log.header.cluster,
         policy,
         switch_cost=log.header.switch_cost,
@@ -125,10 +125,10 @@ def recover(log: RunLog, policy: Policy, *, use_snapshot: bool = True) -> Brain:
         if policy_only is False:
             continue
         try:
-            brain.recall(entry, observed=policy_only is None)
+            scheduler.recall(entry, observed=policy_only is None)
         except BrokenEngineError as problem:
             raise InvalidFileError(log.path, str(problem), line=line) from problem
-    return brain
+    return scheduler
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ from ones.core.lifecycle import OrderKind
 from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop, Withdraw
 from ones.core.schedule import Allocation
 from ones.errors import BugError
-from ones.sim.course import Course
 from ones.sim.lengths import Truth
-from ones.sim.losses import Losses
 from ones.sim.physics import JobPhysics
-from ones.sim.stage import Stage
-from ones.sim.trainee import Pending, Trainee
+from ones.sim.sim_job import Pending, SimJob
+from ones.sim.sim_state import SimState
+from ones.sim.training_model import TrainingModel
+from ones.sim.worker_losses import WorkerLosses
 from ones.workload.trace import Incident, Trace
 
 #: a policy that asks to be woken so often in a row, with nothing else happening, is idling
@@ -61,20 +61,20 @@ class SimEngine:
             sorted([*trace.incidents, *(_Kill(at, job) for at, job in kills)], key=lambda i: i.at)
         )
         self._node_gpus = {node.id: node.gpus for node in cluster.nodes.values()}
-        self._stage = Stage()
-        self._course = Course(self._stage, seed)
-        self._losses = Losses(self._stage, self._course, elastic=self._elastic)
+        self._sim = SimState()
+        self._training = TrainingModel(self._sim, seed)
+        self._losses = WorkerLosses(self._sim, self._training, elastic=self._elastic)
         self._idle_wakes = 0
         self.events = 0
 
     @property
     def now(self) -> float:
-        return self._stage.now
+        return self._sim.now
 
     # the two sides of an engine
 
     def next_event(self, until: float) -> ev.Event | None:
-        stage = self._stage
+        stage = self._sim
         while not stage.out:
             at = min(self._next_trace_time(), stage.next_time())
             if at == inf and (until == inf or not stage.jobs or self._idle_wakes > IDLE_WAKES):
@@ -93,7 +93,7 @@ class SimEngine:
             self._carry_out(action, plan.number)
 
     def _carry_out(self, action: Action, number: int) -> None:
-        job = self._stage.jobs.get(action.job)
+        job = self._sim.jobs.get(action.job)
         if job is None:  # it has ended in the meantime, and its `JobEnded` is on its way
             if isinstance(action, Start | Rescale):
                 self._never_came(action, number)
@@ -101,7 +101,7 @@ class SimEngine:
         match action:
             case Prepare():
                 newcomers = (g for g in action.allocation.gpus if g not in job.present)
-                job.prepared = dict.fromkeys(newcomers, self._stage.now)
+                job.prepared = dict.fromkeys(newcomers, self._sim.now)
             case Withdraw():
                 job.prepared = {}
             case Start():
@@ -111,7 +111,7 @@ class SimEngine:
             case Stop():
                 self._stop(job, number)
             case Finish():
-                self._course.end(job, action.reason, action.message)
+                self._training.end(job, action.reason, action.message)
 
     # time
 
@@ -125,29 +125,29 @@ class SimEngine:
 
     def _advance(self, at: float) -> None:
         """Let happen what happens now: arrivals, incidents, then what was planned."""
-        self._stage.now = at
+        self._sim.now = at
         if self._next_arrival_time() <= at:
             self._arrive()
         elif self._incidents and self._incidents[0].at <= at:
             self._incident(self._incidents.popleft())
         else:
-            self._stage.happen()
+            self._sim.happen()
 
     def _arrive(self) -> None:
         entry = self._arrivals[self._next_arrival]
         physics = self._physics(entry.training)
-        job = Trainee(self._next_arrival, entry.job, entry.training, physics)
+        job = SimJob(self._next_arrival, entry.job, entry.training, physics)
         self._next_arrival += 1
-        if entry.job.id in self._stage.jobs:
+        if entry.job.id in self._sim.jobs:
             raise BugError(f"{entry.job.id} arrived twice")
-        self._stage.jobs[entry.job.id] = job
-        self._stage.say(ev.JobSubmitted(self._stage.now, entry.job))
+        self._sim.jobs[entry.job.id] = job
+        self._sim.say(ev.JobSubmitted(self._sim.now, entry.job))
 
     def _incident(self, incident: Incident | _Kill) -> None:
         if isinstance(incident, _Kill):
             self._losses.kill(incident.job)
             return
-        self._stage.say(incident)
+        self._sim.say(incident)
         match incident:
             case ev.NodeUp():
                 self._node_gpus[incident.node] = incident.gpus
@@ -159,89 +159,89 @@ class SimEngine:
 
     # orders
 
-    def _start(self, job: Trainee, allocation: Allocation, number: int) -> None:
-        self._stage.enter(job, allocation.gpus)
+    def _start(self, job: SimJob, allocation: Allocation, number: int) -> None:
+        self._sim.enter(job, allocation.gpus)
         job.generation = Generation(number)
         job.pending = Pending(OrderKind.START, job.generation)
         job.order += 1
         times = job.physics.switch
-        ready_at = self._stage.now + (times.restart if job.ran_before else times.first_start)
+        ready_at = self._sim.now + (times.restart if job.ran_before else times.first_start)
 
-        def ready(job: Trainee) -> None:
+        def ready(job: SimJob) -> None:
             job.ran_before, job.pending = True, None
             for gpu in allocation.gpus:
-                self._stage.say(ev.WorkerReady(self._stage.now, job.job.id, job.generation, gpu))
+                self._sim.say(ev.WorkerReady(self._sim.now, job.job.id, job.generation, gpu))
             if not job.described:
-                self._course.describe(job)
-            self._course.train(job, job.resolved(allocation))
+                self._training.describe(job)
+            self._training.train(job, job.resolved(allocation))
 
-        self._stage.at(ready_at, job, -job.order, ready)
+        self._sim.at(ready_at, job, -job.order, ready)
 
-    def _rescale(self, job: Trainee, allocation: Allocation, number: int) -> None:
+    def _rescale(self, job: SimJob, allocation: Allocation, number: int) -> None:
         allocation = job.resolved(allocation)
         newcomers = [g for g in allocation.gpus if g not in job.present]
         leavers = [g for g in job.present if g not in set(allocation.gpus)]
         times = job.physics.switch
         if not self._elastic and (newcomers or leavers):  # only the batch: nobody restarts
-            warm_at, pause = self._stage.now, times.restart
+            warm_at, pause = self._sim.now, times.restart
         elif newcomers:
-            begun = self._stage.now
+            begun = self._sim.now
             if times.warms_early:
-                begun = max(job.prepared.get(gpu, self._stage.now) for gpu in newcomers)
-            warm_at, pause = max(self._stage.now, begun + times.newcomer), times.rescale
+                begun = max(job.prepared.get(gpu, self._sim.now) for gpu in newcomers)
+            warm_at, pause = max(self._sim.now, begun + times.newcomer), times.rescale
         else:
-            warm_at, pause = self._stage.now + times.notice, (times.regroup if leavers else 0.0)
-        self._stage.enter(job, newcomers)
+            warm_at, pause = self._sim.now + times.notice, (times.regroup if leavers else 0.0)
+        self._sim.enter(job, newcomers)
         job.order += 1
         generation = Generation(number)
         job.pending = Pending(OrderKind.RESCALE, generation)
         if job.finishing:
             return  # newcomers go with all the others, at its end
 
-        def switch(job: Trainee) -> None:
-            job.settle(self._stage.now)
-            self._course.halt(job)
-            self._stage.leave_after(times.leave, job, sorted(leavers), generation)
-            self._stage.at(self._stage.now + pause, job, -job.order, resume)
+        def switch(job: SimJob) -> None:
+            job.settle(self._sim.now)
+            self._training.halt(job)
+            self._sim.leave_after(times.leave, job, sorted(leavers), generation)
+            self._sim.at(self._sim.now + pause, job, -job.order, resume)
 
-        def resume(job: Trainee) -> None:
+        def resume(job: SimJob) -> None:
             job.generation, job.pending = generation, None
             for gpu in newcomers:
-                self._stage.say(ev.WorkerReady(self._stage.now, job.job.id, generation, gpu))
-            self._stage.say(ev.Rescaled(self._stage.now, job.job.id, generation, pause))
-            self._course.train(job, allocation)
+                self._sim.say(ev.WorkerReady(self._sim.now, job.job.id, generation, gpu))
+            self._sim.say(ev.Rescaled(self._sim.now, job.job.id, generation, pause))
+            self._training.train(job, allocation)
 
-        def warm(job: Trainee) -> None:
-            self._stage.at(job.boundary(self._stage.now), job, -job.order, switch)
+        def warm(job: SimJob) -> None:
+            self._sim.at(job.boundary(self._sim.now), job, -job.order, switch)
 
-        if warm_at > self._stage.now:
-            self._stage.at(warm_at, job, -job.order, warm)
+        if warm_at > self._sim.now:
+            self._sim.at(warm_at, job, -job.order, warm)
         else:
             warm(job)
 
-    def _stop(self, job: Trainee, number: int) -> None:
+    def _stop(self, job: SimJob, number: int) -> None:
         job.order += 1
         generation = Generation(number)
         job.pending = Pending(OrderKind.STOP, generation)
         if job.finishing:
             return
 
-        def halt(job: Trainee) -> None:
-            job.settle(self._stage.now)
-            self._course.halt(job)
-            self._stage.at(self._stage.now + job.physics.switch.stop, job, -job.order, leave)
+        def halt(job: SimJob) -> None:
+            job.settle(self._sim.now)
+            self._training.halt(job)
+            self._sim.at(self._sim.now + job.physics.switch.stop, job, -job.order, leave)
 
-        def leave(job: Trainee) -> None:
+        def leave(job: SimJob) -> None:
             job.held = job.pending = None
-            self._stage.leave(job, sorted(job.present), generation)
+            self._sim.leave(job, sorted(job.present), generation)
 
-        self._stage.at(job.boundary(self._stage.now), job, -job.order, halt)
+        self._sim.at(job.boundary(self._sim.now), job, -job.order, halt)
 
     def _never_came(self, action: Start | Rescale, number: int) -> None:
         """Places that were counted as taken, on behalf of a job that is over."""
         left = {
-            e.gpu for e in self._stage.out if isinstance(e, ev.WorkerLeft) and e.job == action.job
+            e.gpu for e in self._sim.out if isinstance(e, ev.WorkerLeft) and e.job == action.job
         }
         for gpu in action.allocation.gpus:
-            if gpu not in left and gpu not in self._stage.on:
-                self._stage.say(ev.WorkerLeft(self._stage.now, action.job, Generation(number), gpu))
+            if gpu not in left and gpu not in self._sim.on:
+                self._sim.say(ev.WorkerLeft(self._sim.now, action.job, Generation(number), gpu))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from ones.core.cluster import NodeId
 from ones.core.schedule import Allocation
-from ones.sim.trainee import Trainee
+from ones.sim.sim_job import SimJob
 
 
 class Network:
     """The multi-node jobs that train on each node. Jobs inside one node need no card."""
 
     def __init__(self) -> None:
-        self._on: dict[NodeId, dict[Trainee, None]] = {}  # in order of coming
-        self._where: dict[Trainee, tuple[NodeId, ...]] = {}
+        self._on: dict[NodeId, dict[SimJob, None]] = {}  # in order of coming
+        self._where: dict[SimJob, tuple[NodeId, ...]] = {}
 
-    def enter(self, job: Trainee, allocation: Allocation) -> int:
+    def enter(self, job: SimJob, allocation: Allocation) -> int:
         """The job trains like this from now on; how many share its busiest card."""
         self.leave(job)
         nodes = tuple(sorted({w.gpu.node for w in allocation.workers}))
@@ -24,18 +24,18 @@ class Network:
                 self._on.setdefault(node, {})[job] = None
         return self.sharing(job)
 
-    def leave(self, job: Trainee) -> list[Trainee]:
+    def leave(self, job: SimJob) -> list[SimJob]:
         """The job stands still; those who shared a card with it."""
         neighbours = self.neighbours(job)
         for node in self._where.pop(job, ()):
             del self._on[node][job]
         return neighbours
 
-    def sharing(self, job: Trainee) -> int:
+    def sharing(self, job: SimJob) -> int:
         return max((len(self._on[node]) for node in self._where.get(job, ())), default=1)
 
-    def neighbours(self, job: Trainee) -> list[Trainee]:
-        found: dict[Trainee, None] = {}
+    def neighbours(self, job: SimJob) -> list[SimJob]:
+        found: dict[SimJob, None] = {}
         for node in self._where.get(job, ()):
             found.update(self._on[node])
         found.pop(job, None)

@@ -16,9 +16,9 @@ from ones.core.job import Job, JobId
 from ones.core.schedule import Allocation
 from ones.core.view import JobView
 from ones.models.oracle import Oracle, RemainingWork
-from ones.sim.course import accuracy_noise
 from ones.sim.lengths import Truth, physics_of
 from ones.sim.physics import JobPhysics
+from ones.sim.training_model import accuracy_noise
 from ones.stopping import Track, after_epoch
 from ones.workload.generate import MOST_EPOCHS
 from ones.workload.trace import Trace

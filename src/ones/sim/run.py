@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ones.core.brain import Brain
 from ones.core.cluster import Cluster
 from ones.core.engine import drive
 from ones.core.events import Event
 from ones.core.job import JobId, SwitchCost
 from ones.core.plan import Plan, PlanAdopted
 from ones.core.policy import Decision, Policy
+from ones.core.scheduler import Scheduler
 from ones.core.state import State
 from ones.core.view import View
 from ones.errors import UnknownNameError
@@ -47,7 +47,7 @@ class Simulation:
 
 
 class Simulator:
-    """Made first, so that a log can be opened with its brain; run once."""
+    """Made first, so that a log can be opened with its scheduler; run once."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Simulator:
         check_fits(trace, cluster)
         self.mechanism = mechanism_of(mechanism, policy)
         self._timed = _TimedPolicy(policy)
-        self.brain = Brain(
+        self.scheduler = Scheduler(
             cluster, self._timed, switch_cost=PRIORS[self.mechanism], in_place=in_place
         )
         self._engine = SimEngine(
@@ -80,11 +80,11 @@ class Simulator:
     ) -> Simulation:
         """Until nothing more can happen. `progress` is called now and then with the state."""
         began = time.perf_counter()
-        state = self.brain.state
+        state = self.scheduler.state
         if progress is None:
-            drive(self.brain, self._engine, record)
+            drive(self.scheduler, self._engine, record)
         else:
-            drive(self.brain, self._engine, _with_progress(record, state, progress))
+            drive(self.scheduler, self._engine, _with_progress(record, state, progress))
         return Simulation(
             state,
             self._engine.events,

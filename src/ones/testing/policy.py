@@ -8,7 +8,6 @@ from typing import ClassVar
 import pytest
 
 from ones.core import (
-    Brain,
     Cluster,
     Decision,
     Event,
@@ -16,6 +15,7 @@ from ones.core import (
     NodeId,
     Plan,
     Policy,
+    Scheduler,
     View,
     drive,
 )
@@ -133,8 +133,8 @@ class PolicyContract:
         self.check_random_failures(name, seed)
 
     def test_it_keeps_to_owners_limits_and_priorities(self, name: str) -> None:
-        brain = Brain(Cluster.of(8), self.fresh(name, seed=1))
-        brain.handle(ev.OwnerLimitSet(0.0, "greedy", 2))
+        scheduler = Scheduler(Cluster.of(8), self.fresh(name, seed=1))
+        scheduler.handle(ev.OwnerLimitSet(0.0, "greedy", 2))
         for i in range(6):
             owner, priority = ("greedy", 0.0) if i < 4 else ("modest", 5.0 if i == 5 else 0.0)
             job = Job(
@@ -144,10 +144,10 @@ class PolicyContract:
                 priority=priority,
                 requested_batch=64,
             )
-            brain.handle(ev.JobSubmitted(0.0, job))
-        brain.handle(ev.Woke(60.0))  # a policy that decides in rounds has had one
-        assert brain.state.waiting.use["greedy"] <= 2
-        assert all(j in brain.state.schedule for j in (JobId("j4"), JobId("j5")))
+            scheduler.handle(ev.JobSubmitted(0.0, job))
+        scheduler.handle(ev.Woke(60.0))  # a policy that decides in rounds has had one
+        assert scheduler.state.waiting.use["greedy"] <= 2
+        assert all(j in scheduler.state.schedule for j in (JobId("j4"), JobId("j5")))
 
     def test_it_follows_a_cluster_that_changes_size(self, name: str) -> None:
         trace = generate(jobs=25, seed=8, gap=15.0)
@@ -163,28 +163,28 @@ class PolicyContract:
 
     def test_it_starts_jobs_of_which_nothing_is_known(self, name: str) -> None:
         """No batch, no epochs, no kind; the script has not joined, and may never do."""
-        brain = Brain(Cluster.of(4), self.fresh(name, seed=1))
+        scheduler = Scheduler(Cluster.of(4), self.fresh(name, seed=1))
         for i in range(3):
-            brain.handle(ev.JobSubmitted(0.0, Job(id=JobId(f"j{i}"), submitted_at=0.0)))
-        brain.handle(ev.Woke(100.0))
-        assert len(brain.state.schedule) == 3
+            scheduler.handle(ev.JobSubmitted(0.0, Job(id=JobId(f"j{i}"), submitted_at=0.0)))
+        scheduler.handle(ev.Woke(100.0))
+        assert len(scheduler.state.schedule) == 3
 
     def test_it_uses_no_gpu_that_was_set_aside(self, name: str) -> None:
         cluster = Cluster.of(8)
-        brain = Brain(cluster, self.fresh(name, seed=1))
+        scheduler = Scheduler(cluster, self.fresh(name, seed=1))
         aside = [Gpu(NodeId("n0"), 1), Gpu(NodeId("n1"), 3)]
-        brain.handle(ev.GpuSetAside(0.0, aside[0], "broken"))
+        scheduler.handle(ev.GpuSetAside(0.0, aside[0], "broken"))
         for i in range(12):  # more than there is room for; a decision for such a GPU is refused
             job = Job(id=JobId(f"j{i}"), submitted_at=1.0, requested_batch=64)
-            brain.handle(ev.JobSubmitted(1.0, job))
-        brain.handle(ev.GpuSetAside(2.0, aside[1], "broken"))
+            scheduler.handle(ev.JobSubmitted(1.0, job))
+        scheduler.handle(ev.GpuSetAside(2.0, aside[1], "broken"))
         for at in (60.0, 600.0, 6000.0):
-            brain.handle(ev.Woke(at))
-            assert aside[0] not in brain.state.assigned
-        brain.handle(ev.GpuReturned(6001.0, aside[0]))
+            scheduler.handle(ev.Woke(at))
+            assert aside[0] not in scheduler.state.assigned
+        scheduler.handle(ev.GpuReturned(6001.0, aside[0]))
         for at in (6060.0, 6600.0, 12_000.0):
-            brain.handle(ev.Woke(at))
-        assert aside[0] in brain.state.assigned, "it is used again"
+            scheduler.handle(ev.Woke(at))
+        assert aside[0] in scheduler.state.assigned, "it is used again"
 
     def test_its_settings_are_documented(self, name: str) -> None:
         for setting in settings_of(name):
@@ -192,32 +192,32 @@ class PolicyContract:
 
     def test_it_leaves_a_job_that_is_not_elastic_where_it_is(self, name: str) -> None:
         """Its script does not call ones.join: stopped or moved, it would begin again."""
-        brain = Brain(Cluster.of(2), self.fresh(name, seed=1))
+        scheduler = Scheduler(Cluster.of(2), self.fresh(name, seed=1))
         fixed = Job(id=JobId("fixed"), submitted_at=0.0, max_gpus=1, elastic=False)
-        (start,) = brain.handle(ev.JobSubmitted(0.0, fixed)).actions
+        (start,) = scheduler.handle(ev.JobSubmitted(0.0, fixed)).actions
         assert isinstance(start, Start)
         gpu = start.allocation.gpus[0]
-        brain.handle(ev.WorkerReady(1.0, fixed.id, Generation(1), gpu))
+        scheduler.handle(ev.WorkerReady(1.0, fixed.id, Generation(1), gpu))
         for i in range(6):
             more = Job(id=JobId(f"j{i}"), submitted_at=2.0 + i, priority=5.0, requested_batch=64)
-            brain.handle(ev.JobSubmitted(2.0 + i, more))  # a decision against it is refused
+            scheduler.handle(ev.JobSubmitted(2.0 + i, more))  # a decision against it is refused
         for at in (60.0, 600.0, 6000.0, 60_000.0):
-            brain.handle(ev.Woke(at))
-            held = brain.state.schedule.get(fixed.id)
+            scheduler.handle(ev.Woke(at))
+            held = scheduler.state.schedule.get(fixed.id)
             assert held is not None
             assert held.gpus == (gpu,)
 
     def check_random_failures(self, name: str, seed: int) -> None:
         """Pinned jobs, losses, draining nodes, late reports: the core refuses a wrong decision."""
         cluster = Cluster.of(10, 4)
-        brain = Brain(cluster, self.fresh(name, seed=1))
+        scheduler = Scheduler(cluster, self.fresh(name, seed=1))
         entries = 0
 
         def record(entry: Event | Plan) -> None:
             nonlocal entries
             entries += 1
-            check_invariants(brain.state)
+            check_invariants(scheduler.state)
             assert entries < 20_000, "it does not come to an end"
 
-        drive(brain, ChaosEngine(cluster, 8, seed, trouble=0.15), record)
-        assert not brain.state.records
+        drive(scheduler, ChaosEngine(cluster, 8, seed, trouble=0.15), record)
+        assert not scheduler.state.records

@@ -31,7 +31,7 @@ from ones.control.schema import (
     users,
 )
 from ones.control.store import Entry, Store, Waiting, insert, upsert
-from ones.core import Brain, Cluster, Plan, drive
+from ones.core import Cluster, Plan, Scheduler, drive
 from ones.core import events as ev
 from ones.core.job import SwitchCost
 from ones.errors import UserError
@@ -207,18 +207,20 @@ class StoreContract:
         """Recorded in a world in which anything happens; with snapshots of any spacing."""
         store = Store(url)
         header = begin(store, HEADER)
-        brain, recorder = recover(store, header, create("equi", seed=1), lambda jobs, workers: tail)
-        drive(brain, ChaosEngine(CLUSTER, 12, seed=5, trouble=0.15), recorder)
+        scheduler, recorder = recover(
+            store, header, create("equi", seed=1), lambda jobs, workers: tail
+        )
+        drive(scheduler, ChaosEngine(CLUSTER, 12, seed=5, trouble=0.15), recorder)
         store.close()
         store = Store(url)
         assert begin(store, HEADER) == header
         again, recorder = recover(store, header, create("equi", seed=1))
         check_invariants(again.state)
-        assert again.state.snapshot() == brain.state.snapshot()
-        assert again.policy.save() == brain.policy.save()
+        assert again.state.snapshot() == scheduler.state.snapshot()
+        assert again.policy.save() == scheduler.policy.save()
         assert len(store.rows(sa.select(snapshots.c.number))) == (2 if tail < 100 else 0)
         written = [r.job for r in store.rows(sa.select(outcomes.c.job).order_by("position"))]
-        assert written == list(brain.state.ended)[: len(written)]
+        assert written == list(scheduler.state.ended)[: len(written)]
         last = store.last_number()
         recorder(ev.Woke(again.state.now + 1))
         store.flush()
@@ -227,10 +229,10 @@ class StoreContract:
 
     def test_the_log_in_the_database_replays_to_the_same_plans(self, store: Store) -> None:
         begin(store, HEADER)
-        brain, recorder = recover(store, HEADER, create("equi", seed=1))
-        drive(brain, ChaosEngine(CLUSTER, 6, seed=3), recorder)
+        scheduler, recorder = recover(store, HEADER, create("equi", seed=1))
+        drive(scheduler, ChaosEngine(CLUSTER, 6, seed=3), recorder)
         store.flush()
-        fresh = Brain(CLUSTER, create("equi", seed=1))
+        fresh = Scheduler(CLUSTER, create("equi", seed=1))
         made: list[Plan] = []
         for _, text in store.entries_after(0):
             line = decode(text)

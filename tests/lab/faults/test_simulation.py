@@ -109,7 +109,7 @@ class _Careless(Controller):
             if not isinstance(entry, EpochFinished):
                 self.recorder(entry, *attached)
 
-        drive(self.brain, self.engine, record)
+        drive(self.scheduler, self.engine, record)
 
 
 class _Deaf(Controller):
@@ -184,7 +184,7 @@ def test_a_node_that_was_lost_while_the_controller_was_away_gets_no_job() -> Non
     first = instance(
         {"n0": 1}, lambda controller: controller.submit(job, submission, lambda _: None)
     )
-    assert first.brain.state.records[job.id].in_flight is not None
-    state = instance({}, lambda controller: None).brain.state
+    assert first.scheduler.state.records[job.id].in_flight is not None
+    state = instance({}, lambda controller: None).scheduler.state
     assert state.cluster.nodes[NodeId("n0")].state is NodeState.DOWN
     assert state.records[job.id].failures == 0

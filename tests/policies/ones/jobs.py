@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ones.core import Allocation, Brain, Cluster, Generation, Gpu, Job, JobId, JobView, NodeId, View
+from ones.core import (
+    Allocation,
+    Cluster,
+    Generation,
+    Gpu,
+    Job,
+    JobId,
+    JobView,
+    NodeId,
+    Scheduler,
+    View,
+)
 from ones.core import events as ev
 from ones.policies import create
 
@@ -22,15 +33,15 @@ def seen(
     most: int | None = None,
 ) -> tuple[View, JobView]:
     """A cluster with one job that has joined, on the GPUs that it takes at least."""
-    brain = Brain(Cluster.of(gpus), create("fifo"))
+    scheduler = Scheduler(Cluster.of(gpus), create("fifo"))
     job = Job(
         id=A, submitted_at=0.0, kind=kind, min_gpus=least, max_gpus=most, requested_gpus=least
     )
-    brain.handle(ev.JobSubmitted(0.0, job))
+    scheduler.handle(ev.JobSubmitted(0.0, job))
     generation = Generation(1)
     for i in range(least):
-        brain.handle(ev.WorkerReady(1.0, A, generation, Gpu(NodeId("n0"), i)))
-    brain.handle(
+        scheduler.handle(ev.WorkerReady(1.0, A, generation, Gpu(NodeId("n0"), i)))
+    scheduler.handle(
         ev.JobDescribed(
             at=1.0,
             job=A,
@@ -40,7 +51,7 @@ def seen(
             max_local_batch=limit,
         )
     )
-    view = brain.state.view()
+    view = scheduler.state.view()
     return view, view.job(A)
 
 

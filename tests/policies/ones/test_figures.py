@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ones.core import Brain, Cluster, Generation, Job, JobId, View
+from ones.core import Cluster, Generation, Job, JobId, Scheduler, View
 from ones.core import events as ev
 from ones.core.schedule import Schedule
 from ones.policies import create
@@ -159,16 +159,16 @@ def deployed(
 
 def running(sizes: list[int]) -> tuple[View, Question]:
     """Jobs a, b, c, ... on so many GPUs of two nodes of four."""
-    brain = Brain(Cluster.of(8), create("fifo"))
+    scheduler = Scheduler(Cluster.of(8), create("fifo"))
     for name, size in zip("abcdefgh", sizes, strict=False):
         job = Job(id=JobId(name), submitted_at=0.0, requested_gpus=size, min_gpus=1)
-        brain.handle(ev.JobSubmitted(0.0, job))
+        scheduler.handle(ev.JobSubmitted(0.0, job))
     for number, (name, size) in enumerate(zip("abcdefgh", sizes, strict=False), start=1):
-        allocation = brain.state.schedule[JobId(name)]
+        allocation = scheduler.state.schedule[JobId(name)]
         assert allocation.n_gpus == size
         for gpu in allocation.gpus:
-            brain.handle(ev.WorkerReady(1.0, JobId(name), Generation(number), gpu))
-    view = brain.state.view()
+            scheduler.handle(ev.WorkerReady(1.0, JobId(name), Generation(number), gpu))
+    view = scheduler.state.view()
     settings = OnesSettings()
     known = Knowledge.none(settings)
     jobs = list(view.jobs.values())

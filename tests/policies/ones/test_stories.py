@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ones.core import Allocation, Brain, Cluster, Event, Job, JobId, NodeId, Plan, View
+from ones.core import Allocation, Cluster, Event, Job, JobId, NodeId, Plan, Scheduler, View
 from ones.core import events as ev
 from ones.core.plan import Prepare, Rescale, Start
 from ones.policies import create
@@ -51,7 +51,7 @@ def play(
         trace, Cluster.of(gpus), chosen, mechanism=mechanism, physics=physics, seed=1
     )
     simulator.run(log.append)
-    assert len(simulator.brain.state.ended) == len(jobs)
+    assert len(simulator.scheduler.state.ended) == len(jobs)
     return simulator, log
 
 
@@ -95,12 +95,12 @@ def test_a_job_alone_grows_over_the_cluster(policy: str) -> None:
 @pytest.mark.parametrize("policy", PROFILES)
 def test_a_short_job_that_comes_while_a_long_one_holds_all_is_let_in(policy: str) -> None:
     simulator, _ = play(policy, [job("long", 0.0, epochs=200), job("short", 200.0, epochs=5)], 8)
-    short = simulator.brain.state.ended[JobId("short")]
+    short = simulator.scheduler.state.ended[JobId("short")]
     assert short.started_at is not None
     assert short.started_at - short.submitted_at < 60.0
     if policy == "ones":  # as printed, the score sums over running jobs: it may send it away again
         assert short.queue_seconds < 60.0
-        assert short.ended_at < simulator.brain.state.ended[JobId("long")].ended_at
+        assert short.ended_at < simulator.scheduler.state.ended[JobId("long")].ended_at
 
 
 def test_a_job_of_hours_gives_way_to_a_crowd_of_short_ones() -> None:
@@ -129,7 +129,7 @@ def test_two_hundred_jobs_at_once_on_sixteen_gpus_all_run_within_so_many_starts(
 ) -> None:
     """Nobody is passed over while others come and go."""
     simulator, log = play(policy, [job(f"j{i:03d}", 0.0, 1_000, 1) for i in range(200)], 16)
-    assert all(o.started_at is not None for o in simulator.brain.state.ended.values())
+    assert all(o.started_at is not None for o in simulator.scheduler.state.ended.values())
     starts = [start.job for _, start in starts_of(log)]
     everybody = max(starts.index(JobId(f"j{i:03d}")) for i in range(200)) + 1
     assert everybody <= 250  # few are started again before the last one has been
@@ -142,16 +142,16 @@ def test_a_cluster_that_shrinks_under_load_loses_nobody(policy: str) -> None:
         ev.NodeDraining(90.0, NodeId("n1")),
     ]
     simulator, _ = play(policy, [job(f"j{i}", 5.0 * i) for i in range(12)], 16, incidents)
-    assert all(o.reason.completed for o in simulator.brain.state.ended.values())
+    assert all(o.reason.completed for o in simulator.scheduler.state.ended.values())
 
 
 def test_jobs_that_never_join_are_served() -> None:
-    brain = Brain(Cluster.of(4), create("ones", seed=1))
+    scheduler = Scheduler(Cluster.of(4), create("ones", seed=1))
     for i in range(3):
-        brain.handle(ev.JobSubmitted(0.0, Job(id=JobId(f"j{i}"), submitted_at=0.0)))
-    assert len(brain.state.schedule) == 1
-    brain.handle(ev.Woke(5.0))
-    assert len(brain.state.schedule) == 3
+        scheduler.handle(ev.JobSubmitted(0.0, Job(id=JobId(f"j{i}"), submitted_at=0.0)))
+    assert len(scheduler.state.schedule) == 1
+    scheduler.handle(ev.Woke(5.0))
+    assert len(scheduler.state.schedule) == 3
 
 
 def test_who_comes_between_two_updates_starts_with_the_next_one() -> None:
@@ -191,7 +191,7 @@ def test_jobs_without_accuracy_or_loss_reports_are_served_and_grow(policy: str) 
     simulator, log = play(
         policy, [job(f"j{i}", 10.0 * i, epochs=10) for i in range(6)], 8, physics=of_kind(Silent)
     )
-    assert all(o.reason.completed for o in simulator.brain.state.ended.values())
+    assert all(o.reason.completed for o in simulator.scheduler.state.ended.values())
     assert max(max(sizes(log, f"j{i}")) for i in range(6)) > 1
     assert any(plan.forecasts for plan in log if isinstance(plan, Plan))
 
@@ -215,7 +215,7 @@ def test_a_job_whose_throughput_falls_when_it_grows_is_not_grown_again() -> None
 def test_what_one_job_of_a_kind_has_tried_in_vain_the_next_one_does_not_try() -> None:
     jobs = [job("first", 0.0, epochs=30), job("second", 2_000.0, epochs=30)]
     simulator, log = play("ones", jobs, 8, physics=of_kind(Stubborn))
-    ended = simulator.brain.state.ended[JobId("first")].ended_at
+    ended = simulator.scheduler.state.ended[JobId("first")].ended_at
     assert ended < 2_000.0
     assert set(sizes(log, "second")) == {1}
 
@@ -238,7 +238,7 @@ def test_noisy_measurements_do_not_make_it_flap_without_bound() -> None:
         for epochs in (50, 60, 70):
             jobs = [job(f"j{i}", 10.0 * i, epochs=epochs) for i in range(8)]
             simulator, log = play("ones", jobs, 16, physics=of_kind(physics))
-            ended = simulator.brain.state.ended
+            ended = simulator.scheduler.state.ended
             seconds += sum(o.ended_at - o.submitted_at for o in ended.values())
             resized += sum(a != b for name in ended for a, b in pairwise(sizes(log, name)))
         rates[physics], means[physics] = 3600 * resized / seconds, seconds / 24
@@ -298,7 +298,7 @@ def test_its_decisions_say_why_and_its_forecasts_hold_the_end_between_them() -> 
     assert len(forecasts) > 50
     for _, forecast in forecasts:
         assert forecast.low <= forecast.eta <= forecast.high
-    ends = {j: o.ended_at for j, o in simulator.brain.state.ended.items()}
+    ends = {j: o.ended_at for j, o in simulator.scheduler.state.ended.items()}
     late = forecasts[len(forecasts) // 2 :]
     held = sum(f.low <= ends[j] <= f.high for j, f in late)
     assert held > 0.5 * len(late)
@@ -335,7 +335,7 @@ def test_an_urgent_job_that_wants_most_gpus_does_not_wait_for_those_who_have_jus
 def test_what_users_declare_is_believed_where_nothing_else_ends_a_job() -> None:
     """Two of a kind, the one ten times as long: what the short one took says nothing of it."""
     simulator, log = play("ones", [job("long", 0.0, epochs=40), job("short", 1.0, epochs=4)], 2)
-    ended = simulator.brain.state.ended
+    ended = simulator.scheduler.state.ended
     end, alone = ended[JobId("long")].ended_at, ended[JobId("short")].ended_at
     plans = [entry for entry in log if isinstance(entry, Plan)]
     told = [plan.forecasts[JobId("long")] for plan in plans if "long" in plan.forecasts]
@@ -346,30 +346,30 @@ def test_what_users_declare_is_believed_where_nothing_else_ends_a_job() -> None:
 
 def test_a_job_of_one_size_starts_at_once_on_free_gpus() -> None:
     """It could get no other number with the next update."""
-    brain = Brain(Cluster.of(4), create("ones", seed=1))
+    scheduler = Scheduler(Cluster.of(4), create("ones", seed=1))
     for i, elastic in enumerate((True, True, False)):
-        brain.handle(
+        scheduler.handle(
             ev.JobSubmitted(0.1 * i, Job(id=JobId(f"j{i}"), submitted_at=0.1 * i, elastic=elastic))
         )
-    assert set(brain.state.schedule) == {"j0", "j2"}
-    brain.handle(ev.Woke(5.0))
-    assert set(brain.state.schedule) == {"j0", "j1", "j2"}
+    assert set(scheduler.state.schedule) == {"j0", "j2"}
+    scheduler.handle(ev.Woke(5.0))
+    assert set(scheduler.state.schedule) == {"j0", "j1", "j2"}
 
 
 @pytest.mark.parametrize("policy", PROFILES)
 def test_a_job_is_not_left_with_fewer_gpus_than_it_takes_when_one_is_set_aside(policy: str) -> None:
-    brain = Brain(Cluster.of(3), create(policy, seed=1))
+    scheduler = Scheduler(Cluster.of(3), create(policy, seed=1))
     big = Job(id=JobId("a"), submitted_at=0.0, min_gpus=2, requested_gpus=2)
-    plan = brain.handle(ev.JobSubmitted(0.0, big))
+    plan = scheduler.handle(ev.JobSubmitted(0.0, big))
     (start,) = (action for action in plan.actions if isinstance(action, Start))
-    generation = brain.state.records[big.id].generation
+    generation = scheduler.state.records[big.id].generation
     for gpu in start.allocation.gpus:
-        brain.handle(ev.WorkerReady(1.0, big.id, generation, gpu))
-    brain.handle(
+        scheduler.handle(ev.WorkerReady(1.0, big.id, generation, gpu))
+    scheduler.handle(
         ev.JobDescribed(at=2.0, job=big.id, generation=generation, dataset_size=1000, base_batch=32)
     )
-    brain.handle(ev.GpuSetAside(3.0, start.allocation.gpus[0]))
+    scheduler.handle(ev.GpuSetAside(3.0, start.allocation.gpus[0]))
     for at in range(10, 100, 10):
-        brain.handle(ev.Woke(float(at)))  # raises if a size is not allowed
-    goal = brain.state.records[big.id].goal
+        scheduler.handle(ev.Woke(float(at)))  # raises if a size is not allowed
+    goal = scheduler.state.records[big.id].goal
     assert goal is None or goal.n_gpus >= 2

@@ -12,8 +12,8 @@ from fastapi import Depends, HTTPException, Request
 from starlette.types import Scope
 
 from ones.control.accounts import User
-from ones.control.api.bell import bell
-from ones.control.readmodels.cards import JobCard
+from ones.control.api.loop_waker import loop_waker
+from ones.control.readmodels.job_cards import JobCard
 from ones.control.service import Service
 from ones.control.store import Done
 from ones.errors import UnknownNameError
@@ -146,7 +146,7 @@ TheJob = Annotated[JobCard, Depends(_job)]
 async def committed(start: Callable[[Done], None], service: Service) -> None:
     """Wait until what was started is safe; 503 if that takes too long."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    rings = bell()
+    rings = loop_waker()
 
     def settle(problem: Exception | None) -> None:
         if not future.done():

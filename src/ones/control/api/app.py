@@ -20,7 +20,7 @@ from ones.errors import OnesError, short
 
 
 def create_app(service: Service) -> FastAPI:
-    """For users. Workers call at the `WorkerDoor` before it."""
+    """For users. Workers call at the `WorkerApi` before it."""
     app = bare_app()
     app.state.service = service
     app.state.timeline = Timeline(service.store)

@@ -32,8 +32,8 @@ from ones.control.api.models import (
     SlotShown,
     UserShown,
 )
-from ones.control.readmodels.cards import JobCard
-from ones.control.readmodels.story import decisions
+from ones.control.readmodels.history import decisions
+from ones.control.readmodels.job_cards import JobCard
 from ones.control.service import Service
 from ones.control.version import SOFTWARE
 from ones.core.cluster import Gpu
@@ -90,7 +90,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
 
 
 def _asides(service: Service) -> list[tuple[Gpu, dict[str, str]]]:
-    """What the brain's thread writes, read in one go."""
+    """What the scheduler's thread writes, read in one go."""
     return [(gpu, dict(causes)) for gpu, causes in list(service.engine.cordons.gpus.items())]
 
 

@@ -32,7 +32,7 @@ from ones.control.api.models import (
     Submitted,
 )
 from ones.control.limits import LimitError
-from ones.control.readmodels.story import curves, story
+from ones.control.readmodels.history import curves, story
 from ones.control.service import Service
 from ones.control.submission import Submission, scrubbed
 from ones.core.job import Job

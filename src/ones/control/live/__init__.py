@@ -1,1 +1,1 @@
-"""The brain's body in real time: orders to training processes, launches, and what comes back."""
+"""The live engine: launches training processes, gives them orders and handles their reports."""

@@ -29,10 +29,10 @@ from ones.control.live.node_events import NodeEvents
 from ones.control.live.report_handlers import ReportHandler
 from ones.control.store import Done, Operation
 from ones.core import events as ev
-from ones.core.brain import Brain
 from ones.core.cluster import NodeId
 from ones.core.engine import Delivered
 from ones.core.plan import Plan
+from ones.core.scheduler import Scheduler
 from ones.core.state import State
 from ones.launchers import (
     Exited,
@@ -58,11 +58,11 @@ class LiveEngine:
 
     def __init__(
         self,
-        brain: Brain,
+        scheduler: Scheduler,
         deps: EngineDeps,
         changed: Callable[[State, set[str]], None] = lambda state, jobs: None,
     ) -> None:
-        self.live = live = LiveState(brain, deps)
+        self.live = live = LiveState(scheduler, deps)
         self.cordons = Cordons(live)
         self.runner = ActionRunner(live)
         self.exits = ExitHandler(live, self.runner, self.cordons)

@@ -23,10 +23,10 @@ from ones.control.recorder import Recorder
 from ones.control.store import Done, Operation, Store
 from ones.control.tokens import JobTokens
 from ones.core import events as ev
-from ones.core.brain import Brain
 from ones.core.engine import Delivered
 from ones.core.job import Generation, JobId
 from ones.core.record import InFlight, JobRecord
+from ones.core.scheduler import Scheduler
 from ones.core.state import State
 from ones.errors import described
 from ones.launchers import Launcher
@@ -66,8 +66,8 @@ class EngineDeps:
 
 
 class LiveState:
-    def __init__(self, brain: Brain, deps: EngineDeps) -> None:
-        self._brain, self.deps = brain, deps
+    def __init__(self, scheduler: Scheduler, deps: EngineDeps) -> None:
+        self._brain, self.deps = scheduler, deps
         self.store, self.launcher, self.clock = deps.store, deps.launcher, deps.clock
         self.timeouts = deps.timeouts
         #: jobs that have not ended, or whose workers have not left

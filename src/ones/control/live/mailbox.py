@@ -1,4 +1,4 @@
-"""Orders that wait for the next call of a worker. Shared by the brain's thread and the server's."""
+"""Orders that wait for the next call of a worker: from the scheduler's thread to the server's."""
 
 from __future__ import annotations
 

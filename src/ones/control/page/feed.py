@@ -15,9 +15,9 @@ from typing import Any
 from ones.control.accounts import User
 from ones.control.api.cluster import all_decisions, cluster
 from ones.control.api.jobs import launches
-from ones.control.readmodels.cards import JobCard
-from ones.control.readmodels.story import CURVES, Line, Plotter, entries_of
-from ones.control.readmodels.words import tell
+from ones.control.readmodels.entry_texts import tell
+from ones.control.readmodels.history import CURVES, CurveReader, Line, entries_of
+from ones.control.readmodels.job_cards import JobCard
 from ones.control.service import Service
 
 #: (what it is, the value)
@@ -154,7 +154,7 @@ class _Past:
     def __init__(self, service: Service, job: str) -> None:
         self.job = job
         self._store = service.store
-        self._plotter = Plotter(job)
+        self._plotter = CurveReader(job)
         self._seen = 0
 
     def more(self) -> Iterator[News]:

@@ -13,7 +13,7 @@ from sse_starlette import EventSourceResponse
 from ones.control.accounts import User
 from ones.control.api.access import TheService, TheUser, job_of
 from ones.control.page.feed import TAIL_BYTES, Feed, Output, to_json
-from ones.control.readmodels.cards import JobCard
+from ones.control.readmodels.job_cards import JobCard
 from ones.control.service import Service
 
 router = APIRouter(include_in_schema=False)

@@ -37,19 +37,19 @@ def live_service(
     connect: Connect, directory: Path, **settings: Any
 ) -> Iterator[tuple[ServiceClient, int]]:
     """Runs a service in this directory and ends it; yields a client and its process id."""
-    from ones.control import background
+    from ones.control import service_process
     from ones.control.statedir import StateDir
 
     directory.mkdir(parents=True, exist_ok=True)
     chosen = ServiceSettings(state=str(directory), port=0, grace_seconds=2.0, **settings)
     try:
-        address = background.start(
+        address = service_process.start(
             chosen, {chosen.policy: dict(SHORT_JOB_SETTINGS.get(chosen.policy, {}))}
         )
         with closing(connect(address.url, StateDir(directory).read_token() or "")) as client:
             yield client, address.pid
     finally:
-        background.kill(StateDir(directory))
+        service_process.kill(StateDir(directory))
 
 
 def job_environment(directory: Path) -> dict[str, str]:

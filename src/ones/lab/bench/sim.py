@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ones.core.brain import Brain
 from ones.core.cluster import Cluster
 from ones.core.events import EpochFinished, JobEnded, JobSubmitted
+from ones.core.scheduler import Scheduler
 from ones.lab.processes import own_peak_mb, run_in_process
 from ones.lab.runs import Run, RunSpec
 from ones.policies import create
@@ -110,14 +110,14 @@ def _case(policy: str, gpus: int, jobs: int, load: float, log: bool) -> list[dic
     trace = generate(jobs=jobs, seed=1, gap=gap_for_load(load, gpus))
     check_fits(trace, cluster)
     engine = SimEngine(trace, cluster, physics_of, seed=1)
-    brain = Brain(cluster, create(policy, seed=1, oracle=oracle_of(trace, seed=1)))
+    scheduler = Scheduler(cluster, create(policy, seed=1, oracle=oracle_of(trace, seed=1)))
     seconds = dict.fromkeys((*KINDS.values(), "other"), 0.0)
     counts = dict.fromkeys(seconds, 0)
     clock = time.process_time  # of this process alone
     began, before = time.perf_counter(), clock()
     # the loop of core.engine.drive, with timers
-    while (event := engine.next_event(until=brain.wake_at)) is not None:
-        plan = brain.handle(event)
+    while (event := engine.next_event(until=scheduler.wake_at)) is not None:
+        plan = scheduler.handle(event)
         if plan.actions:
             engine.carry_out(plan)
         if log:

@@ -9,9 +9,9 @@ from typing import Any
 from ones.control.controller import Controller
 from ones.control.recorder import recover
 from ones.control.store import Entry, Store
-from ones.core.brain import Brain
 from ones.core.job import EndReason, JobId
 from ones.core.policy import Policy
+from ones.core.scheduler import Scheduler
 from ones.lab.faults.context import FaultContext
 from ones.lab.faults.disk import SimulatedDisk, SimulatedWriter
 from ones.lab.faults.job import SimulatedJob
@@ -21,16 +21,16 @@ from ones.runlog import Header, decode
 from ones.runlog.encoding import encode_saved
 
 
-def values_of(brain: Brain) -> tuple[str, str]:
+def values_of(scheduler: Scheduler) -> tuple[str, str]:
     """State and policy as text."""
-    state = json.dumps(encode_saved(brain.state.snapshot()), sort_keys=True)
-    return state, json.dumps(brain.policy.save(), sort_keys=True, default=str)
+    state = json.dumps(encode_saved(scheduler.state.snapshot()), sort_keys=True)
+    return state, json.dumps(scheduler.policy.save(), sort_keys=True, default=str)
 
 
 def check_recovery(
     context: FaultContext,
     disk: SimulatedDisk,
-    brain: Brain,
+    scheduler: Scheduler,
     writer: SimulatedWriter,
     header: Header,
     policy: Callable[[], Policy],
@@ -47,7 +47,7 @@ def check_recovery(
         known = decode(entry.text)
         assert not isinstance(known, Header)
         twin.recall(known)
-    ours, theirs = values_of(brain), values_of(twin)
+    ours, theirs = values_of(scheduler), values_of(twin)
     for name, one, other in zip(("state", "policy"), ours, theirs, strict=True):
         if one != other:
             context.violation(f"recovered {name} differs: {_difference(one, other)}")
@@ -76,7 +76,7 @@ def check_counts(
     context: FaultContext, controller: Controller, jobs: Mapping[str, SimulatedJob]
 ) -> None:
     """No report counts twice, and none counts that was not made."""
-    state = controller.brain.state
+    state = controller.scheduler.state
     for record in state.records.values():
         job = jobs.get(record.id)
         if job is None or job.spec.is_hostile:
@@ -102,7 +102,7 @@ def check_end(
     launcher: SimulatedLauncher,
 ) -> None:
     """Checks of the final state: jobs, processes, GPUs, read models, log."""
-    state = controller.brain.state
+    state = controller.scheduler.state
     for id in users.acknowledged:
         if id not in state.ended and id not in state.records:
             context.violation(f"{id} was acknowledged and is lost")

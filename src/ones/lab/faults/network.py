@@ -1,8 +1,8 @@
 """A simulated network between workers and the controller, and the server at its end.
 
-The server is the real exchange with workers (`ones.control.api.worker.Exchange`) with virtual
-time instead of an event loop: reports are answered when they are safe, long-polls when an order
-comes, and what takes too long with 503.
+The server is the real exchange with workers (`ones.control.api.worker_api.WorkerExchange`) with
+virtual time instead of an event loop: reports are answered when they are safe, long-polls when an
+order comes, and what takes too long with 503.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fastapi import HTTPException
 
 from ones.control.api.access import COMMIT_SECONDS
-from ones.control.api.worker import Admitted, Exchange
+from ones.control.api.worker_api import AdmittedWorker, WorkerExchange
 from ones.control.controller import Controller
 from ones.control.limits import LimitError
 from ones.lab.faults.context import ControllerInstance, FaultContext
@@ -30,7 +30,7 @@ class SimulatedServer:
         self, context: FaultContext, controller: Controller, instance: ControllerInstance
     ) -> None:
         self._context, self.controller, self._instance = context, controller, instance
-        self._exchange = Exchange(controller)
+        self._exchange = WorkerExchange(controller)
         self._open: dict[int, Reply] = {}
         self._next = 0
 
@@ -77,7 +77,7 @@ class SimulatedServer:
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
         self._context.after(seconds, do, self._instance)
 
-    def _safe(self, number: int, admitted: Admitted, problem: Exception | None) -> None:
+    def _safe(self, number: int, admitted: AdmittedWorker, problem: Exception | None) -> None:
         if number not in self._open:
             return
         if problem is not None:
@@ -86,7 +86,7 @@ class SimulatedServer:
             order = self._exchange.unseen(admitted)
             self._answer(number, 200, self._exchange.answer(admitted, order))
 
-    def _woken(self, number: int, admitted: Admitted) -> None:
+    def _woken(self, number: int, admitted: AdmittedWorker) -> None:
         if number in self._open:
             self._exchange.heard_from(admitted.worker)
             order = self._exchange.unseen(admitted)

@@ -152,7 +152,7 @@ class _Run:
             return True
         except _OverdueError:
             assert controller is not None
-            for job in controller.brain.state.records.values():
+            for job in controller.scheduler.state.records.values():
                 context.violation(f"{job.id} did not end: {job.phase}, {job.note}")
             for id in self.launcher.living():
                 context.violation(f"process {id} did not end")
@@ -209,9 +209,9 @@ class _Run:
     def _check_recovery(
         self, controller: Controller | None, writers: list[SimulatedWriter]
     ) -> None:
-        brain = getattr(controller, "brain", None)
+        scheduler = getattr(controller, "scheduler", None)
         rows = self.disk.query(f"SELECT value FROM meta WHERE key = '{HEADER}'")
-        if controller is None or brain is None or not rows:
+        if controller is None or scheduler is None or not rows:
             return
         header = decode(rows[0][0])
         assert isinstance(header, Header)
@@ -219,7 +219,7 @@ class _Run:
         check_recovery(
             self.context,
             self.disk,
-            brain,
+            scheduler,
             writers[0],
             header,
             partial(create, self.scenario.policy),
@@ -233,7 +233,7 @@ class _Run:
         controller = self.network.server.controller
         check_counts(self.context, controller, self.jobs)
         try:
-            self._inspect(controller.brain.state)
+            self._inspect(controller.scheduler.state)
         except AssertionError as problem:
             self.context.violation(f"an invariant of the state does not hold: {problem}")
 
@@ -242,7 +242,7 @@ class _Run:
         context.after(5.0, self._stop_when_over)
         if server is not None and context.now > self.scenario.calm_at:
             controller = server.controller
-            records, jobs = controller.brain.state.records, controller.engine.live.jobs
+            records, jobs = controller.scheduler.state.records, controller.engine.live.jobs
             missing = len(self.users.acknowledged) < len(self.scenario.jobs)
             rest = records or jobs or missing or self.users.pending or self.launcher.living()
             if not rest:

@@ -15,7 +15,7 @@ from ones.errors import UnknownNameError
 from ones.lab.comparison.grid import Cell, Grid
 from ones.lab.comparison.variants import parse_variants
 from ones.lab.runs import RunSpec
-from ones.sim.altered import factors_of
+from ones.sim.perturbed import factors_of
 
 OURS = "ones"
 RIVALS = (OURS, "equi", "sia")

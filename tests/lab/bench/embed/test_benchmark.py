@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from docs.reference.results import EMBED_ROW_KEYS
-from ones.core import Brain, Cluster, SwitchCost
+from ones.core import Cluster, Scheduler, SwitchCost
 from ones.errors import UnknownNameError
 from ones.lab.bench.embed import simulator, workload
 from ones.lab.bench.embed.benchmark import IDEAL, QUICK, bench_embed, run
@@ -39,8 +39,8 @@ def test_nothing_of_our_physics_is_in_it() -> None:
 def test_a_job_alone_takes_its_work_over_its_rate_and_the_first_pause() -> None:
     job = next(t for t in generated(1, 40, scatter=0.0) if t.job.kind == "cifar10")
     start = -(-job.job.submitted_at // 60.0) * 60.0  # nobody looks before
-    brain = Brain(Cluster.of(1), create("fifo"), switch_cost=SwitchCost(30.0, 30.0))
-    seconds = TickSimulator(brain, [replace(job)], SimulatorRules(jitter=0.0)).run()
+    scheduler = Scheduler(Cluster.of(1), create("fifo"), switch_cost=SwitchCost(30.0, 30.0))
+    seconds = TickSimulator(scheduler, [replace(job)], SimulatorRules(jitter=0.0)).run()
     kind = KINDS["cifar10"]
     step = kind.fixed + kind.sample * kind.base_batch
     alone = kind.epochs * kind.size / kind.base_batch * step
@@ -53,8 +53,8 @@ def test_every_job_ends_and_all_that_was_told_was_taken(policy: str) -> None:
     finished = run(policy, SMALL, 30.0, 7)
     assert len(finished.seconds) == 12
     assert not finished.active
-    assert not finished.brain.state.records
-    assert not finished.brain.state.dropped
+    assert not finished.scheduler.state.records
+    assert not finished.scheduler.state.dropped
 
 
 def test_the_same_run_gives_the_same_times() -> None:

@@ -94,7 +94,7 @@ def bench_service(
     connect: Connect, home: Path, *, repeats: int, idle_seconds: float, policy: str
 ) -> list[dict[str, Any]]:
     """Rows of one service: idle, first steps of jobs, page updates, GPUs that change hands."""
-    from ones.control.logfile import write_run_log
+    from ones.control.run_log_export import write_run_log
     from ones.control.statedir import StateDir
 
     state = home / "state"

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ones.core import events as ev
-from ones.core.brain import Brain
 from ones.core.cluster import Cluster
 from ones.core.job import EndReason, Generation, SwitchCost
 from ones.core.plan import Plan
+from ones.core.scheduler import Scheduler
 from ones.lab.bench.live_service import live_service
 from ones.lab.service_client import Connect
 from ones.policies import create
@@ -54,7 +54,7 @@ def bench_store(
 
 
 def _fill(database: str, events: int, jobs: int, policy: str) -> dict[str, Any]:
-    from ones.control.readmodels.board import Board
+    from ones.control.readmodels.job_board import JobBoard
     from ones.control.recorder import begin, recover
     from ones.control.schema import submissions
     from ones.control.store import Store, insert
@@ -67,8 +67,8 @@ def _fill(database: str, events: int, jobs: int, policy: str) -> dict[str, Any]:
     )  # fmt: skip
     store = Store(database)
     begin(store, header)
-    brain, recorder = recover(store, header, create(policy, seed=0))
-    board = Board(store, lambda job: True)
+    scheduler, recorder = recover(store, header, create(policy, seed=0))
+    board = JobBoard(store, lambda job: True)
 
     def record(entry: ev.Event | Plan) -> None:
         if not isinstance(entry, ev.JobSubmitted):
@@ -81,35 +81,35 @@ def _fill(database: str, events: int, jobs: int, policy: str) -> dict[str, Any]:
 
     def shown() -> None:
         touched, recorder.touched = recorder.touched, set()
-        board.update(brain.state, touched)
+        board.update(scheduler.state, touched)
 
-    _begin(brain, jobs, record)
+    _begin(scheduler, jobs, record)
     shown()
     dense, began, measured = events - REAL_TAIL, 0.0, 0
-    for event in _reports(brain, lambda: recorder.number < dense):
+    for event in _reports(scheduler, lambda: recorder.number < dense):
         if recorder.number >= events:
             break
         recorder(event)
         if recorder.number < events - MEASURED:  # applied as after a restart
-            brain.recall(event)
+            scheduler.recall(event)
             continue
         if not measured:
             store.flush()
             began = time.perf_counter()
         measured += 1
-        plan = brain.handle(event)  # with decisions and read models
+        plan = scheduler.handle(event)  # with decisions and read models
         if not plan.says_nothing:
             recorder(plan)  # not carried out: those jobs keep their allocations
         shown()
     store.flush()
     seconds = time.perf_counter() - began
-    for event in _ends(brain):
+    for event in _ends(scheduler):
         recorder(event)
-        brain.recall(event)
+        scheduler.recall(event)
     shown()
     store.close()
     return {
-        "case": "events through brain and store", "policy": policy, "n": measured,
+        "case": "events through scheduler and store", "policy": policy, "n": measured,
         "events_per_second": round(measured / seconds, 0),
     }  # fmt: skip
 
@@ -117,7 +117,7 @@ def _fill(database: str, events: int, jobs: int, policy: str) -> dict[str, Any]:
 _ENV = {f"VARIABLE_{n}": "x" * 60 for n in range(40)}  # as large as a user's
 
 
-def _begin(brain: Brain, jobs: int, record: Callable[[ev.Event | Plan], None]) -> None:
+def _begin(scheduler: Scheduler, jobs: int, record: Callable[[ev.Event | Plan], None]) -> None:
     """Simulates the policy until all jobs are submitted; their allocations then stay."""
     cluster = Cluster.of(SLOTS, SLOTS)
     trace = generate(jobs=jobs, seed=1, gap=2.0)
@@ -125,27 +125,27 @@ def _begin(brain: Brain, jobs: int, record: Callable[[ev.Event | Plan], None]) -
     for node in cluster.nodes.values():
         event = ev.NodeUp(0.0, node.id, node.gpus)
         record(event)
-        brain.handle(event)
-    while brain.state.submitted < jobs:
-        event_or_none = engine.next_event(brain.wake_at)
+        scheduler.handle(event)
+    while scheduler.state.submitted < jobs:
+        event_or_none = engine.next_event(scheduler.wake_at)
         assert event_or_none is not None
         record(event_or_none)
-        plan = brain.handle(event_or_none)
+        plan = scheduler.handle(event_or_none)
         if not plan.says_nothing:
             record(plan)
             engine.carry_out(plan)
 
 
-def _reports(brain: Brain, dense: Callable[[], bool]) -> Iterator[ev.Event]:
+def _reports(scheduler: Scheduler, dense: Callable[[], bool]) -> Iterator[ev.Event]:
     """Endless reports of the running jobs: 32 jobs that report twice a second, an epoch every ten
     seconds. While `dense`, steps only and without pauses: a policy that searches follows epochs."""
     done: dict[str, tuple[int, int]] = {}  # job -> epochs, reports of steps in this one
     while True:
-        running = [r for r in brain.state.records.values() if r.held is not None]
+        running = [r for r in scheduler.state.records.values() if r.held is not None]
         for record in running:
             epochs, reports = done.get(record.id, (record.epochs, 0))
             is_dense = dense()
-            at = brain.state.now + (1e-4 if is_dense else 1 / 64)
+            at = scheduler.state.now + (1e-4 if is_dense else 1 / 64)
             size = record.description.dataset_size if record.description else 1000
             if reports < EPOCH_STEPS or is_dense:
                 done[record.id] = (epochs, reports + 1)
@@ -162,8 +162,8 @@ def _reports(brain: Brain, dense: Callable[[], bool]) -> Iterator[ev.Event]:
                 )  # fmt: skip
 
 
-def _ends(brain: Brain) -> Iterator[ev.Event]:
-    for record in list(brain.state.records.values()):
-        yield ev.JobEnded(brain.state.now, record.id, EndReason.CANCELLED, "the end")
-    for gpu, occupant in list(brain.state.occupants.items()):
-        yield ev.WorkerLeft(brain.state.now, occupant.job, Generation(sys.maxsize), gpu)
+def _ends(scheduler: Scheduler) -> Iterator[ev.Event]:
+    for record in list(scheduler.state.records.values()):
+        yield ev.JobEnded(scheduler.state.now, record.id, EndReason.CANCELLED, "the end")
+    for gpu, occupant in list(scheduler.state.occupants.items()):
+        yield ev.WorkerLeft(scheduler.state.now, occupant.job, Generation(sys.maxsize), gpu)

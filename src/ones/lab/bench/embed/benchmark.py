@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ones.core import Brain, Cluster, SwitchCost
+from ones.core import Cluster, Scheduler, SwitchCost
 from ones.lab.bench.embed.ideal_policy import IdealPolicy
 from ones.lab.bench.embed.simulator import SimulatorRules, TickJob, TickSimulator
 from ones.lab.bench.embed.workload import SCATTER, generated, read, without_kinds
@@ -83,10 +83,10 @@ def run(policy: str, trial: EmbedTrial, cost: float, seed: int) -> TickSimulator
     """Runs one workload under one policy to its end."""
     truth: dict[Any, TickJob] = {}
     chosen = IdealPolicy(truth, cost) if policy == IDEAL else create(policy, seed=seed)
-    brain = Brain(Cluster.of(trial.gpus), chosen, switch_cost=SwitchCost(cost, cost))
+    scheduler = Scheduler(Cluster.of(trial.gpus), chosen, switch_cost=SwitchCost(cost, cost))
     jobs = trial.work(seed)
     truth.update((t.job.id, t) for t in jobs)
-    simulator = TickSimulator(brain, jobs, SimulatorRules(tick=trial.tick, cost=cost), seed)
+    simulator = TickSimulator(scheduler, jobs, SimulatorRules(tick=trial.tick, cost=cost), seed)
     simulator.run()
     return simulator
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from ones.core import (
     Allocation,
-    Brain,
     Configuration,
     EndReason,
     Event,
@@ -25,6 +24,7 @@ from ones.core import (
     Job,
     JobId,
     Plan,
+    Scheduler,
 )
 from ones.core import events as ev
 from ones.core.plan import Finish, Rescale, Start, Stop
@@ -114,9 +114,9 @@ class SimulatorRules:
 
 class TickSimulator:
     def __init__(
-        self, brain: Brain, jobs: Iterable[TickJob], rules: SimulatorRules, seed: int = 0
+        self, scheduler: Scheduler, jobs: Iterable[TickJob], rules: SimulatorRules, seed: int = 0
     ) -> None:
-        self.brain, self.rules, self.now = brain, rules, 0.0
+        self.scheduler, self.rules, self.now = scheduler, rules, 0.0
         self.active: dict[JobId, TickJob] = {}  # submitted, not ended
         self.seconds: dict[JobId, float] = {}  # completion times
         self.rescales = self.preemptions = 0
@@ -149,7 +149,7 @@ class TickSimulator:
 
     def _handle(self, event: Event, *, decide: bool = True) -> Plan:
         began = time.thread_time()
-        plan = self.brain.handle(event, decide=decide)
+        plan = self.scheduler.handle(event, decide=decide)
         self.cpu_seconds += time.thread_time() - began
         return plan
 

@@ -82,7 +82,7 @@ async def emulated_service(
 def main() -> None:
     import uvicorn
 
-    from ones.control.api import WorkerDoor, create_app
+    from ones.control.api import WorkerApi, create_app
     from ones.control.controller import Options
     from ones.control.page import add_page
     from ones.control.server import allow_many_files
@@ -103,7 +103,7 @@ def main() -> None:
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = uvicorn.Server(
         uvicorn.Config(
-            WorkerDoor(app, service), log_level="critical", access_log=False, lifespan="off",
+            WorkerApi(app, service), log_level="critical", access_log=False, lifespan="off",
             timeout_keep_alive=60, timeout_graceful_shutdown=1,
         )
     )  # fmt: skip

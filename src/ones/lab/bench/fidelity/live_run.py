@@ -31,7 +31,7 @@ def run_live(
     connect: Connect, trace: PacedTrace, policy: str, mechanism: str, slots: int, directory: Path
 ) -> LiveRun:
     """Runs the trace until all jobs have ended; the log stays in the directory."""
-    from ones.control.logfile import write_run_log
+    from ones.control.run_log_export import write_run_log
     from ones.control.statedir import StateDir
 
     check_installed("ones bench fidelity", *NEEDS)

@@ -96,7 +96,7 @@ def _live(
     seconds: float,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    from ones.control.logfile import write_run_log
+    from ones.control.run_log_export import write_run_log
     from ones.control.statedir import StateDir
 
     state, log = home / "state", home / "run.jsonl"

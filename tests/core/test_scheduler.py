@@ -8,7 +8,6 @@ import pytest
 
 from ones.core import (
     Allocation,
-    Brain,
     Cluster,
     Configuration,
     Decision,
@@ -22,6 +21,7 @@ from ones.core import (
     Phase,
     Plan,
     Schedule,
+    Scheduler,
     ScriptedEngine,
     State,
     View,
@@ -53,15 +53,15 @@ def on(*indexes: int, batch: int = 32) -> Allocation:
     return Allocation(tuple(Worker(gpu(i), batch) for i in indexes))
 
 
-def ready(brain: Brain, name: JobId, at: float) -> None:
+def ready(scheduler: Scheduler, name: JobId, at: float) -> None:
     """Answer the job's start: its workers are there, and it says what it trains."""
-    record = brain.state.records[name]
+    record = scheduler.state.records[name]
     assert record.in_flight is not None
     assert record.in_flight.allocation is not None
     generation = Generation(record.in_flight.plan)
     for place in record.in_flight.allocation.gpus:
-        brain.handle(ev.WorkerReady(at, name, generation, place))
-    brain.handle(
+        scheduler.handle(ev.WorkerReady(at, name, generation, place))
+    scheduler.handle(
         ev.JobDescribed(
             at=at,
             job=name,
@@ -82,9 +82,9 @@ class Asked(Wish):
         return Decision(schedule=self.target)
 
 
-def wishing(n_gpus: int = 4) -> tuple[Brain, Wish]:
+def wishing(n_gpus: int = 4) -> tuple[Scheduler, Wish]:
     wish = Asked()
-    return Brain(Cluster.of(n_gpus), wish), wish
+    return Scheduler(Cluster.of(n_gpus), wish), wish
 
 
 def test_a_freed_gpu_goes_to_the_next_in_line_once_it_is_really_free() -> None:
@@ -98,22 +98,22 @@ def test_a_freed_gpu_goes_to_the_next_in_line_once_it_is_really_free() -> None:
             ev.WorkerLeft(9.3, A, Generation(1), gpu(1)),
         ]
     )
-    drive(Brain(Cluster.of(2), create("fifo")), engine, lambda entry: None)
+    drive(Scheduler(Cluster.of(2), create("fifo")), engine, lambda entry: None)
     kinds = [[type(a) for a in plan.actions] for plan in engine.plans]
     assert kinds == [[Start], [Prepare], [Start]]
     assert engine.plans[-1].at == 9.3  # not at 9.0, when the job ended, but when both had left
 
 
 def test_two_jobs_that_trade_a_gpu_do_it_in_two_strokes() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
     wish.target = Schedule({A: on(0, 1, batch=16), B: Allocation.as_scripted([gpu(2), gpu(3)])})
-    brain.handle(ev.JobSubmitted(2.0, job(B)))
-    ready(brain, B, 3.0)
+    scheduler.handle(ev.JobSubmitted(2.0, job(B)))
+    ready(scheduler, B, 3.0)
     wish.target = Schedule({A: on(0, 2, batch=16), B: on(1, 3, batch=16)})
-    plan = brain.handle(ev.Woke(4.0))
+    plan = scheduler.handle(ev.Woke(4.0))
     # stroke one: each goes on with its survivor, which takes over the whole batch in parts
     shrunk = {a.job: a.allocation for a in plan.actions if isinstance(a, Rescale)}
     assert shrunk[A].gpus == (gpu(0),)
@@ -124,195 +124,195 @@ def test_two_jobs_that_trade_a_gpu_do_it_in_two_strokes() -> None:
         B: on(1, 3, batch=16),
     }
     generation = Generation(plan.number)
-    assert not brain.handle(ev.WorkerLeft(5.0, A, generation, gpu(1))).actions
-    assert not brain.handle(ev.WorkerLeft(5.0, B, generation, gpu(2))).actions
+    assert not scheduler.handle(ev.WorkerLeft(5.0, A, generation, gpu(1))).actions
+    assert not scheduler.handle(ev.WorkerLeft(5.0, B, generation, gpu(2))).actions
     # stroke two: as soon as a job has switched and its new GPU is free
-    second = brain.handle(ev.Rescaled(5.5, A, generation, 0.5))
+    second = scheduler.handle(ev.Rescaled(5.5, A, generation, 0.5))
     assert second.actions == (Rescale(A, on(0, 2, batch=16), 32),)
     assert second.number > plan.number
 
 
 def test_a_job_that_keeps_no_gpu_goes_through_a_checkpoint() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
     wish.target = Schedule({A: on(3)})
-    plan = brain.handle(ev.Woke(2.0))
+    plan = scheduler.handle(ev.Woke(2.0))
     assert [type(a) for a in plan.actions] == [Prepare, Stop]
-    back = brain.handle(ev.WorkerLeft(3.0, A, Generation(plan.number), gpu(0)))
+    back = scheduler.handle(ev.WorkerLeft(3.0, A, Generation(plan.number), gpu(0)))
     assert back.actions == (Start(A, on(3), 32),)
 
 
 def test_a_single_switch_is_enough_when_nobody_waits_for_what_is_left() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
     wish.target = Schedule({A: on(1, 2)})
-    assert brain.handle(ev.Woke(2.0)).actions == (Rescale(A, on(1, 2), 32),)
+    assert scheduler.handle(ev.Woke(2.0)).actions == (Rescale(A, on(1, 2), 32),)
 
 
 def test_a_failed_rescale_restores_what_was_held_and_frees_what_was_promised() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
-    held = brain.state.records[A].held
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
+    held = scheduler.state.records[A].held
     wish.target = Schedule({A: on(0), B: Allocation.as_scripted([gpu(1)])})
-    plan = brain.handle(ev.JobSubmitted(2.0, job(B)))
-    apply(brain.state, ev.RescaleFailed(3.0, A, Generation(plan.number), "no answer"))
-    assert brain.state.schedule.get(A) == held
-    assert brain.state.schedule.get(B) is None  # it cannot have what the other keeps
-    assert B in brain.state.waiting
+    plan = scheduler.handle(ev.JobSubmitted(2.0, job(B)))
+    apply(scheduler.state, ev.RescaleFailed(3.0, A, Generation(plan.number), "no answer"))
+    assert scheduler.state.schedule.get(A) == held
+    assert scheduler.state.schedule.get(B) is None  # it cannot have what the other keeps
+    assert B in scheduler.state.waiting
 
 
 def test_workers_that_are_stopped_from_outside_while_a_job_grows_cost_no_try() -> None:
     """As `ones down` without a controller does it, or the machine: nobody died."""
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
     wish.target = Schedule({A: on(0, 1)})
-    plan = brain.handle(ev.Woke(2.0))
+    plan = scheduler.handle(ev.Woke(2.0))
     wish.target = Schedule({})
-    brain.handle(ev.WorkerLeft(3.0, A, Generation(1), gpu(0)))
-    brain.handle(ev.WorkerLeft(3.0, A, Generation(plan.number), gpu(1)))
-    after = brain.handle(ev.RescaleFailed(3.0, A, Generation(plan.number), "stopped"))
+    scheduler.handle(ev.WorkerLeft(3.0, A, Generation(1), gpu(0)))
+    scheduler.handle(ev.WorkerLeft(3.0, A, Generation(plan.number), gpu(1)))
+    after = scheduler.handle(ev.RescaleFailed(3.0, A, Generation(plan.number), "stopped"))
     assert after.actions == ()
-    assert A in brain.state.waiting
-    assert brain.state.records[A].failures == 0
+    assert A in scheduler.state.waiting
+    assert scheduler.state.records[A].failures == 0
 
 
 def test_workers_that_are_stopped_from_outside_while_a_job_starts_cost_no_try() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
     wish.target = Schedule({})
-    brain.handle(ev.WorkerLeft(1.0, A, Generation(1), gpu(1)))
+    scheduler.handle(ev.WorkerLeft(1.0, A, Generation(1), gpu(1)))
     failed = ev.RescaleFailed(1.0, A, Generation(1), "stopped", harmless=True)
-    assert brain.handle(failed).actions == (Stop(A),)  # half of it is of no use
-    brain.handle(ev.WorkerLeft(2.0, A, Generation(1), gpu(0)))
-    assert A in brain.state.waiting
-    assert brain.state.records[A].failures == 0
+    assert scheduler.handle(failed).actions == (Stop(A),)  # half of it is of no use
+    scheduler.handle(ev.WorkerLeft(2.0, A, Generation(1), gpu(0)))
+    assert A in scheduler.state.waiting
+    assert scheduler.state.records[A].failures == 0
 
 
 def test_reports_of_an_old_generation_are_dropped_and_counted() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
     wish.target = Schedule({A: on(0, 1)})
-    plan = brain.handle(ev.Woke(2.0))
+    plan = scheduler.handle(ev.Woke(2.0))
     # until the switch the old generation is the one that trains
-    assert apply(brain.state, epoch(2.5, A, 1, generation=Generation(1)))
-    brain.handle(ev.Rescaled(3.0, A, Generation(plan.number), 0.4))
-    assert not apply(brain.state, epoch(3.5, A, 2, generation=Generation(1)))
-    assert not apply(brain.state, epoch(3.5, A, 2, generation=Generation(99)))
-    assert brain.state.dropped == {"stale": 2}
-    assert apply(brain.state, epoch(3.5, A, 2, generation=Generation(plan.number, 1)))
+    assert apply(scheduler.state, epoch(2.5, A, 1, generation=Generation(1)))
+    scheduler.handle(ev.Rescaled(3.0, A, Generation(plan.number), 0.4))
+    assert not apply(scheduler.state, epoch(3.5, A, 2, generation=Generation(1)))
+    assert not apply(scheduler.state, epoch(3.5, A, 2, generation=Generation(99)))
+    assert scheduler.state.dropped == {"stale": 2}
+    assert apply(scheduler.state, epoch(3.5, A, 2, generation=Generation(plan.number, 1)))
 
 
 def test_a_late_farewell_does_not_free_a_gpu_that_was_given_again() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
     wish.target = Schedule()
-    stop = brain.handle(ev.Woke(2.0))
-    brain.handle(ev.WorkerLeft(3.0, A, Generation(stop.number), gpu(0)))
+    stop = scheduler.handle(ev.Woke(2.0))
+    scheduler.handle(ev.WorkerLeft(3.0, A, Generation(stop.number), gpu(0)))
     wish.target = Schedule({A: on(0)})
-    start = brain.handle(ev.Woke(4.0))
+    start = scheduler.handle(ev.Woke(4.0))
     assert [type(a) for a in start.actions] == [Start]
-    brain.handle(ev.WorkerLeft(5.0, A, Generation(stop.number), gpu(0)))
-    assert brain.state.dropped == {"stale": 1}
-    assert gpu(0) in brain.state.occupants
+    scheduler.handle(ev.WorkerLeft(5.0, A, Generation(stop.number), gpu(0)))
+    assert scheduler.state.dropped == {"stale": 1}
+    assert gpu(0) in scheduler.state.occupants
 
 
 def test_reports_of_an_ended_job_are_dropped() -> None:
-    brain, _ = wishing()
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    brain.handle(ev.JobEnded(1.0, A, EndReason.FAILED, "bad script"))
-    brain.handle(epoch(2.0, A, 1))
-    brain.handle(ev.JobEnded(2.0, A, EndReason.FINISHED))
-    brain.handle(ev.CancelRequested(2.0, JobId("nobody")))
-    assert brain.state.dropped == {"ended": 2, "unknown": 1}
-    assert brain.state.ended[A].reason is EndReason.FAILED
+    scheduler, _ = wishing()
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    scheduler.handle(ev.JobEnded(1.0, A, EndReason.FAILED, "bad script"))
+    scheduler.handle(epoch(2.0, A, 1))
+    scheduler.handle(ev.JobEnded(2.0, A, EndReason.FINISHED))
+    scheduler.handle(ev.CancelRequested(2.0, JobId("nobody")))
+    assert scheduler.state.dropped == {"ended": 2, "unknown": 1}
+    assert scheduler.state.ended[A].reason is EndReason.FAILED
 
 
 def test_a_stop_rule_ends_the_job_and_its_gpus_are_free_in_the_same_breath() -> None:
-    brain = Brain(Cluster.of(1), create("fifo"))
+    scheduler = Scheduler(Cluster.of(1), create("fifo"))
     rule = StopRule(target_accuracy=0.9, target_epochs=2)
-    brain.handle(ev.JobSubmitted(0.0, job(A, stop=rule)))
-    brain.handle(ev.JobSubmitted(0.0, job(B)))
-    ready(brain, A, 1.0)
+    scheduler.handle(ev.JobSubmitted(0.0, job(A, stop=rule)))
+    scheduler.handle(ev.JobSubmitted(0.0, job(B)))
+    ready(scheduler, A, 1.0)
     for number, accuracy in enumerate((0.95, 0.8, 0.91), 1):
-        assert not brain.handle(epoch(float(number), A, number, accuracy=accuracy)).actions
-    plan = brain.handle(epoch(4.0, A, 4, accuracy=0.92))
+        assert not scheduler.handle(epoch(float(number), A, number, accuracy=accuracy)).actions
+    plan = scheduler.handle(epoch(4.0, A, 4, accuracy=0.92))
     assert plan.actions == (Finish(A, EndReason.CONVERGED, "target"),)
-    promised = brain.handle(ev.JobEnded(4.0, A, EndReason.CONVERGED))
+    promised = scheduler.handle(ev.JobEnded(4.0, A, EndReason.CONVERGED))
     assert [type(a) for a in promised.actions] == [Prepare]  # b, as soon as a has left
-    assert brain.state.ended[A].reason is EndReason.CONVERGED
+    assert scheduler.state.ended[A].reason is EndReason.CONVERGED
 
 
 def test_cancelling_works_in_every_phase() -> None:
     for answered in (False, True):
-        brain, wish = wishing()
+        scheduler, wish = wishing()
         wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-        brain.handle(ev.JobSubmitted(0.0, job(A)))
+        scheduler.handle(ev.JobSubmitted(0.0, job(A)))
         if answered:
-            ready(brain, A, 1.0)
+            ready(scheduler, A, 1.0)
         wish.target = Schedule()
-        plan = brain.handle(ev.CancelRequested(2.0, A, "her"))
+        plan = scheduler.handle(ev.CancelRequested(2.0, A, "her"))
         assert plan.actions == (Finish(A, EndReason.CANCELLED, "cancelled by her"),)
-        assert brain.state.records[A].phase is Phase.ENDING
-        brain.handle(ev.JobEnded(3.0, A, EndReason.FINISHED))
-        assert brain.state.ended[A].reason is EndReason.CANCELLED
+        assert scheduler.state.records[A].phase is Phase.ENDING
+        scheduler.handle(ev.JobEnded(3.0, A, EndReason.FINISHED))
+        assert scheduler.state.ended[A].reason is EndReason.CANCELLED
 
 
 def test_a_worker_that_dies_costs_its_job_no_more_than_itself() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
-    wish.target = brain.state.schedule
-    brain.handle(ev.WorkerLost(2.0, A, Generation(1), gpu(1), "killed"))
-    record = brain.state.records[A]
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
+    wish.target = scheduler.state.schedule
+    scheduler.handle(ev.WorkerLost(2.0, A, Generation(1), gpu(1), "killed"))
+    record = scheduler.state.records[A]
     assert record.held is not None
     assert record.held.gpus == (gpu(0),)
     assert not record.settled
-    brain.handle(ev.Rescaled(2.5, A, Generation(1, 1), 0.5))
+    scheduler.handle(ev.Rescaled(2.5, A, Generation(1, 1), 0.5))
     assert record.settled
     assert (record.failures, record.losses) == (0, 1)
 
 
 def test_who_went_on_before_the_loss_was_told_need_not_do_so_again() -> None:
     """A node is lost when nothing can run there any more: its jobs know of it long before."""
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1), gpu(2)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
-    wish.target = brain.state.schedule
-    record = brain.state.records[A]
-    brain.handle(ev.Rescaled(2.0, A, Generation(1, 1), 0.5, (gpu(0), gpu(2))))
-    brain.handle(ev.WorkerLost(9.0, A, Generation(1, 1), gpu(1), "its node is gone"))
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
+    wish.target = scheduler.state.schedule
+    record = scheduler.state.records[A]
+    scheduler.handle(ev.Rescaled(2.0, A, Generation(1, 1), 0.5, (gpu(0), gpu(2))))
+    scheduler.handle(ev.WorkerLost(9.0, A, Generation(1, 1), gpu(1), "its node is gone"))
     assert record.settled
     assert record.held is not None
     assert record.held.gpus == (gpu(0), gpu(2))
-    brain.handle(ev.WorkerLost(10.0, A, Generation(1, 1), gpu(2), "killed"))
+    scheduler.handle(ev.WorkerLost(10.0, A, Generation(1, 1), gpu(2), "killed"))
     assert not record.settled, "this one was among them"
-    brain.handle(ev.Rescaled(10.5, A, Generation(1, 2), 0.5, (gpu(0),)))
+    scheduler.handle(ev.Rescaled(10.5, A, Generation(1, 2), 0.5, (gpu(0),)))
     assert record.settled
 
 
 def test_a_job_whose_workers_all_die_is_tried_again_as_often_as_it_may() -> None:
-    brain = Brain(Cluster.of(1), create("fifo"))
-    brain.handle(ev.JobSubmitted(0.0, job(A, retries=1)))
-    ready(brain, A, 1.0)
-    again = brain.handle(ev.WorkerLost(2.0, A, Generation(1), gpu(0), "killed"))
+    scheduler = Scheduler(Cluster.of(1), create("fifo"))
+    scheduler.handle(ev.JobSubmitted(0.0, job(A, retries=1)))
+    ready(scheduler, A, 1.0)
+    again = scheduler.handle(ev.WorkerLost(2.0, A, Generation(1), gpu(0), "killed"))
     assert [type(a) for a in again.actions] == [Start]
-    ready(brain, A, 3.0)
-    final = brain.handle(ev.WorkerLost(4.0, A, Generation(again.number), gpu(0), "killed"))
+    ready(scheduler, A, 3.0)
+    final = scheduler.handle(ev.WorkerLost(4.0, A, Generation(again.number), gpu(0), "killed"))
     (finish,) = final.actions
     assert isinstance(finish, Finish)
     assert finish.reason is EndReason.FAILED
@@ -320,14 +320,14 @@ def test_a_job_whose_workers_all_die_is_tried_again_as_often_as_it_may() -> None
 
 
 def test_a_node_that_goes_down_is_not_the_job_s_fault() -> None:
-    brain = Brain(Cluster.of(2, 1), create("fifo"))
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
-    plan = brain.handle(ev.NodeDown(2.0, N0))
+    scheduler = Scheduler(Cluster.of(2, 1), create("fifo"))
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
+    plan = scheduler.handle(ev.NodeDown(2.0, N0))
     (start,) = plan.actions
     assert isinstance(start, Start)
     assert start.allocation.gpus == (Gpu(NodeId("n1"), 0),)
-    assert brain.state.records[A].failures == 0
+    assert scheduler.state.records[A].failures == 0
 
 
 def speed(batch: int, seconds: float = 0.2) -> ev.ThroughputMeasured:
@@ -342,30 +342,30 @@ def speed(batch: int, seconds: float = 0.2) -> ev.ThroughputMeasured:
 
 
 def test_no_more_than_64_configurations_are_kept_and_the_oldest_goes() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
-    wish.target = brain.state.schedule
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
+    wish.target = scheduler.state.schedule
     for batch in range(1, 65):
-        brain.handle(speed(batch))
-    brain.handle(speed(1))  # measured again: the oldest is that of batch 2 now
-    kept = brain.state.view().job(A).profile
-    brain.handle(speed(1000))
-    profile = brain.state.view().job(A).profile
+        scheduler.handle(speed(batch))
+    scheduler.handle(speed(1))  # measured again: the oldest is that of batch 2 now
+    kept = scheduler.state.view().job(A).profile
+    scheduler.handle(speed(1000))
+    profile = scheduler.state.view().job(A).profile
     assert [c.batch for c in profile] == [*range(3, 65), 1, 1000]
     assert profile[Configuration(1, 1, 1)].steps == 20
     assert [c.batch for c in kept] == [*range(2, 65), 1], "a view that was kept does not change"
 
 
 def test_a_diverged_epoch_counts_as_one_without_improvement() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A, stop=StopRule(patience=2))))
-    ready(brain, A, 1.0)
-    wish.target = brain.state.schedule
+    scheduler.handle(ev.JobSubmitted(0.0, job(A, stop=StopRule(patience=2))))
+    ready(scheduler, A, 1.0)
+    wish.target = scheduler.state.schedule
     for epoch in (1, 2):
-        brain.handle(
+        scheduler.handle(
             ev.EpochFinished(
                 at=2.0 + epoch,
                 job=A,
@@ -376,19 +376,19 @@ def test_a_diverged_epoch_counts_as_one_without_improvement() -> None:
                 not_finite=("loss",),
             )
         )
-    assert brain.state.records[A].phase is Phase.ENDING
-    assert brain.state.records[A].loss is None
+    assert scheduler.state.records[A].phase is Phase.ENDING
+    assert scheduler.state.records[A].loss is None
 
 
 def test_throughput_memory_and_noise_reach_the_view() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
-    wish.target = brain.state.schedule
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
+    wish.target = scheduler.state.schedule
     configuration = Configuration(1, 1, 32)
     for seconds in (0.2, 0.4):
-        brain.handle(
+        scheduler.handle(
             ev.ThroughputMeasured(
                 at=2.0,
                 job=A,
@@ -398,11 +398,13 @@ def test_throughput_memory_and_noise_reach_the_view() -> None:
                 steps=10,
             )
         )
-    brain.handle(ev.MemoryLimitLearned(at=2.0, job=A, generation=Generation(1), max_local_batch=48))
-    brain.handle(
+    scheduler.handle(
+        ev.MemoryLimitLearned(at=2.0, job=A, generation=Generation(1), max_local_batch=48)
+    )
+    scheduler.handle(
         ev.StepsDone(at=2.0, job=A, generation=Generation(1), epoch=1, steps=5, samples=160)
     )
-    shown = brain.state.view().job(A)
+    shown = scheduler.state.view().job(A)
     assert shown.profile[configuration].seconds == pytest.approx(0.3)
     assert shown.local_limit == 48
     assert shown.progress.samples == 160
@@ -411,56 +413,56 @@ def test_throughput_memory_and_noise_reach_the_view() -> None:
 
 
 def test_until_a_memory_limit_is_known_a_part_grows_to_twice_what_has_worked() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
     generation = Generation(1)
-    brain.handle(ev.WorkerReady(1.0, A, generation, gpu(0)))
-    brain.handle(
+    scheduler.handle(ev.WorkerReady(1.0, A, generation, gpu(0)))
+    scheduler.handle(
         ev.JobDescribed(at=1.0, job=A, generation=generation, dataset_size=1000, base_batch=32)
     )
-    brain.handle(epoch(2.0, A, 1))
+    scheduler.handle(epoch(2.0, A, 1))
     wish.target = Schedule({A: on(0, batch=65)})
     with pytest.raises(BrokenPolicyError, match="65 samples on one GPU at once, limit 64"):
-        brain.handle(ev.Woke(3.0))
+        scheduler.handle(ev.Woke(3.0))
 
 
-def grown_after_five_seconds() -> tuple[Brain, Wish]:
+def grown_after_five_seconds() -> tuple[Scheduler, Wish]:
     """With a job that has stood still for so long to get a second GPU."""
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
     wish.target = Schedule({A: on(0, 1)})
-    plan = brain.handle(ev.Woke(2.0))
-    brain.handle(ev.Rescaled(3.0, A, Generation(plan.number), 5.0))
-    return brain, wish
+    plan = scheduler.handle(ev.Woke(2.0))
+    scheduler.handle(ev.Rescaled(3.0, A, Generation(plan.number), 5.0))
+    return scheduler, wish
 
 
 def test_measured_pauses_update_what_a_switch_is_expected_to_cost() -> None:
-    brain, _ = grown_after_five_seconds()
-    assert brain.state.view().job(A).switch_cost.rescale_seconds == pytest.approx(3.0)
+    scheduler, _ = grown_after_five_seconds()
+    assert scheduler.state.view().job(A).switch_cost.rescale_seconds == pytest.approx(3.0)
 
 
 def test_what_another_batch_alone_costs_says_nothing_of_other_gpus() -> None:
-    brain, wish = grown_after_five_seconds()
+    scheduler, wish = grown_after_five_seconds()
     for at, batch in ((4.0, 16), (6.0, 24)):
         wish.target = Schedule({A: on(0, 1, batch=batch)})
-        plan = brain.handle(ev.Woke(at))
-        brain.handle(ev.Rescaled(at + 1, A, Generation(plan.number), 0.0))
-    shown = brain.state.view().job(A)
+        plan = scheduler.handle(ev.Woke(at))
+        scheduler.handle(ev.Rescaled(at + 1, A, Generation(plan.number), 0.0))
+    shown = scheduler.state.view().job(A)
     assert shown.held == on(0, 1, batch=24)
     assert shown.rescales == 3
     assert shown.switch_cost.rescale_seconds == pytest.approx(3.0)
 
 
 def test_a_view_that_is_kept_beyond_its_event_raises() -> None:
-    brain, _ = wishing()
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    view = brain.state.view()
+    scheduler, _ = wishing()
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    view = scheduler.state.view()
     jobs, waiting = view.jobs, view.waiting
     kept = view.job(A)  # a value: it may be kept
-    brain.handle(ev.Woke(1.0))
+    scheduler.handle(ev.Woke(1.0))
     for use in (
         lambda: view.schedule,
         lambda: view.free,
@@ -474,10 +476,10 @@ def test_a_view_that_is_kept_beyond_its_event_raises() -> None:
 
 
 def test_time_that_goes_back_is_the_engine_s_bug() -> None:
-    brain, _ = wishing()
-    brain.handle(ev.Woke(5.0))
+    scheduler, _ = wishing()
+    scheduler.handle(ev.Woke(5.0))
     with pytest.raises(BrokenEngineError, match=r"Woke at 4.0 s came after an event at 5.0 s"):
-        brain.handle(ev.Woke(4.0))
+        scheduler.handle(ev.Woke(4.0))
 
 
 @pytest.mark.parametrize("method", ["observe", "decide"])
@@ -487,10 +489,10 @@ def test_what_a_policy_raises_is_told_as_its_own(method: str) -> None:
 
     broken = Wish()
     setattr(broken, method, slip)
-    brain = Brain(Cluster.of(1), broken)
-    told = rf"its {method} raised KeyError: 'a' \(test_brain\.py:\d+\)"
+    scheduler = Scheduler(Cluster.of(1), broken)
+    told = rf"its {method} raised KeyError: 'a' \(test_scheduler\.py:\d+\)"
     with pytest.raises(BrokenPolicyError, match=told):
-        brain.handle(ev.JobSubmitted(0.0, job(A)))
+        scheduler.handle(ev.JobSubmitted(0.0, job(A)))
 
 
 def test_a_policy_is_woken_when_it_asked_for_it() -> None:
@@ -500,7 +502,7 @@ def test_a_policy_is_woken_when_it_asked_for_it() -> None:
 
     seen: list[Event | Plan] = []
     engine = ScriptedEngine([ev.JobSubmitted(0.0, job(A)), ev.JobSubmitted(25.0, job(B))])
-    drive(Brain(Cluster.of(1), Alarm()), engine, seen.append)
+    drive(Scheduler(Cluster.of(1), Alarm()), engine, seen.append)
     assert [e.at for e in seen if isinstance(e, ev.Woke)] == [10.0, 20.0]
 
 
@@ -521,77 +523,81 @@ def test_a_policy_is_woken_when_it_asked_for_it() -> None:
 def test_a_decision_that_no_engine_could_carry_out_is_refused(
     target: Schedule, complaint: str
 ) -> None:
-    brain, wish = wishing()
-    brain.handle(ev.JobSubmitted(0.0, job(A, requested_batch=64, max_gpus=2)))
-    brain.handle(ev.JobSubmitted(0.0, job(B)))
+    scheduler, wish = wishing()
+    scheduler.handle(ev.JobSubmitted(0.0, job(A, requested_batch=64, max_gpus=2)))
+    scheduler.handle(ev.JobSubmitted(0.0, job(B)))
     wish.target = target
     with pytest.raises(BrokenPolicyError, match=complaint):
-        brain.handle(ev.Woke(1.0))
+        scheduler.handle(ev.Woke(1.0))
 
 
 def test_a_pinned_job_must_be_left_alone() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
     wish.target = Schedule()
     with pytest.raises(BrokenPolicyError, match="a is in transition and was to be changed"):
-        brain.handle(ev.Woke(1.0))
+        scheduler.handle(ev.Woke(1.0))
 
 
 def test_a_draining_node_keeps_its_workers_and_gets_no_new_ones() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
-    wish.target = brain.state.schedule
-    brain.handle(ev.NodeDraining(2.0, N0))
-    assert len(brain.state.free) == 0
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
+    wish.target = scheduler.state.schedule
+    scheduler.handle(ev.NodeDraining(2.0, N0))
+    assert len(scheduler.state.free) == 0
     wish.target = Schedule({A: on(0, 1)})
     with pytest.raises(BrokenPolicyError, match="which is draining"):
-        brain.handle(ev.Woke(3.0))
+        scheduler.handle(ev.Woke(3.0))
 
 
 def test_a_gpu_that_was_set_aside_keeps_its_worker_and_gets_no_new_one() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
-    wish.target = brain.state.schedule
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
+    wish.target = scheduler.state.schedule
     for index in (0, 1):
-        brain.handle(ev.GpuSetAside(2.0, gpu(index), "it fails"))
-    brain.handle(ev.GpuSetAside(2.0, gpu(1), "it fails"))
-    assert brain.state.dropped["duplicate"] == 1
-    assert gpu(1) not in brain.state.free
-    assert gpu(2) in brain.state.free, "the others of its node are not meant"
-    assert brain.state.schedule[A].gpus == (gpu(0),), "who is there may stay"
+        scheduler.handle(ev.GpuSetAside(2.0, gpu(index), "it fails"))
+    scheduler.handle(ev.GpuSetAside(2.0, gpu(1), "it fails"))
+    assert scheduler.state.dropped["duplicate"] == 1
+    assert gpu(1) not in scheduler.state.free
+    assert gpu(2) in scheduler.state.free, "the others of its node are not meant"
+    assert scheduler.state.schedule[A].gpus == (gpu(0),), "who is there may stay"
     wish.target = Schedule({A: on(0, 1)})
     with pytest.raises(BrokenPolicyError, match=f"{gpu(1)}, which is draining"):
-        brain.handle(ev.Woke(3.0))
-    wish.target = brain.state.schedule
-    brain.handle(ev.NodeDraining(4.0, N0))
-    brain.handle(ev.NodeUp(5.0, N0, brain.state.cluster.nodes[N0].gpus))
-    assert gpu(1) not in brain.state.free, "a node that may be used again says nothing of its GPUs"
-    brain.handle(ev.GpuReturned(6.0, gpu(1)))
-    assert gpu(1) in brain.state.free
-    brain.handle(ev.GpuReturned(6.0, gpu(1)))
-    assert brain.state.dropped["unknown"] == 1
+        scheduler.handle(ev.Woke(3.0))
+    wish.target = scheduler.state.schedule
+    scheduler.handle(ev.NodeDraining(4.0, N0))
+    scheduler.handle(ev.NodeUp(5.0, N0, scheduler.state.cluster.nodes[N0].gpus))
+    assert gpu(1) not in scheduler.state.free, (
+        "a node that may be used again says nothing of its GPUs"
+    )
+    scheduler.handle(ev.GpuReturned(6.0, gpu(1)))
+    assert gpu(1) in scheduler.state.free
+    scheduler.handle(ev.GpuReturned(6.0, gpu(1)))
+    assert scheduler.state.dropped["unknown"] == 1
 
 
 def test_a_job_that_never_joined_is_left_alone_from_then_on() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    wish.target = brain.state.schedule
-    brain.handle(ev.JobFoundFixed(300.0, A, FIRST))
-    brain.handle(ev.WorkerReady(300.0, A, FIRST, gpu(0)))
-    assert brain.state.view().job(A).pinned
-    assert not brain.state.view().job(A).job.elastic
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    wish.target = scheduler.state.schedule
+    scheduler.handle(ev.JobFoundFixed(300.0, A, FIRST))
+    scheduler.handle(ev.WorkerReady(300.0, A, FIRST, gpu(0)))
+    assert scheduler.state.view().job(A).pinned
+    assert not scheduler.state.view().job(A).job.elastic
     wish.target = Schedule({A: on(0, 1)})
     with pytest.raises(BrokenPolicyError, match="a is in transition and was to be changed"):
-        brain.handle(ev.Woke(301.0))
-    wish.target = brain.state.schedule
-    brain.handle(ev.JobDescribed(at=302.0, job=A, generation=FIRST, dataset_size=100, base_batch=8))
-    assert brain.state.view().job(A).job.elastic, "it was only slow"
+        scheduler.handle(ev.Woke(301.0))
+    wish.target = scheduler.state.schedule
+    scheduler.handle(
+        ev.JobDescribed(at=302.0, job=A, generation=FIRST, dataset_size=100, base_batch=8)
+    )
+    assert scheduler.state.view().job(A).job.elastic, "it was only slow"
 
 
 def epoch(
@@ -614,52 +620,54 @@ def epoch(
 
 
 def test_a_restored_brain_asks_again_at_once_and_does_what_a_crash_left_undone() -> None:
-    brain = Brain(Cluster.of(1), create("fifo"))
-    brain.recall(ev.JobSubmitted(0.0, job(A)))
-    brain.recall(ev.CancelRequested(1.0, A, "her"))  # and then the power failed
+    scheduler = Scheduler(Cluster.of(1), create("fifo"))
+    scheduler.recall(ev.JobSubmitted(0.0, job(A)))
+    scheduler.recall(ev.CancelRequested(1.0, A, "her"))  # and then the power failed
     engine = ScriptedEngine([ev.Woke(2.0)])
-    drive(brain, engine, lambda entry: None)
+    drive(scheduler, engine, lambda entry: None)
     assert [type(a) for plan in engine.plans for a in plan.actions] == [Finish]
-    again = Brain(Cluster.of(1), create("fifo"), state=State.restored(brain.state.snapshot()))
-    assert again.wake_at == brain.state.now
+    again = Scheduler(
+        Cluster.of(1), create("fifo"), state=State.restored(scheduler.state.snapshot())
+    )
+    assert again.wake_at == scheduler.state.now
 
 
 def test_too_few_survivors_go_back_to_the_queue() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A, min_gpus=2)))
-    ready(brain, A, 1.0)
-    plan = brain.handle(ev.WorkerLost(2.0, A, Generation(1), gpu(1), "killed"))
+    scheduler.handle(ev.JobSubmitted(0.0, job(A, min_gpus=2)))
+    ready(scheduler, A, 1.0)
+    plan = scheduler.handle(ev.WorkerLost(2.0, A, Generation(1), gpu(1), "killed"))
     assert [type(a) for a in plan.actions] == [Stop]
     wish.target = Schedule()
-    brain.handle(ev.WorkerLeft(3.0, A, Generation(plan.number), gpu(0)))
-    assert A in brain.state.waiting
-    assert brain.state.records[A].failures == 0
+    scheduler.handle(ev.WorkerLeft(3.0, A, Generation(plan.number), gpu(0)))
+    assert A in scheduler.state.waiting
+    assert scheduler.state.records[A].failures == 0
 
 
 def test_the_interim_of_a_move_keeps_to_a_limit_learned_meanwhile() -> None:
-    brain, wish = wishing()
+    scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    ready(brain, A, 1.0)
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
     wish.target = Schedule({A: on(0, 1, batch=64)})
-    plan = brain.handle(ev.Woke(2.0))
-    brain.handle(ev.Rescaled(3.0, A, Generation(plan.number), 0.1))
-    brain.handle(
+    plan = scheduler.handle(ev.Woke(2.0))
+    scheduler.handle(ev.Rescaled(3.0, A, Generation(plan.number), 0.1))
+    scheduler.handle(
         ev.MemoryLimitLearned(at=4.0, job=A, generation=Generation(plan.number), max_local_batch=32)
     )
-    wish.target = brain.state.schedule
-    brain.handle(ev.JobSubmitted(4.0, job(B)))
+    wish.target = scheduler.state.schedule
+    scheduler.handle(ev.JobSubmitted(4.0, job(B)))
     wish.target = Schedule({A: on(0, 2), B: Allocation.as_scripted([gpu(1)])})
-    first = next(a for a in brain.handle(ev.Woke(5.0)).actions if isinstance(a, Rescale))
+    first = next(a for a in scheduler.handle(ev.Woke(5.0)).actions if isinstance(a, Rescale))
     assert first.allocation.largest_part <= 32
 
 
 def test_a_start_that_fails_says_why() -> None:
-    brain = Brain(Cluster.of(1), create("fifo"))
-    brain.handle(ev.JobSubmitted(0.0, job(A)))
-    brain.handle(ev.WorkerLeft(1.0, A, Generation(1), gpu(0)))
-    plan = brain.handle(ev.RescaleFailed(1.0, A, Generation(1), "port in use"))
+    scheduler = Scheduler(Cluster.of(1), create("fifo"))
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    scheduler.handle(ev.WorkerLeft(1.0, A, Generation(1), gpu(0)))
+    plan = scheduler.handle(ev.RescaleFailed(1.0, A, Generation(1), "port in use"))
     (finish,) = plan.actions
     assert isinstance(finish, Finish)
     assert finish.message == "its start failed: port in use (1 of 1 tries)"
@@ -677,10 +685,10 @@ def test_every_event_has_its_handler() -> None:
 def test_a_worker_that_leaves_in_order_is_no_loss() -> None:
     """As when the service is stopped: it has saved its work."""
     for event, losses in ((ev.WorkerLeft, 0), (ev.WorkerLost, 1)):
-        brain = Brain(Cluster.of(1), create("fifo"))
-        brain.handle(ev.JobSubmitted(0.0, job(A, requested_batch=32, retries=1)))
-        ready(brain, A, 1.0)
-        record = brain.state.records[A]
-        brain.handle(event(2.0, A, FIRST, gpu(0)))
+        scheduler = Scheduler(Cluster.of(1), create("fifo"))
+        scheduler.handle(ev.JobSubmitted(0.0, job(A, requested_batch=32, retries=1)))
+        ready(scheduler, A, 1.0)
+        record = scheduler.state.records[A]
+        scheduler.handle(event(2.0, A, FIRST, gpu(0)))
         assert record.losses == losses
         assert record.phase is not Phase.RUNNING

@@ -17,15 +17,15 @@ from ones.core.transitions import apply
 from ones.errors import BrokenPolicyError, OnesError, described
 
 
-class Brain:
+class Scheduler:
     """Owns no thread, reads no clock and calls nobody, so the simulator and the live controller
     drive the same object, and a recorded run can be played to it again.
 
     >>> from ones.core.job import Job, JobId
     >>> from ones.policies import create
-    >>> brain = Brain(Cluster.of(4), create("fifo"))
+    >>> scheduler = Scheduler(Cluster.of(4), create("fifo"))
     >>> job = Job(id=JobId("a"), submitted_at=0.0, requested_gpus=2, requested_batch=64)
-    >>> [type(a).__name__ for a in brain.handle(JobSubmitted(0.0, job)).actions]
+    >>> [type(a).__name__ for a in scheduler.handle(JobSubmitted(0.0, job)).actions]
     ['Start']
     """
 
@@ -46,7 +46,7 @@ class Brain:
         self.tolerate: Callable[[Exception], float] | None = None
         #: the policy that a `PolicyReplaced` names; None: the policy stays
         self.make_policy: Callable[[str], Policy] | None = None
-        # the engine must let us hear of it by then; a restored brain asks again at once
+        # the engine must let us hear of it by then; a restored scheduler asks again at once
         self.wake_at = inf if state is None else state.now
         self.decisions = 0  # of the policy that were adopted
 
@@ -97,7 +97,7 @@ class Brain:
         return plan
 
     def recall(self, entry: Event | Plan, *, observed: bool = True) -> None:
-        """Take in what a log says happened, deciding nothing: how a restarted brain catches up.
+        """Take in what a log says happened, deciding nothing: how a restarted scheduler catches up.
 
         `observed`: False if the entry is quarantined for the policy, which does not see it.
         """
@@ -116,8 +116,8 @@ class Brain:
         self._adopt(plan)
         return plan
 
-    def take_over(self, other: Brain) -> None:
-        """Continue with the state and the policy of another brain, made from the same log."""
+    def take_over(self, other: Scheduler) -> None:
+        """Continue with the state and the policy of another scheduler, made from the same log."""
         self.state, self.policy, self.wake_at = other.state, other.policy, other.wake_at
 
     def _observe(self, event: Event | PlanAdopted) -> None:

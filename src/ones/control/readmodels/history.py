@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ones.control.readmodels.words import tell, tell_action
+from ones.control.readmodels.entry_texts import tell, tell_action
 from ones.control.schema import log, mentions
 from ones.control.store import Store
 from ones.core import events as ev
@@ -92,7 +92,7 @@ def story(store: Store, job: str, limit: int = 1000) -> list[Line]:
 def curves(store: Store, job: str, limit: int = 20_000) -> dict[str, list[list[float]]]:
     """(time, value) of loss, accuracy, batch, GPUs and samples per second."""
     found: dict[str, list[list[float]]] = {name: [] for name in CURVES}
-    plotter = Plotter(job)
+    plotter = CurveReader(job)
     for _, entry in entries_of(store, job, limit=limit):
         for name, value in plotter.points(entry):
             found[name].append([entry.at, value])
@@ -102,7 +102,7 @@ def curves(store: Store, job: str, limit: int = 20_000) -> dict[str, list[list[f
 CURVES = ("loss", "accuracy", "batch", "gpus", "throughput")
 
 
-class Plotter:
+class CurveReader:
     """What each entry adds to the curves of a job, from its first entry on."""
 
     def __init__(self, job: str) -> None:

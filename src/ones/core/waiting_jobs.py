@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from heapq import merge
 
 from ones.core.job import JobId
-from ones.core.ordered import Key, OrderedIndex
+from ones.core.ordered_index import Key, OrderedIndex
 
 
 class WaitingJobs:

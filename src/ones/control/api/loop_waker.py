@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 
-class Bell:
+class LoopWaker:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._calls: deque[Callable[[], object]] = deque()
@@ -32,11 +32,11 @@ class Bell:
             self._calls.popleft()()
 
 
-def bell() -> Bell:
+def loop_waker() -> LoopWaker:
     """Of the loop that is running."""
     return _bell_of(asyncio.get_running_loop())
 
 
 @lru_cache(maxsize=1)  # a service has one loop; tests have one after the other
-def _bell_of(loop: asyncio.AbstractEventLoop) -> Bell:
-    return Bell(loop)
+def _bell_of(loop: asyncio.AbstractEventLoop) -> LoopWaker:
+    return LoopWaker(loop)

@@ -1,4 +1,4 @@
-"""A job as it is shown: one frozen card, made anew whenever the brain has touched the job."""
+"""A job as it is shown: one frozen card, made anew whenever the scheduler has touched the job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ones.control.readmodels.words import told_end
+from ones.control.readmodels.entry_texts import told_end
 from ones.control.submission import Submission
 from ones.core.cluster import Gpu
 from ones.core.record import JobFigures, JobRecord, Outcome
@@ -67,7 +67,7 @@ class JobCard(JobFigures, frozen=True, kw_only=True):  # type: ignore[misc]  # m
 
 
 @dataclass(frozen=True, slots=True)
-class Seats:
+class WorkerPlaces:
     """Who of a job is where: kept with what it was made of, for most reports change nothing of
     it."""
 
@@ -78,7 +78,7 @@ class Seats:
     batch: int | None  # global, per optimizer step
 
     @classmethod
-    def of(cls, record: JobRecord, last: Seats | None) -> Seats:
+    def of(cls, record: JobRecord, last: WorkerPlaces | None) -> WorkerPlaces:
         coming = record.in_flight.allocation if record.in_flight is not None else None
         shown = record.held if record.held is not None else coming
         if (
@@ -105,7 +105,7 @@ class Seats:
 
 
 def card_of(
-    record: JobRecord, seats: Seats, submission: Submission | None, *, elastic: bool
+    record: JobRecord, seats: WorkerPlaces, submission: Submission | None, *, elastic: bool
 ) -> JobCard:
     """Of a job that has not ended."""
     job, forecast = record.job, record.forecast

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ones.control import logs
 from ones.control.api.access import committed, token_in
-from ones.control.api.bell import bell
 from ones.control.api.errors import LARGEST_REQUEST, TOO_LARGE, headers_of, status_of
+from ones.control.api.loop_waker import loop_waker
 from ones.control.controller import Controller
 from ones.control.limits import LimitError, ReportRates
 from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of
@@ -48,7 +48,7 @@ class _GoneError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedWorker:
     """A valid message, and the place of the worker that sent it."""
 
     message: Reports
@@ -56,7 +56,7 @@ class Admitted:
     worker: LiveWorker
 
 
-class Exchange:
+class WorkerExchange:
     """The part of an exchange with a worker that waits for nothing: bytes in, bytes out."""
 
     def __init__(self, controller: Controller) -> None:
@@ -78,7 +78,7 @@ class Exchange:
             raise HTTPException(409, NO_PLACE)
         return job
 
-    def admit(self, body: bytes, allowed: str) -> Admitted:
+    def admit(self, body: bytes, allowed: str) -> AdmittedWorker:
         """`allowed`: the job that may report. Raises 422 for what is no message, 401 for another
         job's, 409 without a place, LimitError for too many reports."""
         try:
@@ -92,7 +92,7 @@ class Exchange:
         place = _place(self._controller, message)
         if place is None:
             raise HTTPException(409, NO_PLACE)
-        admitted = Admitted(message, *place)
+        admitted = AdmittedWorker(message, *place)
         self.heard_from(admitted.worker)
         if message.reports:
             self._check_rate(admitted.job, len(message.reports))
@@ -111,11 +111,11 @@ class Exchange:
         live = self._controller.engine.live
         live.last_call[worker.launch] = live.clock.monotonic()
 
-    def unseen(self, admitted: Admitted) -> Order | None:
+    def unseen(self, admitted: AdmittedWorker) -> Order | None:
         mailbox = self._controller.engine.live.mailbox
         return mailbox.unseen(admitted.worker.launch, admitted.message.seen)
 
-    def answer(self, admitted: Admitted, order: Order | None) -> bytes:
+    def answer(self, admitted: AdmittedWorker, order: Order | None) -> bytes:
         """Once the reports of the message are safe."""
         message, worker = admitted.message, admitted.worker
         last = message.first + len(message.reports) - 1 if message.reports else worker.safe
@@ -132,12 +132,12 @@ class Exchange:
         return b"%s%d%s%s" % (_HEAD, acknowledged, where.encode(), self._packed[1])
 
 
-class WorkerDoor:
+class WorkerApi:
     """`Reports` in, `Orders` out; see `ones.wire.messages`."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
-        self._exchange = Exchange(service)
+        self._exchange = WorkerExchange(service)
         self._waiting: set[asyncio.Future[None]] = set()
         self._looks = False
         self._refusals = LogLimiter()
@@ -187,7 +187,11 @@ class WorkerDoor:
 
     async def _order(self, worker: LiveWorker, seen: int, wait: float) -> Order | None:
         """The next one, if it comes in time and before the service ends."""
-        loop, mailbox, rings = asyncio.get_running_loop(), self._service.engine.live.mailbox, bell()
+        loop, mailbox, rings = (
+            asyncio.get_running_loop(),
+            self._service.engine.live.mailbox,
+            loop_waker(),
+        )
         arrived: asyncio.Future[None] = loop.create_future()
         wake = partial(rings.ring, partial(_settle, arrived))
         order = mailbox.wait(worker.launch, seen, wake)
@@ -224,7 +228,7 @@ def _settle(arrived: asyncio.Future[None]) -> None:
 
 
 def _place(service: Controller, message: Reports) -> tuple[LiveJob, LiveWorker] | None:
-    """Reads what the brain's thread writes: single values, each of them whole."""
+    """Reads what the scheduler's thread writes: single values, each of them whole."""
     job = service.engine.live.jobs.get(JobId(message.job))
     try:
         gpu = gpu_of(message.worker)

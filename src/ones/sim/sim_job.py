@@ -26,7 +26,7 @@ class Pending(NamedTuple):
     generation: Generation
 
 
-class Trainee:
+class SimJob:
     """Mutable, owned by the engine."""
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""All jobs as they are now. The brain's thread pins cards up, everybody reads them.
+"""All jobs as they are now. The scheduler's thread pins cards up, everybody reads them.
 
 A card is replaced and never changed, and the board is a dictionary, so that no reader needs
 a lock. Who wants to follow gets every new card as it comes.
@@ -16,7 +16,13 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from ones.control import logs
-from ones.control.readmodels.cards import JobCard, Seats, card_from, card_of, card_of_ended
+from ones.control.readmodels.job_cards import (
+    JobCard,
+    WorkerPlaces,
+    card_from,
+    card_of,
+    card_of_ended,
+)
 from ones.control.readmodels.out_of_service import out_of_service
 from ones.control.schema import ended_cards
 from ones.control.store import Store, upsert
@@ -43,7 +49,7 @@ class NodeCard:
     groups: tuple[int, ...] = ()  # see `ones.core.cluster.Node`
 
 
-class Board:
+class JobBoard:
     """`not_used`: why GPUs are out of service, as far as that is known."""
 
     def __init__(
@@ -63,7 +69,7 @@ class Board:
         self.dropped: dict[str, int] = {}
         self.unfinished: Counter[str] = Counter()  # jobs of each owner
         self._submissions: dict[str, Submission] = {}
-        self._seats: dict[str, Seats] = {}  # of jobs that have not ended
+        self._seats: dict[str, WorkerPlaces] = {}  # of jobs that have not ended
         self._cluster: Cluster | None = None  # that the nodes are of
         self._followers: dict[int, Follower] = {}
         self._next_follower = 0
@@ -84,7 +90,7 @@ class Board:
         self.update(state, rest)
 
     def submitted(self, job: str, submission: Submission) -> None:
-        """Known before the brain hears of it, so that its first card has its name."""
+        """Known before the scheduler hears of it, so that its first card has its name."""
         self._submissions[job] = submission
 
     def submission(self, job: str) -> Submission | None:
@@ -93,7 +99,7 @@ class Board:
         return known or submissions_of(self._store, [job]).get(job)
 
     def update(self, state: State, jobs: Iterable[str]) -> None:
-        """In the brain's thread."""
+        """In the scheduler's thread."""
         self.now, self.plan_number = state.now, state.plan_number
         self.dropped = dict(state.dropped)
         if state.cluster is not self._cluster:
@@ -143,7 +149,7 @@ class Board:
         submission = self._submissions.get(job)
         record = state.records.get(job)  # type: ignore[call-overload]
         if record is not None:
-            seats = self._seats[job] = Seats.of(record, self._seats.get(job))
+            seats = self._seats[job] = WorkerPlaces.of(record, self._seats.get(job))
             card = card_of(record, seats, submission, elastic=self._is_elastic(job))
             held_back = _held_back(state, card)
             if not held_back and self._out_of_service and card.state == Phase.WAITING:
@@ -158,7 +164,7 @@ class Board:
     # followers
 
     def follow(self, follower: Follower) -> Callable[[], None]:
-        """Every new card from now on, in the brain's thread; call what is returned to end it."""
+        """Call `follower` with every new card, in the scheduler's thread. Returns how to stop."""
         with self._lock:
             self._next_follower += 1
             number = self._next_follower

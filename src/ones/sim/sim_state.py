@@ -14,26 +14,26 @@ from ones.core import events as ev
 from ones.core.cluster import Gpu
 from ones.core.job import Generation, JobId
 from ones.errors import BugError
-from ones.sim.trainee import Trainee
+from ones.sim.sim_job import SimJob
 
 #: token of what happens whatever befalls the job
 ALWAYS = -(1 << 62)
 
-Happening = Callable[[Trainee], None]
+Happening = Callable[[SimJob], None]
 
 
-class Stage:
+class SimState:
     def __init__(self) -> None:
         self.now = 0.0
-        self.jobs: dict[JobId, Trainee] = {}
-        self.on: dict[Gpu, Trainee] = {}
+        self.jobs: dict[JobId, SimJob] = {}
+        self.on: dict[Gpu, SimJob] = {}
         self.out: deque[ev.Event] = deque()  # said, and not yet heard
-        self._heap: list[tuple[float, int, Trainee, int, Happening]] = []
+        self._heap: list[tuple[float, int, SimJob, int, Happening]] = []
         self._counter = 0
 
     # time
 
-    def at(self, at: float, job: Trainee, token: int, what: Happening) -> None:
+    def at(self, at: float, job: SimJob, token: int, what: Happening) -> None:
         """`token`: the job's run, its order with a minus, or `ALWAYS`."""
         self._counter += 1
         heappush(self._heap, (at, self._counter, job, token, what))
@@ -52,7 +52,7 @@ class Stage:
 
     # workers
 
-    def enter(self, job: Trainee, gpus: Iterable[Gpu]) -> None:
+    def enter(self, job: SimJob, gpus: Iterable[Gpu]) -> None:
         for gpu in gpus:
             if gpu in self.on:
                 raise BugError(f"{job.job.id} was put on GPU {gpu} beside {self.on[gpu].job.id}")
@@ -60,23 +60,23 @@ class Stage:
             job.present.add(gpu)
             job.prepared.pop(gpu, None)
 
-    def vanish(self, gpu: Gpu) -> Trainee | None:
+    def vanish(self, gpu: Gpu) -> SimJob | None:
         """The worker there is gone, and nobody has said so; whose it was."""
         job = self.on.pop(gpu, None)
         if job is not None:
             job.present.discard(gpu)
         return job
 
-    def leave(self, job: Trainee, gpus: Iterable[Gpu], generation: Generation) -> None:
+    def leave(self, job: SimJob, gpus: Iterable[Gpu], generation: Generation) -> None:
         for gpu in gpus:
             if self.on.get(gpu) is job:
                 self.vanish(gpu)
                 self.say(ev.WorkerLeft(self.now, job.job.id, generation, gpu))
 
     def leave_after(
-        self, seconds: float, job: Trainee, gpus: list[Gpu], generation: Generation
+        self, seconds: float, job: SimJob, gpus: list[Gpu], generation: Generation
     ) -> None:
-        def gone(job: Trainee) -> None:
+        def gone(job: SimJob) -> None:
             self.leave(job, gpus, generation)
 
         if seconds:

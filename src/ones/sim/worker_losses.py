@@ -6,45 +6,43 @@ from ones.core import events as ev
 from ones.core.cluster import Gpu
 from ones.core.job import Generation, JobId
 from ones.core.lifecycle import OrderKind
-from ones.sim.course import Course
-from ones.sim.stage import ALWAYS, Stage
-from ones.sim.trainee import Trainee
+from ones.sim.sim_job import SimJob
+from ones.sim.sim_state import ALWAYS, SimState
+from ones.sim.training_model import TrainingModel
 
 #: seconds until a worker is looked for again that is to be killed
 KILL_RETRY = 0.2
 
 
-class Losses:
-    def __init__(self, stage: Stage, course: Course, *, elastic: bool) -> None:
-        self._stage, self._course, self._elastic = stage, course, elastic
+class WorkerLosses:
+    def __init__(self, sim: SimState, training: TrainingModel, *, elastic: bool) -> None:
+        self._sim, self._training, self._elastic = sim, training, elastic
 
     def node(self, gpus: list[Gpu]) -> None:
         """All that was on these GPUs is gone."""
         hit: dict[JobId, list[Gpu]] = {}
         for gpu in gpus:
-            job = self._stage.vanish(gpu)
+            job = self._sim.vanish(gpu)
             if job is not None:
                 hit.setdefault(job.job.id, []).append(gpu)
         for job_id, lost in hit.items():
-            self._lose(self._stage.jobs[job_id], lost)
+            self._lose(self._sim.jobs[job_id], lost)
 
     def kill(self, name: JobId) -> None:
-        job = self._stage.jobs.get(name)
+        job = self._sim.jobs.get(name)
         if job is None or job.finishing:
             return
         if job.allocation is None or job.pending is not None or job.allocation.n_gpus < 2:
-            self._stage.at(
-                self._stage.now + KILL_RETRY, job, ALWAYS, lambda job: self.kill(job.job.id)
-            )
+            self._sim.at(self._sim.now + KILL_RETRY, job, ALWAYS, lambda job: self.kill(job.job.id))
             return
         gpu = job.allocation.gpus[-1]
-        self._stage.vanish(gpu)
-        self._stage.say(ev.WorkerLost(self._stage.now, name, job.generation, gpu, "killed"))
+        self._sim.vanish(gpu)
+        self._sim.say(ev.WorkerLost(self._sim.now, name, job.generation, gpu, "killed"))
         self._lose(job, [gpu])
 
-    def _lose(self, job: Trainee, gpus: list[Gpu]) -> None:
+    def _lose(self, job: SimJob, gpus: list[Gpu]) -> None:
         """Some workers are gone at once. Survivors re-form; without any, the checkpoint remains."""
-        job.settle(self._stage.now)
+        job.settle(self._sim.now)
         pending = job.pending
         kind = pending.kind if pending else None
         if kind is OrderKind.STOP and job.present:
@@ -56,37 +54,35 @@ class Losses:
         held = job.held
         survivors = held.without(g for g in held.gpus if g not in job.present) if held else None
         if survivors is None:
-            self._course.halt(job)
+            self._training.halt(job)
             job.held = None
             job.fall_back()
             return
         if pending is not None and kind is OrderKind.RESCALE:
-            self._stage.say(
-                ev.RescaleFailed(self._stage.now, job.job.id, pending.generation, "a worker died")
+            self._sim.say(
+                ev.RescaleFailed(self._sim.now, job.job.id, pending.generation, "a worker died")
             )
             newcomers = [g for g in sorted(job.present) if g not in survivors.gpus]
-            self._stage.leave(job, newcomers, pending.generation)
+            self._sim.leave(job, newcomers, pending.generation)
         if held is not None and any(gpu in held.gpus for gpu in gpus):
-            self._course.halt(job)
+            self._training.halt(job)
             job.held = survivors
             if not self._elastic:  # who re-scales by checkpoint recovers by checkpoint
                 job.fall_back()
-            self._stage.at(
-                self._stage.now + self._regroup_seconds(job), job, -job.order, self._regroup
-            )
+            self._sim.at(self._sim.now + self._regroup_seconds(job), job, -job.order, self._regroup)
         elif job.allocation is None:
-            self._course.train(job, survivors)
+            self._training.train(job, survivors)
 
-    def _regroup_seconds(self, job: Trainee) -> float:
+    def _regroup_seconds(self, job: SimJob) -> float:
         times = job.physics.switch
         if not self._elastic:
             return times.restart
         return times.regroup if times.recover is None else times.recover
 
-    def _regroup(self, job: Trainee) -> None:
+    def _regroup(self, job: SimJob) -> None:
         assert job.held is not None
         plan, incarnation = job.generation
         job.generation = Generation(plan, incarnation + 1)
         pause = self._regroup_seconds(job)
-        self._stage.say(ev.Rescaled(self._stage.now, job.job.id, job.generation, pause))
-        self._course.train(job, job.held)
+        self._sim.say(ev.Rescaled(self._sim.now, job.job.id, job.generation, pause))
+        self._training.train(job, job.held)
