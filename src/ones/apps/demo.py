@@ -83,7 +83,7 @@ def demo(
     from ones.control import service_process
     from ones.control.statedir import StateDir
 
-    with _interruptible(), _state_directory(keep) as state:
+    with _signals_handled(_interrupt), _state_directory(keep) as state:
         settings = ServiceSettings(
             state=str(state), port=0, slots=SLOTS, policy=POLICY, grace_seconds=2.0
         )
@@ -196,36 +196,27 @@ def _state_directory(keep: Path | None) -> Iterator[Path]:
     try:
         yield path
     finally:
-        with _uninterruptible():
+        with _signals_handled(signal.SIG_IGN):  # a second Ctrl-C must not stop the clean-up
             service_process.kill(StateDir(path))
             if keep is None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+#: a closed terminal and a polite kill end the demonstration as Ctrl-C does
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGHUP and SIGTERM end the demonstration as Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 @contextmanager
-def _uninterruptible() -> Iterator[None]:
-    """A second Ctrl-C must not stop the clean-up after the first."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
+def _signals_handled(
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers,
+) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

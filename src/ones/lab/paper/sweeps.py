@@ -111,127 +111,104 @@ QUICK = SweepSize(seeds=2, large_seeds=1, jobs=30, sizes=(16, 64))
 
 def sweeps(size: SweepSize, traces: Sequence[Path] = ()) -> list[Sweep]:
     """All sweeps, the most important first; each trace of another cluster has its own."""
+    usual = SweepPart(policies=RIVALS, seeds=size.seeds, jobs=size.jobs)
     return [
-        _loads(size),
-        _pollux(size),
-        _physics(size),
-        _predictor(size),
-        _kinds(size),
-        *(_trace(size, path) for path in traces),
-        _frontier(size),
-        _sizes(size),
+        Sweep(
+            name="loads",
+            title="Loads, everybody paying the same for a change",
+            question="With one mechanism for all, what is left of the lead is the policy's.",
+            parts=[replace(usual, loads=(0.5, 0.8, 1.0, 1.2))],
+        ),
+        Sweep(
+            name="pollux",
+            title="Against Pollux, everybody paying the same for a change",
+            question="Its search takes longest, so it is asked at two loads.",
+            parts=[replace(usual, loads=(0.8, 1.2), policies=(OURS, "pollux"))],
+        ),
+        Sweep(
+            name="physics",
+            title="Other worlds: is the lead owed to our own physics?",
+            question="The truth of the simulator is multiplied, and no policy is told.",
+            parts=[
+                replace(usual, physics=(change,), scenario=change.replace("=", " x"))
+                for change in PHYSICS_CHANGES
+            ],
+        ),
+        Sweep(
+            name="predictor",
+            title="A predictor that errs",
+            question="What is left of half of the jobs is misjudged by more than 2 and 4 times, on"
+            " top of the predictor's own errors.",
+            parts=[_wrong_predictions(usual)],
+        ),
+        Sweep(
+            name="kinds",
+            title="Kinds hidden, and lengths that scatter",
+            question="How much rests on knowing jobs by their kind.",
+            parts=[
+                replace(usual, hide_kinds=True, scenario="kinds hidden"),
+                *(
+                    replace(usual, scatter=scatter, scenario=f"scatter {scatter:g}")
+                    for scatter in (0.0, 0.3, 0.6)
+                ),
+            ],
+        ),
+        *(
+            Sweep(
+                name=f"trace-{path.stem}",
+                title=f"Arrivals and sizes of {path.name}",
+                question="Jobs of another cluster, mapped to ours and stretched to the same loads.",
+                parts=[replace(usual, workload=str(path), loads=(0.8, 1.0, 1.2))],
+            )
+            for path in traces
+        ),
+        Sweep(
+            name="frontier",
+            title="Fairness: the mean against the slowest",
+            question="The setting `seniority` moves `ones` along a line;"
+            f" its default is {DEFAULT_SENIORITY:g}.",
+            parts=[_seniorities(usual)],
+        ),
+        Sweep(
+            name="sizes",
+            title="Cluster sizes",
+            question="Does the lead shrink, and what does the policy itself cost?",
+            parts=[_at_size(usual, size, gpus) for gpus in size.sizes],
+        ),
     ]
 
 
-def _usual(size: SweepSize) -> SweepPart:
-    return SweepPart(policies=RIVALS, seeds=size.seeds, jobs=size.jobs)
-
-
-def _loads(size: SweepSize) -> Sweep:
-    return Sweep(
-        name="loads",
-        title="Loads, everybody paying the same for a change",
-        question="With one mechanism for all, what is left of the lead is the policy's.",
-        parts=[replace(_usual(size), loads=(0.5, 0.8, 1.0, 1.2))],
+def _wrong_predictions(usual: SweepPart) -> SweepPart:
+    wrong = {error: f"{OURS}:error-{error}" for error in PREDICTION_ERRORS}
+    return replace(
+        usual,
+        loads=(0.8, 1.2),
+        mechanisms=("elastic",),
+        policies=(OURS, *wrong.values(), "pollux"),
+        given=[f"{label}.prediction_error={error}" for error, label in wrong.items()],
     )
 
 
-def _pollux(size: SweepSize) -> Sweep:
-    part = replace(_usual(size), loads=(0.8, 1.2))
-    return Sweep(
-        name="pollux",
-        title="Against Pollux, everybody paying the same for a change",
-        question="Its search takes longest, so it is asked at two loads.",
-        parts=[replace(part, policies=(OURS, "pollux"))],
-    )
-
-
-def _physics(size: SweepSize) -> Sweep:
-    return Sweep(
-        name="physics",
-        title="Other worlds: is the lead owed to our own physics?",
-        question="The truth of the simulator is multiplied, and no policy is told.",
-        parts=[
-            replace(_usual(size), physics=(scenario,), scenario=scenario.replace("=", " x"))
-            for scenario in PHYSICS_CHANGES
-        ],
-    )
-
-
-def _predictor(size: SweepSize) -> Sweep:
-    wrong = [f"{OURS}:error-{error}" for error in PREDICTION_ERRORS]
-    given = [f"{OURS}:error-{error}.prediction_error={error}" for error in PREDICTION_ERRORS]
-    part = replace(_usual(size), loads=(0.8, 1.2), mechanisms=("elastic",))
-    return Sweep(
-        name="predictor",
-        title="A predictor that errs",
-        question="What is left of half of the jobs is misjudged by more than 2 and 4 times, on top"
-        " of the predictor's own errors.",
-        parts=[replace(part, policies=(OURS, *wrong, "pollux"), given=given)],
-    )
-
-
-def _kinds(size: SweepSize) -> Sweep:
-    usual = _usual(size)
-    return Sweep(
-        name="kinds",
-        title="Kinds hidden, and lengths that scatter",
-        question="How much rests on knowing jobs by their kind.",
-        parts=[
-            replace(usual, hide_kinds=True, scenario="kinds hidden"),
-            *(
-                replace(usual, scatter=scatter, scenario=f"scatter {scatter:g}")
-                for scatter in (0.0, 0.3, 0.6)
-            ),
-        ],
-    )
-
-
-def _trace(size: SweepSize, path: Path) -> Sweep:
-    return Sweep(
-        name=f"trace-{path.stem}",
-        title=f"Arrivals and sizes of {path.name}",
-        question="Jobs of another cluster, mapped to ours and stretched to the same loads.",
-        parts=[replace(_usual(size), workload=str(path), loads=(0.8, 1.0, 1.2))],
-    )
-
-
-def _frontier(size: SweepSize) -> Sweep:
+def _seniorities(usual: SweepPart) -> SweepPart:
     labels = {value: f"{OURS}:seniority-{value:g}" for value in SENIORITY}
     before = [label for value, label in labels.items() if value < DEFAULT_SENIORITY]
     after = [label for value, label in labels.items() if value > DEFAULT_SENIORITY]
-    part = replace(
-        _usual(size),
+    return replace(
+        usual,
         policies=(*before, OURS, *after, "equi", "sia"),
         given=[f"{label}.seniority={value:g}" for value, label in labels.items()],
         mechanisms=("elastic",),
     )
-    return Sweep(
-        name="frontier",
-        title="Fairness: the mean against the slowest",
-        question="The setting `seniority` moves `ones` along a line;"
-        f" its default is {DEFAULT_SENIORITY:g}.",
-        parts=[part],
-    )
 
 
-def _sizes(size: SweepSize) -> Sweep:
-    def part(gpus: int) -> SweepPart:
-        return replace(
-            _usual(size),
-            gpus=gpus,
-            jobs=max(
-                size.jobs, size.jobs * gpus // 64
-            ),  # the same length of the trace on a larger cluster
-            seeds=size.seeds if gpus < 256 else size.large_seeds,
-            mechanisms=("elastic",),
-        )
-
-    return Sweep(
-        name="sizes",
-        title="Cluster sizes",
-        question="Does the lead shrink, and what does the policy itself cost?",
-        parts=[part(gpus) for gpus in size.sizes],
+def _at_size(usual: SweepPart, size: SweepSize, gpus: int) -> SweepPart:
+    """A trace of the same length on a cluster of another size."""
+    return replace(
+        usual,
+        gpus=gpus,
+        jobs=max(size.jobs, size.jobs * gpus // 64),
+        seeds=size.seeds if gpus < 256 else size.large_seeds,
+        mechanisms=("elastic",),
     )
 
 
