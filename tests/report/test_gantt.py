@@ -15,7 +15,7 @@ from ones.core.events import NodeDown, NodeUp
 from ones.core.job import JobId
 from ones.errors import InvalidSettingError, WorldError
 from ones.policies import create
-from ones.report import Timeline, draw_comparison, draw_gantt, timeline_of
+from ones.report import RunTimeline, draw_comparison, draw_gantt, timeline_of
 from ones.report.blocks import gpu_blocks, node_blocks
 from ones.report.colours import job_colours
 from ones.report.labels import Scale, place
@@ -27,7 +27,7 @@ from ones.workload import Trace, generate
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def _timeline(policy: str, gpus: int = 16, jobs: int = 15) -> Timeline:
+def _timeline(policy: str, gpus: int = 16, jobs: int = 15) -> RunTimeline:
     cluster = Cluster.of(gpus)
     trace = Trace.of(
         "with a failure",
@@ -40,16 +40,16 @@ def _timeline(policy: str, gpus: int = 16, jobs: int = 15) -> Timeline:
 
 
 @pytest.fixture(scope="module")
-def fifo() -> Timeline:
+def fifo() -> RunTimeline:
     return _timeline("fifo")
 
 
 @pytest.fixture(scope="module")
-def equi() -> Timeline:
+def equi() -> RunTimeline:
     return _timeline("equi")
 
 
-def test_a_chart_is_written_as_png_and_as_svg(equi: Timeline, tmp_path: Path) -> None:
+def test_a_chart_is_written_as_png_and_as_svg(equi: RunTimeline, tmp_path: Path) -> None:
     draw_gantt(equi, tmp_path / "chart.png", title="equi")
     draw_gantt(equi, tmp_path / "chart.svg", title="equi")
     assert (tmp_path / "chart.png").read_bytes().startswith(PNG)
@@ -57,7 +57,9 @@ def test_a_chart_is_written_as_png_and_as_svg(equi: Timeline, tmp_path: Path) ->
     assert sorted(p.name for p in tmp_path.iterdir()) == ["chart.png", "chart.svg"]
 
 
-def test_runs_are_compared_in_one_picture(fifo: Timeline, equi: Timeline, tmp_path: Path) -> None:
+def test_runs_are_compared_in_one_picture(
+    fifo: RunTimeline, equi: RunTimeline, tmp_path: Path
+) -> None:
     draw_comparison([("fifo", fifo), ("equi", equi)], tmp_path / "both.png")
     assert (tmp_path / "both.png").read_bytes().startswith(PNG)
     with pytest.raises(ValueError, match="no run"):
@@ -65,7 +67,7 @@ def test_runs_are_compared_in_one_picture(fifo: Timeline, equi: Timeline, tmp_pa
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_same_run_gives_the_same_bytes(fifo: Timeline, tmp_path: Path, suffix: str) -> None:
+def test_the_same_run_gives_the_same_bytes(fifo: RunTimeline, tmp_path: Path, suffix: str) -> None:
     one, other = tmp_path / f"one.{suffix}", tmp_path / f"other.{suffix}"
     draw_gantt(fifo, one)
     draw_gantt(fifo, other)
@@ -83,7 +85,7 @@ def test_a_large_cluster_is_drawn_by_node(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_draw_leaves_nothing(
-    fifo: Timeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fifo: RunTimeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(self: Path, target: Path) -> Path:
         assert self.exists()
@@ -96,7 +98,7 @@ def test_an_interrupted_draw_leaves_nothing(
 
 
 def test_an_interruption_keeps_the_chart_that_was_there(
-    fifo: Timeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fifo: RunTimeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from matplotlib.figure import Figure
 
@@ -113,7 +115,7 @@ def test_an_interruption_keeps_the_chart_that_was_there(
     assert list(tmp_path.iterdir()) == [chart]
 
 
-def test_what_cannot_be_written_is_refused_by_name(fifo: Timeline, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_refused_by_name(fifo: RunTimeline, tmp_path: Path) -> None:
     with pytest.raises(InvalidSettingError, match=r"chart\.pdf"):
         draw_gantt(fifo, tmp_path / "chart.pdf")
     with pytest.raises(WorldError, match="missing"):
@@ -125,7 +127,7 @@ def test_importing_the_room_does_not_import_matplotlib() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_blocks_cover_what_segments_cover(equi: Timeline) -> None:
+def test_blocks_cover_what_segments_cover(equi: RunTimeline) -> None:
     busy = sum(segment.end - segment.start for segment in equi.segments)
     by_gpu = sum((b.end - b.start) * (b.bottom - b.top) for b in gpu_blocks(equi))
     assert by_gpu == pytest.approx(busy)
@@ -134,7 +136,7 @@ def test_blocks_cover_what_segments_cover(equi: Timeline) -> None:
     assert by_node == pytest.approx(busy)
 
 
-def test_neighbours_with_the_same_times_are_one_block(fifo: Timeline) -> None:
+def test_neighbours_with_the_same_times_are_one_block(fifo: RunTimeline) -> None:
     blocks = gpu_blocks(fifo)
     assert len(blocks) < len(fifo.segments)
     for one, other in combinations(blocks, 2):
@@ -147,7 +149,7 @@ def test_neighbours_with_the_same_times_are_one_block(fifo: Timeline) -> None:
         assert not (same and (one.bottom == other.top or other.bottom == one.top))
 
 
-def test_words_stay_within_blocks_of_their_job(equi: Timeline) -> None:
+def test_words_stay_within_blocks_of_their_job(equi: RunTimeline) -> None:
     blocks = gpu_blocks(equi)
     labels = place(blocks, Scale(second=1000 / equi.end, row=30.0))
     assert {label.text.split(" ")[0] for label in labels if label.strong} == set(equi.submissions)
@@ -159,7 +161,7 @@ def test_words_stay_within_blocks_of_their_job(equi: Timeline) -> None:
             assert any(label.text in (b.text, f"{b.job} · {b.text}") for b in under)
 
 
-def test_where_nothing_fits_nothing_is_written(equi: Timeline) -> None:
+def test_where_nothing_fits_nothing_is_written(equi: RunTimeline) -> None:
     assert place(gpu_blocks(equi), Scale(second=1000 / equi.end, row=0.2)) == []
 
 
@@ -177,10 +179,10 @@ def test_a_hundred_jobs_have_a_hundred_colours() -> None:
         assert 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.4  # dark text can be read on it
 
 
-def test_time_counts_in_a_unit_that_suits_the_run(fifo: Timeline) -> None:
+def test_time_counts_in_a_unit_that_suits_the_run(fifo: RunTimeline) -> None:
     axis = TimeAxis.of([fifo])
     assert (axis.begin, axis.unit) == (0.0, "minutes")
-    assert axis.words(90.0) == "1.5 min"
+    assert axis.format(90.0) == "1.5 min"
 
 
 def test_a_log_in_wall_clock_time_begins_with_its_first_event() -> None:

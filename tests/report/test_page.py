@@ -59,7 +59,7 @@ def test_a_page_is_whole_and_loads_nothing(tmp_path: Path) -> None:
             html.heading("First & last", anchor="a", tag="a tag"),
             html.paragraph("Take `a<b>` and <script>alert(1)</script>.", quiet=True, kind="no"),
             html.table(["name", "n"], [["`x`", 1], ["y", None]], caption="`n` of", strong=[1]),
-            html.told([("Paper", "5 < 6", ""), ("Agreement", "yes", "yes")]),
+            html.definitions([("Paper", "5 < 6", ""), ("Agreement", "yes", "yes")]),
             html.command("ones paper > /dev/null"),
             html.picture(drawn(tmp_path), 'Says "hello".'),
         ],

@@ -28,7 +28,7 @@ from ones.core.schedule import Allocation
 from ones.core.state import State
 from ones.core.transitions import apply
 from ones.policies import create
-from ones.report import Timeline, timeline_of
+from ones.report import RunTimeline, timeline_of
 from ones.runlog import Entry
 from ones.sim.run import Simulator
 from ones.workload import Trace, generate
@@ -43,7 +43,7 @@ class _Run:
     cluster: Cluster
     entries: list[Entry]
     state: State
-    timeline: Timeline
+    timeline: RunTimeline
 
 
 FAILURES = (

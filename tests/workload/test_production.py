@@ -13,7 +13,7 @@ from ones.policies import create
 from ones.sim import Simulator
 from ones.sim.lengths import expected_seconds, length_of, one_gpu_seconds
 from ones.workload import Trace, Training, load_workload
-from ones.workload.observed import Observed, to_trace, window
+from ones.workload.observed import ObservedJob, to_trace, window
 from ones.workload.summary import load_of, summary_of
 
 DATA = Path(__file__).parent.parent / "data"
@@ -78,7 +78,7 @@ def test_a_load_is_met_by_stretching_all_gaps_alike() -> None:
 
 
 def test_a_window_is_a_stretch_of_the_trace_that_the_seed_chooses() -> None:
-    rows = [Observed(f"r{i}", float(i), 100.0, 1) for i in range(100)]
+    rows = [ObservedJob(f"r{i}", float(i), 100.0, 1) for i in range(100)]
     first, other = window(rows, 10, 0), window(rows, 10, 1)
     assert [r.name for r in first] == [f"r{i}" for i in range(10)]
     assert other != first
@@ -124,7 +124,7 @@ def test_a_malformed_row_is_refused_with_its_place(
 def test_a_row_lasts_as_long_as_it_says_whatever_its_size_and_end(
     gpus: int, died: bool, seconds: float
 ) -> None:
-    rows = [Observed(f"r{i}", 1e6 * i, seconds * (1 + i), gpus, died=died) for i in range(4)]
+    rows = [ObservedJob(f"r{i}", 1e6 * i, seconds * (1 + i), gpus, died=died) for i in range(4)]
     trace = to_trace("rows", rows, length_of)
     run = Simulator(trace, Cluster.of(16), create("fifo"), seed=1).run()
     for row in rows:

@@ -9,7 +9,7 @@ from ones.core.cluster import Cluster
 from ones.core.job import Job, JobId
 from ones.core.schedule import Allocation
 from ones.errors import WorldError
-from ones.report.panels import Line, Panel, draw_panels
+from ones.report.panels import Panel, PlotLine, draw_panels
 from ones.sim.kinds import KindPhysics
 from ones.sim.lengths import epochs_needed
 from ones.sim.sim_job import SimJob
@@ -94,9 +94,9 @@ def _speed(kind: Kind) -> Panel:
         x="GPUs",
         y="samples per second",
         lines=[
-            Line(f"batch {base} each", GPUS, growing),
-            Line(f"batch {base} in all", fixed, [rate(training, n, base) for n in fixed]),
-            Line("in proportion", GPUS, [n * growing[0] for n in GPUS], dashed=True),
+            PlotLine(f"batch {base} each", GPUS, growing),
+            PlotLine(f"batch {base} in all", fixed, [rate(training, n, base) for n in fixed]),
+            PlotLine("in proportion", GPUS, [n * growing[0] for n in GPUS], dashed=True),
         ],
         log_x=True,
         log_y=True,
@@ -113,7 +113,9 @@ def _efficiency(kind: Kind) -> Panel:
         x="global batch",
         y="efficiency",
         lines=[
-            Line(f"{part:.0%} done", batches, [physics.efficiency(b, part * end) for b in batches])
+            PlotLine(
+                f"{part:.0%} done", batches, [physics.efficiency(b, part * end) for b in batches]
+            )
             for part in (0.0, 0.5, 1.0)
         ],
         log_x=True,
@@ -126,7 +128,7 @@ def _epochs(kinds: Sequence[Kind]) -> Panel:
     for kind in kinds:
         training, base = typical(kind), int(kind.base_batch)
         needed = [epochs_needed(training, base * n) for n in GPUS]
-        lines.append(Line(kind.name, GPUS, [e / needed[0] for e in needed]))
+        lines.append(PlotLine(kind.name, GPUS, [e / needed[0] for e in needed]))
     return Panel(
         title="Epochs to the target and its confirmation, against those at the base batch",
         x="batch, in base batches",
@@ -145,8 +147,8 @@ def _paper_speed() -> Panel:
         x="workers",
         y="images per second",
         lines=[
-            Line("batch 256 in all", sizes, [rate(training, n, 256) for n in sizes]),
-            Line("batch 256 each", sizes, [rate(training, n, 256 * n) for n in sizes]),
+            PlotLine("batch 256 in all", sizes, [rate(training, n, 256) for n in sizes]),
+            PlotLine("batch 256 each", sizes, [rate(training, n, 256 * n) for n in sizes]),
         ],
         log_x=True,
         ticks=sizes,
@@ -157,8 +159,8 @@ def _jump() -> Panel:
     training = typical(paper_numbers().kind(JUMP_FIGURE))
     epochs = list(range(1, JUMP_EPOCHS + 1))
 
-    def line(name: str, batch_at: Callable[[int], int]) -> Line:
-        return Line(name, epochs, train_alone(training, batch_at, JUMP_EPOCHS))
+    def line(name: str, batch_at: Callable[[int], int]) -> PlotLine:
+        return PlotLine(name, epochs, train_alone(training, batch_at, JUMP_EPOCHS))
 
     return Panel(
         title=f"{JUMP_FIGURE}: growth of the batch from 256 to 4096",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ones.report.workload import draw_workload
+from ones.report.workload_chart import draw_workload
 from ones.sim.lengths import length_of, one_gpu_seconds
 from ones.workload import load_workload
 from ones.workload.summary import summary_of

@@ -35,38 +35,37 @@ DECIDES_ON: frozenset[type[Event]] = frozenset(
 class RoundSettings:
     """Settings of both policies."""
 
-    interval: float = field(default=60.0, metadata={"help": "seconds from round to round"})
+    interval: float = field(default=60.0, metadata={"help": "seconds between two rounds"})
     start_at_once: bool = field(
         default=True,
-        metadata={"help": "a new job gets free GPUs at once, its least, and not in the next round"},
+        metadata={"help": "start a new job at once on its minimum of GPUs, if they are free"},
     )
     restart_seconds: float = field(
         default=0.0,
         metadata={
-            "help": "what a change of GPUs is taken to cost a job;"
-            " 0: what changes have cost it so far (Pollux's simulator: 30)"
+            "help": "assumed seconds of a restart; 0: as measured so far (Pollux's simulator: 30)"
         },
     )
     most_batch: float = field(
-        default=32.0, metadata={"help": "largest batch, in times the base batch"}
+        default=32.0, metadata={"help": "maximum batch, as a multiple of the base batch"}
     )
     least_local_batch: int = field(
-        default=1, metadata={"help": "fewest samples on a GPU in one step"}
+        default=1, metadata={"help": "minimum samples per GPU in one step"}
     )
     two_parts_alone: bool = field(
         default=False,
         metadata={
-            "help": "a batch beyond the base one comes in two parts on one GPU, as the published"
-            " trainer needs to measure its noise"
+            "help": "accumulate batches above the base batch in two parts on one GPU, as the"
+            " published trainer does to measure its noise"
         },
     )
     batch_gain: float = field(
-        default=0.05, metadata={"help": "gain in goodput that is worth changing only the batch"}
+        default=0.05, metadata={"help": "minimum gain in goodput for a change of the batch alone"}
     )
     batch_growth: float = field(
         default=4.0,
         metadata={
-            "help": "most that a batch grows from one epoch to the next (published: no limit)"
+            "help": "maximum growth of the batch per epoch, as a factor (published: no limit)"
         },
     )
 

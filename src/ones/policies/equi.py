@@ -41,13 +41,14 @@ class Equi:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
         quantum: float = field(
-            default=120.0, metadata={"help": "seconds of a turn, when jobs outnumber GPUs"}
+            default=120.0, metadata={"help": "seconds of a turn, if there are more jobs than GPUs"}
         )
         batch_growth: float = field(
-            default=2.0, metadata={"help": "most that a batch grows from one epoch to the next"}
+            default=2.0, metadata={"help": "maximum growth of the batch per epoch, as a factor"}
         )
         batch_gain: float = field(
-            default=0.1, metadata={"help": "gain in speed that is worth changing only the batch"}
+            default=0.1,
+            metadata={"help": "minimum gain in goodput for a change of the batch alone"},
         )
 
         def __post_init__(self) -> None:

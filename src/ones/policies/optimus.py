@@ -59,7 +59,7 @@ class Optimus:
         knowledge: str = field(
             default="fitted",
             metadata={
-                "help": "what is left and how fast it goes: fitted to reports, or from an oracle",
+                "help": "remaining work and speed: fitted to reports, or from an oracle",
                 "options": ("fitted", "oracle"),
             },
         )
@@ -67,37 +67,40 @@ class Optimus:
         idle_start: str = field(
             default="greedy",
             metadata={
-                "help": "between rounds, jobs that wait get idle GPUs: as many as save time"
-                " (greedy), as requested, or one; off: they wait for the round",
+                "help": "idle GPUs for waiting jobs between rounds: as many as save time (greedy),"
+                " as requested, or one; off: none",
                 "options": IDLE_STARTS,
             },
         )
         pause_all: bool = field(
             default=False,
-            metadata={"help": "all jobs go through a checkpoint at each round, not only changed"},
+            metadata={
+                "help": "restart all jobs from a checkpoint at each round, not only changed ones"
+            },
         )
         lookahead: bool = field(
             default=False,
-            metadata={"help": "look at whole nodes as well as at one GPU more"},
+            metadata={"help": "consider whole nodes as well as one more GPU"},
         )
         placement: str = field(
             default="even",
             metadata={
-                "help": "of jobs that change: even (over the fewest nodes, most room first), or"
-                " stay (keep what GPUs they can)",
+                "help": "of jobs that change: even (over the fewest nodes), or stay (keep as many"
+                " GPUs as possible)",
                 "options": ("even", "stay"),
             },
         )
         flat_change: float = field(
-            default=0.05, metadata={"help": "a loss that falls by less than this is flat ..."}
+            default=0.05, metadata={"help": "change of the loss below which it counts as flat ..."}
         )
-        flat_epochs: int = field(default=10, metadata={"help": "... over so many epochs"})
+        flat_epochs: int = field(default=10, metadata={"help": "... over this number of epochs"})
         most_epochs: int = field(
-            default=100, metadata={"help": "a curve that is not flat by then tells nothing"}
+            default=100,
+            metadata={
+                "help": "maximum predicted epochs; a curve that is not flat by then is not used"
+            },
         )
-        min_local_batch: int = field(
-            default=1, metadata={"help": "samples that a GPU must have at least"}
-        )
+        min_local_batch: int = field(default=1, metadata={"help": "minimum samples per GPU"})
 
         def __post_init__(self) -> None:
             for name, options in (

@@ -45,11 +45,11 @@ class Choice(NamedTuple):
 class SiaSettings(RoundSettings):
     power: float = field(
         default=-0.5,
-        metadata={"help": "p of normalised goodputs; the lower, the fairer; below 0"},
+        metadata={"help": "exponent p of normalised goodputs, below 0; lower is fairer"},
     )
     waiting_cost: float = field(
         default=1.1,
-        metadata={"help": "cost of a job without GPUs, in that of its smallest configuration"},
+        metadata={"help": "cost of a waiting job, as a multiple of its smallest configuration's"},
     )
 
     def __post_init__(self) -> None:

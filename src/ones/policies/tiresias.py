@@ -60,39 +60,41 @@ class Tiresias(PreemptivePolicy):
         thresholds: str = field(
             default="tuned",
             metadata={
-                "help": "GPU-seconds at which a job sinks to the next queue, with commas between;"
-                " or published, or tuned; none: one queue"
+                "help": "GPU-seconds at which a job moves to the next queue, separated by commas;"
+                " or published, tuned, or none (one queue)"
             },
         )
         promote_knob: float = field(
             default=0.0,
             metadata={
-                "help": "a job that has waited so many times what it has run goes back to the"
-                " first queue; 0: never"
+                "help": "waiting time, as a multiple of the time run, after which a job returns to"
+                " the first queue; 0: never"
             },
         )
         gittins_quantum: float = field(
             default=0.0,
-            metadata={"help": "GPU-seconds that the index looks ahead; 0: the first threshold"},
+            metadata={
+                "help": "quantum of the Gittins index in GPU-seconds; 0: the first threshold"
+            },
         )
         gittins_cells: int = field(
             default=1,
-            metadata={"help": "parts of that quantum in which attained service is told apart"},
+            metadata={"help": "resolution of attained service, in parts of the quantum"},
         )
         placement: str = field(
             default="yarn",
             metadata={
-                "help": "yarn: everybody waits for the fewest nodes it fits on; step-time: only a"
-                " job that spreading would slow, others fill gaps; skew: likewise, by the largest"
-                " tensor; packed: nobody waits, the fewest nodes that have room",
+                "help": "yarn: wait for the fewest nodes; step-time: only jobs that spreading would"
+                " slow wait, others fill gaps; skew: likewise, by the largest tensor; packed: the"
+                " fewest nodes with free GPUs, without waiting",
                 "options": PLACEMENTS,
             },
         )
         spread_limit: float = field(
-            default=1.1, metadata={"help": "step time spread / packed that is still borne"}
+            default=1.1, metadata={"help": "maximum slowdown of a step by spreading, as a factor"}
         )
         pack_limit: float = field(
-            default=0.5, metadata={"help": "skew above which a job must be packed"}
+            default=0.5, metadata={"help": "skew above which a job must be on the fewest nodes"}
         )
 
         def __post_init__(self) -> None:

@@ -1,15 +1,15 @@
-"""Run logs and states in, numbers and pictures out. Importing it does not import matplotlib."""
+"""Metrics and charts of runs, from logs and states. matplotlib is imported when drawing only."""
 
 from ones.report.gantt import draw_comparison, draw_gantt
 from ones.report.metrics import Metrics, metrics_of
-from ones.report.timeline import JobEnd, JobPoint, Segment, Timeline, timeline_of
+from ones.report.timeline import JobEnd, JobPoint, RunTimeline, WorkerSegment, timeline_of
 
 __all__ = [
     "JobEnd",
     "JobPoint",
     "Metrics",
-    "Segment",
-    "Timeline",
+    "RunTimeline",
+    "WorkerSegment",
     "draw_comparison",
     "draw_gantt",
     "metrics_of",

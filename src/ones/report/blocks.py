@@ -1,8 +1,8 @@
-"""The rectangles of a Gantt chart, before anything is drawn: pure geometry.
+"""Geometry of a Gantt chart: its rectangles, before anything is drawn.
 
-Workers of a job that stand on neighbouring rows for the same time are one block, so
-that a chart has few shapes and room for words. Rows count from the top, one per GPU;
-of a large cluster one per node, with each node's jobs stacked by their share of it.
+Workers of a job on adjacent rows for the same time are one block, so that a chart has few shapes
+and space for labels. Rows count from the top, one per GPU; for a large cluster one per node, with
+the node's jobs stacked by their share of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import groupby
 
 from ones.core.cluster import NodeId
 from ones.core.job import JobId
-from ones.report.timeline import Segment, Timeline, WorkerPhase
+from ones.report.timeline import RunTimeline, WorkerPhase, WorkerSegment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,11 @@ class Block:
     bottom: float
     phase: WorkerPhase
     workers: int
-    batches: tuple[int, int]  # least and largest local batch
+    batches: tuple[int, int]  # smallest and largest local batch
 
     @property
     def text(self) -> str:
-        """`4×128`: workers and local batch; `~` if they differ; nothing while it is not known."""
+        """`4×128`: workers and local batch; `~` if batches differ; empty while unknown."""
         least, largest = self.batches
         if not least:
             return ""
@@ -40,7 +40,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A part of the chart that one job fills, whatever its batches were meanwhile."""
+    """A part of the chart that one job fills, perhaps with several batches."""
 
     start: float
     end: float
@@ -48,12 +48,12 @@ class Box:
     bottom: float
 
 
-def gpu_blocks(timeline: Timeline) -> list[Block]:
+def gpu_blocks(timeline: RunTimeline) -> list[Block]:
     row = {gpu: i for i, gpu in enumerate(timeline.gpus)}
     ordered = sorted(timeline.segments, key=lambda s: (s.job, s.start, s.end, s.phase, row[s.gpu]))
     blocks = []
     for _, alike in groupby(ordered, key=lambda s: (s.job, s.start, s.end, s.phase)):
-        together: list[Segment] = []
+        together: list[WorkerSegment] = []
         for segment in alike:
             if together and row[segment.gpu] != row[together[-1].gpu] + 1:
                 blocks.append(_block(together, row[together[0].gpu]))
@@ -63,7 +63,7 @@ def gpu_blocks(timeline: Timeline) -> list[Block]:
     return blocks
 
 
-def _block(segments: list[Segment], top: int) -> Block:
+def _block(segments: list[WorkerSegment], top: int) -> Block:
     first = segments[0]
     batches = [segment.batch for segment in segments]
     return Block(
@@ -78,12 +78,12 @@ def _block(segments: list[Segment], top: int) -> Block:
     )
 
 
-def node_blocks(timeline: Timeline) -> list[Block]:
-    """One row per node. A block goes on for as long as its job and its place stay the same."""
+def node_blocks(timeline: RunTimeline) -> list[Block]:
+    """One row per node. A block lasts as long as its job and its position are the same."""
     sizes: dict[NodeId, int] = {}
     for gpu in timeline.gpus:
         sizes[gpu.node] = sizes.get(gpu.node, 0) + 1
-    of_node: dict[NodeId, list[Segment]] = {node: [] for node in sizes}
+    of_node: dict[NodeId, list[WorkerSegment]] = {node: [] for node in sizes}
     for segment in timeline.segments:
         of_node[segment.gpu.node].append(segment)
     blocks: list[Block] = []
@@ -95,9 +95,9 @@ def node_blocks(timeline: Timeline) -> list[Block]:
 _Slice = tuple[JobId, WorkerPhase, float, float, int]  # with top, bottom and workers
 
 
-def _stacked(segments: list[Segment], row: int, size: int) -> Iterator[Block]:
+def _stacked(segments: list[WorkerSegment], row: int, size: int) -> Iterator[Block]:
     order: dict[JobId, int] = {}
-    changes: dict[float, list[tuple[int, Segment]]] = {}
+    changes: dict[float, list[tuple[int, WorkerSegment]]] = {}
     for segment in segments:
         order.setdefault(segment.job, len(order))
         changes.setdefault(segment.start, []).append((1, segment))
@@ -130,19 +130,23 @@ def _stacked(segments: list[Segment], row: int, size: int) -> Iterator[Block]:
         since = now
 
 
-def roomiest(blocks: list[Block], room: Callable[[Box], float]) -> Iterator[tuple[JobId, Box]]:
-    """For each job the box with the most room for its name. Batches may change within a box:
-    neighbouring blocks of a job are taken together, on each row and then over several."""
+def largest_boxes(
+    blocks: list[Block], space: Callable[[Box], float]
+) -> Iterator[tuple[JobId, Box]]:
+    """The box of each job with the most space for its name, by `space`.
+
+    Adjacent blocks of a job are merged, on each row and then over several rows.
+    """
     trained = sorted(
         (block for block in blocks if block.phase == "training"), key=lambda b: (b.job, b.start)
     )
-    for job, mine in groupby(trained, key=lambda b: b.job):
-        best = max(_boxes(list(mine)), key=room)
+    for job, own in groupby(trained, key=lambda b: b.job):
+        best = max(_boxes(list(own)), key=space)
         yield job, best
 
 
 def _boxes(blocks: list[Block]) -> Iterator[Box]:
-    """Boxes that no block of the job leaves a gap in. Blocks come by their start."""
+    """Boxes that the job fills without a gap. Blocks are sorted by start."""
     rows: dict[tuple[float, float], list[tuple[float, float]]] = {}
     for block in blocks:
         for top, bottom in _rows(block):
@@ -165,7 +169,7 @@ def _boxes(blocks: list[Block]) -> Iterator[Box]:
 
 
 def _rows(block: Block) -> Iterator[tuple[float, float]]:
-    """The whole rows that a block fills, or itself where it is a part of one."""
+    """The whole rows that a block fills, or its own part of one row."""
     if block.bottom - block.top < 1:
         yield block.top, block.bottom
         return

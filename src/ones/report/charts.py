@@ -1,7 +1,7 @@
 """Charts of comparisons: bars with intervals, boxes, cumulative shares, lines with a band.
 
-Each is saved twice, as PNG and as SVG. Colours are apart for most eyes and never the only
-sign: lines differ in their dashes too, bars and boxes are named on the axis.
+Each chart is saved as PNG and as SVG. Colours are safe for colour-blind readers and never the only
+distinction: lines differ in their dashes, bars and boxes are named on the axis.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ones.report.image_files import drawing_style, save
 from ones.report.panels import COLOURS
-from ones.report.saving import drawing_style, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ class Bar:
     value: float
     low: float | None = None
     high: float | None = None
-    mark: float | None = None  # what somebody else says it is
+    mark: float | None = None  # a reference value
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def draw(
     columns: int = 3,
     size: tuple[float, float] = (4.2, 3.3),
 ) -> Path:
-    """As name.png and name.svg in a directory; gives the path of the .svg."""
+    """Saves name.png and name.svg in a directory; returns the path of the .svg."""
     from matplotlib.figure import Figure
 
     columns = min(columns, len(painters))
@@ -82,7 +82,7 @@ def draw(
 
 
 def bars(title: str, axis: str, values: Sequence[Bar], *, marks: str = "") -> Painter:
-    """Lying, so that names of any length can be read; `marks` names what the diamonds are."""
+    """Horizontal bars; `marks` is the legend of the reference values (diamonds)."""
 
     def paint(axes: Axes) -> None:
         places = np.arange(len(values))[::-1]
@@ -115,7 +115,7 @@ def bars(title: str, axis: str, values: Sequence[Bar], *, marks: str = "") -> Pa
 
 
 def boxes(title: str, axis: Axis, values: Sequence[tuple[str, Sequence[float]]]) -> Painter:
-    """Median, quartiles, whiskers from 5 to 95 per cent, the rest as dots."""
+    """Box plots: median, quartiles, whiskers from 5 to 95 %, outliers as dots."""
 
     def paint(axes: Axes) -> None:
         places = list(range(len(values), 0, -1))
@@ -144,7 +144,7 @@ def boxes(title: str, axis: Axis, values: Sequence[tuple[str, Sequence[float]]])
 
 
 def shares(title: str, axis: Axis, values: Sequence[tuple[str, Sequence[float]]]) -> Painter:
-    """Cumulative frequency: the share of jobs with no more than x."""
+    """Cumulative distribution: the share of jobs with at most x."""
 
     def paint(axes: Axes) -> None:
         for i, (name, times) in enumerate(values):

@@ -1,9 +1,8 @@
-"""A colour for each job: many, pleasant, and apart from one another for most eyes.
+"""A colour for each job, distinguishable for most readers.
 
-Hues walk by the golden angle, so that jobs which follow one another are far apart on
-the circle; lightness changes from job to job, so that they also differ where hues
-look alike. All are light enough for dark text. Colour is never the only sign: charts
-write the job's id as well.
+Hues advance by the golden angle, so that consecutive jobs are far apart; lightness changes from job
+to job, so that similar hues differ, too. All are light enough for dark text. Charts also show the
+job's id.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from ones.core.job import JobId
 Colour = tuple[float, float, float]  # sRGB, each in 0..1
 
 _GOLDEN_ANGLE = 137.50776
-_FIRST_HUE = 250.0  # blue: safe for every eye where there are few jobs
+_FIRST_HUE = 250.0  # blue
 # Four levels: hues come close after 13, 21, 34 and 55 jobs, none of which is a multiple of 4.
 _LIGHTNESS = (0.79, 0.69, 0.87, 0.74)
 _CHROMA = (0.105, 0.125, 0.080, 0.115)
 
 
 def job_colours(jobs: Iterable[JobId]) -> dict[JobId, Colour]:
-    """By the order of the jobs alone: the same trace has the same colours in every chart."""
+    """Colours by the order of the jobs: a trace has the same colours in every chart."""
     return {job: _nth(i) for i, job in enumerate(dict.fromkeys(jobs))}
 
 
 def faded(colour: Colour, share: float) -> Colour:
-    """So much of the colour, the rest white."""
+    """The colour mixed with white; `share` is that of the colour."""
     red, green, blue = (1.0 - share * (1.0 - part) for part in colour)
     return red, green, blue
 
@@ -39,7 +38,7 @@ def _nth(i: int) -> Colour:
 
 
 def _oklch(lightness: float, chroma: float, hue: float) -> Colour:
-    """OKLCH, where equal steps look equal, as sRGB; what a screen cannot show is clipped."""
+    """Converts OKLCH, a perceptually uniform space, to sRGB; clips colours outside."""
     # Björn Ottosson, "A perceptual color space for image processing", 2020
     a, b = chroma * cos(hue * pi / 180), chroma * sin(hue * pi / 180)
     long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3

@@ -1,8 +1,7 @@
 """The Gantt chart of a run: time to the right, GPUs downwards, a colour for each job.
 
-Under it the number of waiting jobs. Of a cluster with more than 256 GPUs each row is a
-node. matplotlib is imported when something is drawn, and only its objects are used:
-no window, no global figure.
+Below it the number of waiting jobs. For a cluster with more than 256 GPUs each row is a node.
+matplotlib is imported when drawing, and used without windows and global figures.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from ones.core.cluster import NodeId
 from ones.core.job import JobId
 from ones.report.blocks import Block, gpu_blocks, node_blocks
 from ones.report.colours import Colour, faded, job_colours
+from ones.report.image_files import drawing_style, format_of, save
 from ones.report.labels import Scale, place
-from ones.report.saving import drawing_style, format_of, save
 from ones.report.time_axis import TimeAxis
-from ones.report.timeline import Timeline
+from ones.report.timeline import RunTimeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_GPU_ROWS = 256
+MAX_GPU_ROWS = 256
 _LEGEND_JOBS = 12
 _NODE_LABELS = 40
-_LEAST_STRIPED = 3.0  # points; in less than that stripes are only noise
+_MIN_STRIPED = 3.0  # points; smaller blocks are not hatched
 _INK, _QUIET, _LINE = "#20242c", "#69707d", "#c3c8d1"
-_FLOORS = ("#f4f5f7", "#eceef2")  # of nodes in turn: an idle GPU
+_IDLE = ("#f4f5f7", "#eceef2")  # alternating by node
 _DOWN, _QUEUE = "#4d525c", "#8793a6"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.72, 0.2, 0.66, 0.52  # inches around the charts
 _APART = 0.78  # between two charts, for the title of the lower one
@@ -39,7 +38,7 @@ _Rows = dict[NodeId, tuple[float, float]]  # top and bottom
 
 
 def draw_gantt(
-    timeline: Timeline,
+    timeline: RunTimeline,
     path: Path,
     title: str = "",
     *,
@@ -51,21 +50,20 @@ def draw_gantt(
 
 
 def draw_comparison(
-    runs: Sequence[tuple[str, Timeline]],
+    runs: Sequence[tuple[str, RunTimeline]],
     path: Path,
     *,
     size: tuple[float, float] | None = None,
     dpi: float = 110.0,
 ) -> None:
-    """Several runs, each with its name, below one another on one time axis. A job has one colour
-    in all of them."""
+    """Several named runs, one below the other on one time axis, with the same colours for jobs."""
     if not runs:
         raise ValueError("there is no run to compare")
     _draw(runs, path, size or (14.0, min(5.2 * len(runs), 30.0)), dpi)
 
 
 def _draw(
-    runs: Sequence[tuple[str, Timeline]], path: Path, size: tuple[float, float], dpi: float
+    runs: Sequence[tuple[str, RunTimeline]], path: Path, size: tuple[float, float], dpi: float
 ) -> None:
     format_of(path)
     with drawing_style():
@@ -81,7 +79,7 @@ def _draw(
             floor = height - _TOP - number * (each + _APART) - each
 
             def box(low: float, high: float) -> tuple[float, float, float, float]:
-                """Between two heights in inches, as shares of the figure."""
+                """The area between two heights in inches, relative to the figure."""
                 across = (width - _LEFT - _RIGHT) / width
                 return _LEFT / width, low / height, across, (high - low) / height
 
@@ -100,20 +98,20 @@ def _draw(
 
 def _draw_run(
     axes: Axes,
-    timeline: Timeline,
+    timeline: RunTimeline,
     axis: TimeAxis,
     colours: _Colours,
     paper: tuple[float, float],
 ) -> None:
-    """The chart itself, on so many inches of paper."""
-    per_node = len(timeline.gpus) > MOST_GPU_ROWS
+    """The chart of one run; `paper` is its size in inches."""
+    per_node = len(timeline.gpus) > MAX_GPU_ROWS
     blocks = node_blocks(timeline) if per_node else gpu_blocks(timeline)
     nodes = _node_rows(timeline, per_node)
     rows = max((bottom for _, bottom in nodes.values()), default=1.0)
     scale = Scale(second=72 * paper[0] / axis.length, row=72 * paper[1] / rows)
     axes.set_xlim(0.0, axis.units)
     axes.set_ylim(rows, 0.0)
-    _draw_floor(axes, nodes, axis)
+    _draw_background(axes, nodes, axis)
     _draw_blocks(axes, blocks, axis, colours, scale)
     _draw_down(axes, timeline, nodes, axis)
     _draw_labels(axes, blocks, axis, scale)
@@ -129,7 +127,7 @@ def _draw_run(
         spine.set_color(_LINE)
 
 
-def _node_rows(timeline: Timeline, per_node: bool) -> _Rows:
+def _node_rows(timeline: RunTimeline, per_node: bool) -> _Rows:
     rows: _Rows = {}
     for row, gpu in enumerate(timeline.gpus):
         top, _ = rows.get(gpu.node, (row, row))
@@ -137,13 +135,13 @@ def _node_rows(timeline: Timeline, per_node: bool) -> _Rows:
     return {node: (i, i + 1) for i, node in enumerate(rows)} if per_node else rows
 
 
-def _draw_floor(axes: Axes, nodes: _Rows, axis: TimeAxis) -> None:
+def _draw_background(axes: Axes, nodes: _Rows, axis: TimeAxis) -> None:
     from matplotlib.collections import PolyCollection
 
     corners = [_corners(0.0, axis.units, top, bottom) for top, bottom in nodes.values()]
-    colours = [_FLOORS[i % 2] for i in range(len(corners))]
+    colours = [_IDLE[i % 2] for i in range(len(corners))]
     axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0, zorder=0.5))
-    if len(nodes) <= MOST_GPU_ROWS:
+    if len(nodes) <= MAX_GPU_ROWS:
         edges = [top for top, _ in nodes.values()][1:]
         axes.hlines(edges, 0.0, axis.units, colors=_INK, alpha=0.22, linewidths=0.5, zorder=3)
 
@@ -158,8 +156,8 @@ def _draw_blocks(
 
     training = [block for block in blocks if block.phase == "training"]
     starting = [block for block in blocks if block.phase == "starting"]
-    striped = [block for block in starting if min(paper(block)) >= _LEAST_STRIPED]
-    pale = [block for block in starting if min(paper(block)) < _LEAST_STRIPED]
+    striped = [block for block in starting if min(paper(block)) >= _MIN_STRIPED]
+    pale = [block for block in starting if min(paper(block)) < _MIN_STRIPED]
     for some, strength, hatch in (
         (training, 1.0, None),
         (striped, 0.75, "//////"),
@@ -170,7 +168,7 @@ def _draw_blocks(
                 [_corners(axis.place(b.start), axis.place(b.end), b.top, b.bottom) for b in some],
                 facecolors=[faded(colours[b.job], strength) for b in some],
                 edgecolors="white",
-                # an edge must not eat its block
+                # thinner than its block
                 linewidths=[
                     min(0.8, 0.12 * width, 0.08 * height) for width, height in map(paper, some)
                 ],
@@ -180,7 +178,7 @@ def _draw_blocks(
         )
 
 
-def _draw_down(axes: Axes, timeline: Timeline, nodes: _Rows, axis: TimeAxis) -> None:
+def _draw_down(axes: Axes, timeline: RunTimeline, nodes: _Rows, axis: TimeAxis) -> None:
     from matplotlib.collections import PolyCollection
 
     corners = [
@@ -202,7 +200,7 @@ def _corners(left: float, right: float, top: float, bottom: float) -> list[tuple
 
 def _draw_labels(axes: Axes, blocks: list[Block], axis: TimeAxis, scale: Scale) -> None:
     for label in place(blocks, scale):
-        below = 0.365 * label.size  # from the middle of a digit to the line it stands on
+        below = 0.365 * label.size  # from the middle of a digit to the baseline
         x, y = label.x, label.y
         if label.upright:
             x += below / scale.second
@@ -224,8 +222,8 @@ def _draw_labels(axes: Axes, blocks: list[Block], axis: TimeAxis, scale: Scale) 
         )
 
 
-def _draw_last_end(axes: Axes, timeline: Timeline, axis: TimeAxis) -> None:
-    """Where the last job ended, if the axis goes on beyond that."""
+def _draw_last_end(axes: Axes, timeline: RunTimeline, axis: TimeAxis) -> None:
+    """Marks the end of the last job, if the axis continues."""
     if not timeline.ends:
         return
     last = max(end.at for end in timeline.ends.values())
@@ -233,7 +231,7 @@ def _draw_last_end(axes: Axes, timeline: Timeline, axis: TimeAxis) -> None:
     if x < 0.97 * axis.units:
         axes.axvline(x, color=_INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=4)
         axes.annotate(
-            f"last job ends: {axis.words(last - axis.begin)}",
+            f"last job ends: {axis.format(last - axis.begin)}",
             (x, 0.0),
             xytext=(5, -5),
             textcoords="offset points",
@@ -291,7 +289,7 @@ def _draw_titles(axes: Axes, title: str, summary: str) -> None:
         )
 
 
-def _summary(timeline: Timeline, axis: TimeAxis) -> str:
+def _summary(timeline: RunTimeline, axis: TimeAxis) -> str:
     seconds = [
         end.at - timeline.submissions[job]
         for job, end in timeline.ends.items()
@@ -301,21 +299,21 @@ def _summary(timeline: Timeline, axis: TimeAxis) -> str:
         f"{len(timeline.gpus)} GPUs, {len(seconds)} of {len(timeline.submissions)} jobs completed"
     )
     if seconds:
-        words += f", on average {axis.words(sum(seconds) / len(seconds))} after submission"
+        words += f", on average {axis.format(sum(seconds) / len(seconds))} after submission"
     return words
 
 
-def _key(runs: Sequence[tuple[str, Timeline]]) -> str:
+def _key(runs: Sequence[tuple[str, RunTimeline]]) -> str:
     timelines = [timeline for _, timeline in runs]
     words = ["striped or pale: starting", "strokes at the bottom: submissions"]
-    if any(len(timeline.gpus) <= MOST_GPU_ROWS for timeline in timelines):
+    if any(len(timeline.gpus) <= MAX_GPU_ROWS for timeline in timelines):
         words.insert(0, "4×128: four workers with 128 samples each per step")
     if any(timeline.down for timeline in timelines):
         words.append("dark: node down")
     return "   ·   ".join(words)
 
 
-def _draw_queue(axes: Axes, timeline: Timeline, axis: TimeAxis) -> None:
+def _draw_queue(axes: Axes, timeline: RunTimeline, axis: TimeAxis) -> None:
     from matplotlib.ticker import MaxNLocator
 
     times = [axis.place(at) for at in (*timeline.queue_times, timeline.end)]

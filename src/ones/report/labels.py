@@ -1,7 +1,7 @@
-"""Which words go where on a Gantt chart: sizes are chosen so that they fit, or they are left out.
+"""Labels of a Gantt chart: positions and sizes that fit; labels that do not fit are omitted.
 
-First each job's id, as large as its best place allows; then the batches, in the blocks
-that are large enough and not under an id.
+First each job's id, as large as its largest box allows; then the batches, in blocks that are large
+enough and not covered by an id.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ones.core.job import JobId
-from ones.report.blocks import Block, Box, roomiest
+from ones.report.blocks import Block, Box, largest_boxes
 
-_EM_WIDTH = 0.66  # of a bold character, on average and rather too much: words must not stick out
-_LINE_HEIGHT = 1.1  # with a little air, in em
-_ID_SIZES = (4.8, 13.0)  # points, least and largest
+_EM_WIDTH = 0.66  # of a bold character; rather too much, so that labels fit
+_LINE_HEIGHT = 1.1  # em
+_ID_SIZES = (4.8, 13.0)  # points, smallest and largest
 _BATCH_SIZES = (5.2, 8.0)
 
 
@@ -36,13 +36,13 @@ class Label:
 
 
 def place(blocks: list[Block], scale: Scale) -> list[Label]:
-    """All the words of a chart; no two of them overlap."""
+    """All labels of a chart; they do not overlap."""
     trained: dict[JobId, list[Block]] = {}
     for block in blocks:
         if block.phase == "training":
             trained.setdefault(block.job, []).append(block)
     labels = []
-    for job, box in roomiest(blocks, lambda box: _room_for_id(box, scale)):
+    for job, box in largest_boxes(blocks, lambda box: _id_size(box, scale)):
         id_label = _id_label(job, box, trained[job], scale)
         if id_label is not None:
             labels.append(id_label)
@@ -53,8 +53,8 @@ def place(blocks: list[Block], scale: Scale) -> list[Label]:
     return labels
 
 
-def _room_for_id(box: Box, scale: Scale) -> float:
-    """The size of a short id there, then the area: of equal sizes the larger box is better."""
+def _id_size(box: Box, scale: Scale) -> float:
+    """Ranks boxes by the size of a short id in it, then by area."""
     width, height = _paper(box, scale)
     size = max(_size("j00", width, height), _size("j00", height, width))
     return min(size, _ID_SIZES[1]) + 1e-6 * width * height
@@ -64,7 +64,7 @@ def _id_label(job: JobId, box: Box, blocks: list[Block], scale: Scale) -> Label 
     alone = _fit(job, box, scale, _ID_SIZES)
     if alone is None:
         return None
-    # the batch beside it, where the id is within one block and need not shrink much for that
+    # with the batch, where the id is within one block and need not be much smaller for that
     for block in blocks:
         within = _common(box, _box(block))
         if (
@@ -80,7 +80,7 @@ def _id_label(job: JobId, box: Box, blocks: list[Block], scale: Scale) -> Label 
 
 
 def _batch_label(block: Block, scale: Scale) -> Label | None:
-    """With the id again where there is plenty of room: stripes of one job may be far apart."""
+    """The batch of a block, with the id if there is enough space."""
     if not block.text:
         return None
     text = f"{block.job} · {block.text}"
@@ -91,7 +91,7 @@ def _batch_label(block: Block, scale: Scale) -> Label | None:
 
 
 def _fit(text: str, box: Box, scale: Scale, sizes: tuple[float, float]) -> Label | None:
-    """The text in the middle of a box, upright only where it would not fit otherwise."""
+    """The text in the middle of a box, vertical only if it does not fit otherwise."""
     width, height = _paper(box, scale)
     least, largest = sizes
     level, upright = _size(text, width, height), _size(text, height, width)

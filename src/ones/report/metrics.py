@@ -1,8 +1,4 @@
-"""The numbers that a run is judged by, from its final state.
-
-One definition of each, for every command, figure and comparison. Whether two runs
-differ for more than chance is not asked here.
-"""
+"""The metrics of a run, from its final state: one definition for all commands and figures."""
 
 from __future__ import annotations
 
@@ -20,17 +16,17 @@ from ones.core.state import State
 class Metrics:
     """Times in seconds, over completed jobs; None where no job has completed."""
 
-    mean_jct: float | None  # job completion time: from submission to end
+    mean_jct: float | None  # job completion time: submission to end
     median_jct: float | None
     p95_jct: float | None
     p99_jct: float | None
     mean_exec: float | None  # holding at least one GPU
-    mean_queue: float | None  # the rest; the two add up to mean_jct
+    mean_queue: float | None  # the rest: mean_exec + mean_queue = mean_jct
     makespan: float | None  # from the first submission to the last completion
-    utilization: float  # share of all GPU time in which a worker was there
-    rescales: int  # these two over all jobs, unfinished ones too
+    utilization: float  # share of all GPU time with a worker
+    rescales: int  # this and preemptions: over all jobs, unfinished ones included
     preemptions: int
-    rescale_rate: float | None  # re-scales of a job in an hour of running
+    rescale_rate: float | None  # rescales per hour of running
     finished: int  # completed jobs
     failed: int
     cancelled: int
@@ -70,7 +66,7 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _percentile(values: list[float], percent: float) -> float | None:
-    import numpy as np  # not needed by those who only draw
+    import numpy as np  # slow to import
 
     return float(np.percentile(values, percent)) if values else None
 

@@ -1,4 +1,4 @@
-"""Pages that stand alone: one HTML file with its style and pictures inside, and nothing to load."""
+"""Self-contained HTML pages, with style and pictures in one file."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ caption { text-align: left; color: var(--quiet); padding: .2rem 0 .4rem; font-si
 caption span { display: block; max-width: min(75ch, 90vw); }
 figure { margin: 1rem 0; }
 figure img { max-width: 100%; height: auto; }
-dl.told { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1rem; margin: .8rem 0;
+dl.facts { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1rem; margin: .8rem 0;
   padding: .8rem 1rem; background: var(--soft); border-radius: 6px; font-size: .93rem; }
-dl.told dt { font-weight: 600; }
-dl.told dd { margin: 0; }
+dl.facts dt { font-weight: 600; }
+dl.facts dd { margin: 0; }
 .yes { color: var(--yes); } .no { color: var(--no); } .maybe { color: var(--maybe); }
 .tag { display: inline-block; font-size: .78rem; font-weight: 600; padding: .1rem .5rem;
   border: 1px solid currentColor; border-radius: 999px; margin-left: .5rem; vertical-align: middle; }
 nav ol { columns: 2; font-size: .93rem; padding-left: 1.2rem; }
 nav a, a { color: #0059a3; }
-@media (max-width: 700px) { nav ol { columns: 1; } dl.told { grid-template-columns: 1fr; } }
+@media (max-width: 700px) { nav ol { columns: 1; } dl.facts { grid-template-columns: 1fr; } }
 @media print { h2 { break-after: avoid; } figure, .wide { break-inside: avoid; } }
 """.strip()  # noqa: E501
 
 Cell = str | int | float | None
-#: a text of no more characters is not broken
+#: texts up to this length are not wrapped
 _SHORT = 24
 
 
@@ -80,7 +80,7 @@ def command(text: str) -> str:
 
 
 def contents(entries: Iterable[tuple[str, str]]) -> str:
-    """Anchor and title of each."""
+    """A table of contents: anchor and title of each entry."""
     items = "".join(f'<li><a href="#{escape(a)}">{escape(t)}</a></li>' for a, t in entries)
     return f"<nav><ol>{items}</ol></nav>"
 
@@ -92,7 +92,7 @@ def table(
     caption: str = "",
     strong: Iterable[int] = (),
 ) -> str:
-    """Numbers to the right; rows by number may be set in bold."""
+    """A table with numbers right-aligned; `strong`: indices of rows in bold."""
     numeric = [
         any(isinstance(row[i], int | float) for row in rows)
         and all(isinstance(row[i], int | float | None) for row in rows)
@@ -104,7 +104,8 @@ def table(
     lines = []
     for number, row in enumerate(rows):
         cells = "".join(
-            f"<td{m or _kept_together(c)}>{_shown(c)}</td>" for c, m in zip(row, marks, strict=True)
+            f"<td{m or _cell_class(c)}>{_cell_text(c)}</td>"
+            for c, m in zip(row, marks, strict=True)
         )
         lines.append(f'<tr class="strong">{cells}</tr>' if number in bold else f"<tr>{cells}</tr>")
     title = f"<caption><span>{inline(caption)}</span></caption>" if caption else ""
@@ -114,27 +115,27 @@ def table(
     )
 
 
-def picture(path: Path, told: str) -> str:
-    """An image inside the page; `told` is for those who cannot see it, and below it."""
+def picture(path: Path, caption: str) -> str:
+    """An embedded image; the caption is also its alternative text."""
     kind = "svg+xml" if path.suffix == ".svg" else "png"
     data = b64encode(path.read_bytes()).decode("ascii")
     return (
-        f'<figure><img alt="{escape(told, quote=True)}" src="data:image/{kind};base64,{data}">'
-        f"<figcaption>{inline(told)}</figcaption></figure>"
+        f'<figure><img alt="{escape(caption, quote=True)}" src="data:image/{kind};base64,{data}">'
+        f"<figcaption>{inline(caption)}</figcaption></figure>"
     )
 
 
-def told(pairs: Iterable[tuple[str, str, str]]) -> str:
-    """Term, text, and a mark (`yes`, `no`, `maybe` or nothing)."""
+def definitions(pairs: Iterable[tuple[str, str, str]]) -> str:
+    """A definition list: term, text, and a mark (`yes`, `no`, `maybe` or nothing)."""
     items = "".join(
         f"<dt>{escape(term)}</dt><dd{f' class={mark!r}' if mark else ''}>{inline(text)}</dd>"
         for term, text, mark in pairs
     )
-    return f'<dl class="told">{items}</dl>'
+    return f'<dl class="facts">{items}</dl>'
 
 
 def inline(text: str) -> str:
-    """Escaped, with `...` as code."""
+    """Escapes a text; `...` becomes code."""
     parts = escape(text, quote=False).split("`")
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 
@@ -153,9 +154,9 @@ def number(value: float | None) -> str:
     return f"{value:.1f}".removesuffix(".0") if abs(value) >= 10 else f"{value:.3g}"
 
 
-def _kept_together(cell: Cell) -> str:
+def _cell_class(cell: Cell) -> str:
     return ' class="short"' if isinstance(cell, str) and len(cell) <= _SHORT else ""
 
 
-def _shown(cell: Cell) -> str:
+def _cell_text(cell: Cell) -> str:
     return inline(cell) if isinstance(cell, str) else number(cell)

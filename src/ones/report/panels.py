@@ -1,4 +1,4 @@
-"""Plain line charts: panels side by side, in the style of the other pictures."""
+"""Line charts in several panels."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ones.report.saving import drawing_style, format_of, save
+from ones.report.image_files import drawing_style, format_of, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: apart for most eyes (Okabe and Ito), in the order in which lines are drawn
+#: safe for colour-blind readers (Okabe and Ito), in the order of the lines
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#20242c", "#999999",
            "#8c6bb1", "#7a5230")  # fmt: skip
 _INK, _QUIET, _LINE = "#20242c", "#69707d", "#dfe3e9"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     name: str
     x: Sequence[float]
     y: Sequence[float]
@@ -33,11 +33,11 @@ class Panel:
     title: str
     x: str  # name of the axis, with its unit
     y: str
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     log_x: bool = False
     log_y: bool = False
     ticks: Sequence[float] = field(default_factory=tuple)
-    bars: bool = False  # the one line as bars
+    bars: bool = False  # draw the line as bars
 
 
 def draw_panels(
@@ -49,7 +49,7 @@ def draw_panels(
     size: tuple[float, float] = (4.6, 3.4),
     dpi: float = 110.0,
 ) -> None:
-    """As a .png or .svg file; size of one panel in inches."""
+    """Saves a .png or .svg file; `size` of one panel in inches."""
     format_of(path)
     from matplotlib.figure import Figure
 

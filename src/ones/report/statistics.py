@@ -1,8 +1,7 @@
-"""Whether two schedulers differ for more than chance: paired tests, effect sizes, intervals.
+"""Statistical comparison of two schedulers: paired tests, effect sizes, intervals.
 
-Pairs are the same job of the same seed under two schedulers. Jobs of one seed meet the
-same queue and are not independent, so intervals come from resampling whole seeds where
-there are several, and jobs where there is one.
+Pairs are the same job of the same seed under two schedulers. Jobs of one seed share a queue and are
+not independent, so intervals come from resampling whole seeds if there are several, else jobs.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Floats = NDArray[np.float64]
 
 LEVEL = 0.95
 DRAWS = 1000
-#: with fewer pairs the exact distribution is used where there are no ties
+#: the exact distribution is used with fewer pairs, if there are no ties
 EXACT_BELOW = 20
 
 
@@ -36,7 +35,7 @@ class PairedTest:
     """Wilcoxon signed-rank test of first against second, over pairs."""
 
     n: int  # pairs
-    ties: int  # of them, pairs without a difference: left out of the ranks
+    ties: int  # pairs without a difference: not ranked
     p_two_sided: float  # small: they differ
     p_less: float  # small: the first is smaller
     p_greater: float  # small: the first is larger; what the paper prints as "negative test"
@@ -115,8 +114,7 @@ def rank_biserial(first: Sequence[float] | Floats, second: Sequence[float] | Flo
 
 
 def reduction_percent(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float:
-    """By how much the first mean is below the second, in per cent of the second; of nothing,
-    nothing can be said (nan).
+    """Reduction of the mean from second to first, in per cent of second; nan if that is 0.
 
     >>> reduction_percent([50.0], [200.0])
     75.0
@@ -154,7 +152,7 @@ def _resampled(
 
 
 def _members(n: int, groups: Sequence[object] | None) -> list[NDArray[np.int64]]:
-    """Rows that are drawn together."""
+    """Rows that are drawn together, by group."""
     if groups is not None and len(set(groups)) > 1:
         found: dict[object, list[int]] = {}
         for row, group in enumerate(groups):

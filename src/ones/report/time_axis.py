@@ -1,13 +1,13 @@
-"""Time on paper: where an axis begins and ends, and in which unit it counts."""
+"""The time axis of a chart: its range and unit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ones.report.timeline import Timeline
+from ones.report.timeline import RunTimeline
 
-_UNITS = (  # up to so many seconds: the unit, its sign, its length
+_UNITS = (  # maximum seconds, unit, symbol, seconds per unit
     (300.0, "seconds", "s", 1.0),
     (3 * 3600.0, "minutes", "min", 60.0),
     (4 * 86400.0, "hours", "h", 3600.0),
@@ -22,19 +22,19 @@ class TimeAxis:
     begin: float
     length: float
     unit: str
-    sign: str
+    symbol: str
     seconds: float  # in one unit
 
     @classmethod
-    def of(cls, timelines: Iterable[Timeline]) -> TimeAxis:
-        """For all of them. The wait for the first event is shown unless it is longer than the
-        run itself, as when a log counts in seconds since 1970."""
+    def of(cls, timelines: Iterable[RunTimeline]) -> TimeAxis:
+        """One axis for all runs. It starts at 0, unless the first event is later than the run is
+        long (as in logs with times since 1970)."""
         shown = list(timelines)
         first, last = min(t.begin for t in shown), max(t.end for t in shown)
         begin = 0.0 if 0.0 <= first <= last - first else first
         length = last - begin or 1.0
-        _, unit, sign, seconds = next(u for u in _UNITS if length <= u[0])
-        return cls(begin=begin, length=length, unit=unit, sign=sign, seconds=seconds)
+        _, unit, symbol, seconds = next(u for u in _UNITS if length <= u[0])
+        return cls(begin=begin, length=length, unit=unit, symbol=symbol, seconds=seconds)
 
     @property
     def title(self) -> str:
@@ -48,6 +48,6 @@ class TimeAxis:
     def place(self, at: float) -> float:
         return (at - self.begin) / self.seconds
 
-    def words(self, seconds: float) -> str:
+    def format(self, seconds: float) -> str:
         """A duration in the axis' unit, as `24.4 min`."""
-        return f"{seconds / self.seconds:.3g} {self.sign}"
+        return f"{seconds / self.seconds:.3g} {self.symbol}"

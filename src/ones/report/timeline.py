@@ -1,8 +1,8 @@
-"""Who was on which GPU when, with which batch: a run log as something to draw or to measure.
+"""The timeline of a run log: which worker was on which GPU when, with which batch.
 
-The log is folded into a `State`, and after each entry only the jobs it names are looked
-at, so a long log costs its entries and never its jobs. A GPU is taken from the order that
-sends a worker there until the worker is known to be gone. Nothing is drawn here.
+The log is applied to a `State`, and after each entry only its jobs are examined, so the cost is
+proportional to the entries. A GPU is occupied from the order to start a worker until the worker is
+known to have left.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ WorkerPhase = Literal["starting", "training"]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """One worker on one GPU, for as long as nothing about it changes."""
+class WorkerSegment:
+    """One worker on one GPU, while nothing about it changes."""
 
     gpu: Gpu
     job: JobId
@@ -38,7 +38,7 @@ class Segment:
 
 
 class JobPoint(NamedTuple):
-    """From this time on: so many GPUs taken, such a global batch (0: it does not train)."""
+    """GPUs and global batch of a job from this time on (batch 0: it does not train)."""
 
     at: float
     gpus: int
@@ -51,14 +51,14 @@ class JobEnd(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """A whole run. Step functions hold from each of their times until the next."""
+class RunTimeline:
+    """A whole run. Values of step functions hold until the next time."""
 
     begin: float  # the first entry
     end: float  # the last one
-    segments: tuple[Segment, ...]  # by start, then in the order of `gpus`
-    gpus: tuple[Gpu, ...]  # in the cluster's order, those of nodes that were ever there
-    down: Mapping[NodeId, tuple[tuple[float, float], ...]]  # also: not there yet
+    segments: tuple[WorkerSegment, ...]  # by start, then in the order of `gpus`
+    gpus: tuple[Gpu, ...]  # in the cluster's order, of all nodes that were ever up
+    down: Mapping[NodeId, tuple[tuple[float, float], ...]]  # before a node first came up, too
     submissions: Mapping[JobId, float]  # in order of submission
     ends: Mapping[JobId, JobEnd]
     queue_times: list[float]
@@ -66,16 +66,15 @@ class Timeline:
     job_history: Mapping[JobId, list[JobPoint]]
 
 
-def timeline_of(cluster: Cluster, entries: Iterable[Entry]) -> Timeline:
-    """The timeline of a log, given the cluster of its header. Workers that are there at the end
-    of the log have their segments end with it."""
-    watcher = _Watcher(cluster)
+def timeline_of(cluster: Cluster, entries: Iterable[Entry]) -> RunTimeline:
+    """The timeline of a log, given the cluster of its header. It ends with the log."""
+    builder = _TimelineBuilder(cluster)
     for entry in entries:
-        watcher.see(entry)
-    return watcher.timeline()
+        builder.add(entry)
+    return builder.timeline()
 
 
-class _Present(NamedTuple):
+class _OpenSegment(NamedTuple):
     """A segment that has not ended yet."""
 
     job: JobId
@@ -85,15 +84,15 @@ class _Present(NamedTuple):
     phase: WorkerPhase
 
 
-class _Watcher:
-    """Looks over the shoulder of a `State` while it takes in a log."""
+class _TimelineBuilder:
+    """Applies a log to a `State` and records the changes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._state = State(cluster)
         self._begin: float | None = None
-        self._segments: list[Segment] = []
-        self._present: dict[Gpu, _Present] = {}
-        self._workers: dict[JobId, int] = {}  # how many are present
+        self._segments: list[WorkerSegment] = []
+        self._open: dict[Gpu, _OpenSegment] = {}
+        self._workers: dict[JobId, int] = {}  # number of open segments
         self._nodes = {node.id: node.gpus for node in cluster.nodes.values()}
         self._down: dict[NodeId, list[tuple[float, float]]] = {}
         self._down_since = {
@@ -105,24 +104,24 @@ class _Watcher:
         self._queue_lengths: list[int] = []
         self._history: dict[JobId, list[JobPoint]] = {}
 
-    def see(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         if self._begin is None:
             self._begin = entry.at
         if isinstance(entry, Plan):
             self._adopt(entry)
         else:
             self._apply(entry)
-        self._see_queue()
+        self._record_queue()
 
-    def timeline(self) -> Timeline:
+    def timeline(self) -> RunTimeline:
         now = self._state.now
-        for gpu in list(self._present):
-            self._leave(gpu)
+        for gpu in list(self._open):
+            self._end_segment(gpu)
         for node, since in self._down_since.items():
-            self._was_down(node, since, now)
+            self._record_down(node, since, now)
         gpus = tuple(Gpu(node, i) for node, count in self._nodes.items() for i in range(count))
         row = {gpu: i for i, gpu in enumerate(gpus)}
-        return Timeline(
+        return RunTimeline(
             begin=now if self._begin is None else self._begin,
             end=now,
             segments=tuple(sorted(self._segments, key=lambda s: (s.start, row[s.gpu]))),
@@ -145,8 +144,8 @@ class _Watcher:
                 stays = frozenset(held.gpus) if held else frozenset()
                 for worker in action.allocation.workers:
                     if worker.gpu not in stays:
-                        self._show(action.job, worker, "starting")
-                self._see_job(action.job)
+                        self._set_worker(action.job, worker, "starting")
+                self._record_job(action.job)
 
     def _apply(self, event: ev.Event) -> None:
         before = self._held(event.job) if isinstance(event, ev.WorkerReady | ev.Rescaled) else None
@@ -156,87 +155,87 @@ class _Watcher:
             case ev.JobSubmitted():
                 self._submissions[event.job.id] = event.job.submitted_at
             case ev.WorkerReady() | ev.Rescaled():
-                self._come_true(event.job, before)
+                self._set_training(event.job, before)
             case ev.JobDescribed():
-                self._spell_out(event.job)
+                self._set_batch(event.job)
             case ev.RescaleFailed():
-                self._see_job(event.job)
+                self._record_job(event.job)
             case ev.WorkerLeft() | ev.WorkerLost():
-                self._leave(event.gpu)
-                self._see_job(event.job)
+                self._end_segment(event.gpu)
+                self._record_job(event.job)
             case ev.JobEnded():
                 self._ends[event.job] = JobEnd(event.at, self._state.ended[event.job].reason)
-                self._see_job(event.job)
+                self._record_job(event.job)
             case ev.NodeUp():
                 self._node_up(event)
             case ev.NodeDown():
                 self._node_down(event)
-            case _:  # moves no worker
+            case _:  # concerns no worker
                 pass
 
-    def _come_true(self, job: JobId, before: Allocation | None) -> None:
-        """All of a start have joined, or all of a re-scaling train: `held` is another one now."""
+    def _set_training(self, job: JobId, before: Allocation | None) -> None:
+        """All workers of a start or rescale train: `held` has changed."""
         held = self._held(job)
         if held is None or held is before:
             return
         for worker in held.workers:
-            if worker.gpu in self._present:
-                self._show(job, worker, "training")
-        self._see_job(job)
+            if worker.gpu in self._open:
+                self._set_worker(job, worker, "training")
+        self._record_job(job)
 
-    def _spell_out(self, job: JobId) -> None:
-        """The script has said which batch is its own: workers were shown without one."""
+    def _set_batch(self, job: JobId) -> None:
+        """The script's own batch is known now: sets it for workers without one."""
         record = self._state.records[job]
         ordered = record.in_flight.allocation if record.in_flight else None
         for allocation in (ordered, record.held):
             for worker in allocation.workers if allocation else ():
-                present = self._present.get(worker.gpu)
-                if present is not None and present.job == job and not present.batch:
-                    self._show(job, worker, present.phase)
-        self._see_job(job)
+                segment = self._open.get(worker.gpu)
+                if segment is not None and segment.job == job and not segment.batch:
+                    self._set_worker(job, worker, segment.phase)
+        self._record_job(job)
 
     def _node_up(self, event: ev.NodeUp) -> None:
         since = self._down_since.pop(event.node, None if event.node in self._nodes else 0.0)
         self._nodes[event.node] = max(event.gpus, self._nodes.get(event.node, 0))
         if since is not None:
-            self._was_down(event.node, since, event.at)
+            self._record_down(event.node, since, event.at)
 
     def _node_down(self, event: ev.NodeDown) -> None:
         self._down_since[event.node] = event.at
-        hit: dict[JobId, None] = {}
+        lost: dict[JobId, None] = {}
         for index in range(self._nodes[event.node]):
-            job = self._leave(Gpu(event.node, index))
+            job = self._end_segment(Gpu(event.node, index))
             if job is not None:
-                hit[job] = None
-        for job in hit:
-            self._see_job(job)
+                lost[job] = None
+        for job in lost:
+            self._record_job(job)
 
-    # what is seen
+    # recording
 
     def _held(self, job: JobId) -> Allocation | None:
         record = self._state.records.get(job)
         return record.held if record is not None else None
 
-    def _show(self, job: JobId, worker: Worker, phase: WorkerPhase) -> None:
-        """From now on the worker is like this; where it was so already, its segment goes on."""
+    def _set_worker(self, job: JobId, worker: Worker, phase: WorkerPhase) -> None:
+        """Starts a segment for a worker, unless its current one is equal."""
         gpu = worker.gpu
-        before = self._present.get(gpu)
-        now = _Present(job, self._state.now, worker.batch, worker.micro_steps, phase)
+        before = self._open.get(gpu)
+        now = _OpenSegment(job, self._state.now, worker.batch, worker.micro_steps, phase)
         if before is not None and before._replace(start=now.start) == now:
             return
-        self._leave(gpu)
-        self._present[gpu] = now
+        self._end_segment(gpu)
+        self._open[gpu] = now
         self._workers[job] = self._workers.get(job, 0) + 1
 
-    def _leave(self, gpu: Gpu) -> JobId | None:
-        """Whoever was there is there no more; says who it was."""
-        gone = self._present.pop(gpu, None)
+    def _end_segment(self, gpu: Gpu) -> JobId | None:
+        """Ends the segment on a GPU; returns its job."""
+        gone = self._open.pop(gpu, None)
         if gone is None:
             return None
         self._workers[gone.job] -= 1
         if gone.start < self._state.now:
             self._segments.append(
-                Segment(
+                WorkerSegment(
                     gpu,
                     gone.job,
                     gone.start,
@@ -248,7 +247,7 @@ class _Watcher:
             )
         return gone.job
 
-    def _see_job(self, job: JobId) -> None:
+    def _record_job(self, job: JobId) -> None:
         held = self._held(job)
         point = JobPoint(
             self._state.now, self._workers.get(job, 0), held.batch if held is not None else 0
@@ -259,7 +258,7 @@ class _Watcher:
         if not points or points[-1][1:] != point[1:]:
             points.append(point)
 
-    def _see_queue(self) -> None:
+    def _record_queue(self) -> None:
         now, length = self._state.now, len(self._state.waiting)
         times, lengths = self._queue_times, self._queue_lengths
         if times and lengths[-1] == length:
@@ -272,6 +271,6 @@ class _Watcher:
         times.append(now)
         lengths.append(length)
 
-    def _was_down(self, node: NodeId, since: float, until: float) -> None:
+    def _record_down(self, node: NodeId, since: float, until: float) -> None:
         if since < until:
             self._down.setdefault(node, []).append((since, until))

@@ -29,7 +29,7 @@ class RecordedPhysics:
         self.parameter_bytes = training.parameter_bytes
         self.max_local_batch = training.max_local_batch
         costs = paper_numbers().costs
-        pause, habits = training.rescale_seconds, training.habits
+        pause, habits = training.rescale_seconds, training.service
         self.switch = SwitchTimes(
             first_start=_known(training.start_seconds, costs.cold_start_seconds),
             newcomer=_known(training.join_seconds, costs.worker_start_seconds),

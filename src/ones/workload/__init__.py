@@ -1,7 +1,7 @@
-"""What arrives: traces read and generated, and the numbers behind the paper's jobs."""
+"""Workloads: traces read and generated, and the numbers of the paper's jobs."""
 
 from ones.workload.csv_trace import COLUMNS, read_trace, write_trace
-from ones.workload.files import Loaded, load_workload
+from ones.workload.files import LoadedWorkload, load_workload
 from ones.workload.generate import gap_for_load, generate, mean_one_gpu_seconds
 from ones.workload.kinds import Kind, Numbers, paper_numbers
 from ones.workload.observed import stretched
@@ -18,7 +18,7 @@ __all__ = [
     "COLUMNS",
     "Incident",
     "Kind",
-    "Loaded",
+    "LoadedWorkload",
     "Numbers",
     "RecordedTraining",
     "Trace",

@@ -1,7 +1,6 @@
 """Traces as CSV files: docs/reference/trace-format.md describes the columns.
 
-Strict: an unknown column, a value that is not what its column holds, a job that is
-there twice are refused with file, line, field and value.
+Unknown columns, invalid values and duplicate jobs are errors with file, line, field and value.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ class Column:
     parse: Callable[[str], Any]
     default: Any
     help: str
-    least: int | None = None  # a smaller number is refused
-    most: float = 10**12  # a larger one, too; and so is one below its negative
+    least: int | None = None
+    most: float = 10**12  # of the absolute value
 
     @property
     def holds(self) -> str:
-        """What kind of value."""
-        return _SPOKEN[self.parse]
+        """The type of its values, in words."""
+        return _TYPE_NAMES[self.parse]
 
 
 def _text(value: str) -> str:
@@ -59,10 +58,10 @@ def _number(value: str) -> float:
 
 
 SUBMIT = "submit"
-LONGEST_TEXT = 300
+MAX_TEXT = 300
 EVENTS = (SUBMIT, "cancel", "node-down", "node-drain", "node-up")
 
-_SPOKEN: dict[object, str] = {
+_TYPE_NAMES: dict[object, str] = {
     int: "a whole number",
     _number: "a number",
     _text: "a text",
@@ -110,7 +109,7 @@ _BY_NAME = {column.name: column for column in COLUMNS}
 
 def read_trace(path: Path) -> Trace:
     try:
-        # spreadsheets put a mark before the first column: -sig reads over it
+        # -sig: spreadsheets write a byte order mark
         with path.open(newline="", encoding="utf-8-sig") as file:
             return _read(file, path)
     except OSError as problem:
@@ -120,8 +119,8 @@ def read_trace(path: Path) -> Trace:
 
 
 def _rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """With the number of each one's last line."""
-    first = file.readline()  # no seeking back: the file may be a pipe
+    """Rows with the number of their last line."""
+    first = file.readline()  # no seek: the file may be a pipe
     if first.startswith("{"):
         raise InvalidFileError(path, "is JSON, as run logs are; a trace is CSV", line=1)
     rows = csv.reader(chain([first] if first else [], file), strict=True)
@@ -198,10 +197,10 @@ def _values(cells: Iterable[tuple[str, str]], path: Path, line: int) -> Iterator
             raise InvalidFileError(
                 path, f"{cell} is not at least {column.least}", line=line, field=column.name
             )
-        if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        if isinstance(value, str) and len(value) > MAX_TEXT:
             raise InvalidFileError(
                 path,
-                f"{short(value)} is longer than {LONGEST_TEXT} characters",
+                f"{short(value)} is longer than {MAX_TEXT} characters",
                 line=line,
                 field=column.name,
             )
@@ -290,7 +289,7 @@ def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
 
 
 def write_trace(trace: Trace, file: TextIO) -> None:
-    """All columns that some row of the trace uses."""
+    """Writes the columns that at least one row uses."""
     rows = [_job_row(entry) for entry in trace.jobs] + [_incident_row(i) for i in trace.incidents]
     rows.sort(key=lambda row: row["at"])
     used = [

@@ -1,4 +1,4 @@
-"""How long orders took to be carried out in a recorded run: starts, changes, and ends."""
+"""Durations of starts, rescales and ends in a recorded run."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ from ones.core.events import (
 )
 from ones.core.plan import Action, Prepare, Rescale, Start, Stop
 from ones.core.record import JobRecord
-from ones.workload.trace import Habits
+from ones.workload.trace import ServiceDelays
 
 
 @dataclass(slots=True)
 class Delays:
-    """Of one job. An order to those who train waits for the end of a step, half of one in the
-    mean: that is not counted."""
+    """Durations of one job. The wait for the end of a step, half a step on average, is excluded."""
 
     starts: list[float] = field(default_factory=list)  # from order to training
-    joins: list[float] = field(default_factory=list)  # from order to pause, if somebody joined
-    prepared_joins: list[float] = field(default_factory=list)  # who had begun earlier
-    notices: list[float] = field(default_factory=list)  # the same if nobody joined
-    pauses: list[float] = field(default_factory=list)  # of changes that took any time
-    leaves: list[float] = field(default_factory=list)  # from a switch until a leaver was gone
-    stops: list[float] = field(default_factory=list)  # from order until all were gone
+    joins: list[float] = field(default_factory=list)  # from order to pause, with joining workers
+    prepared_joins: list[float] = field(default_factory=list)  # the same, prepared earlier
+    notices: list[float] = field(default_factory=list)  # the same, without joining workers
+    pauses: list[float] = field(default_factory=list)  # of rescales with a pause
+    leaves: list[float] = field(default_factory=list)  # from a switch until a worker had left
+    stops: list[float] = field(default_factory=list)  # from order until all workers had left
     finishes: list[float] = field(default_factory=list)  # from the last epoch to the end
-    clears: list[float] = field(default_factory=list)  # and from there until a worker was gone
-    _order: Start | Rescale | Stop | None = None  # that is being timed
+    clears: list[float] = field(default_factory=list)  # from the end until a worker had left
+    _order: Start | Rescale | Stop | None = None  # being timed
     _since: float = 0.0
     _joins: bool = False
-    _prepared: bool = False  # newcomers may have begun earlier
+    _prepared: bool = False  # joining workers may have started earlier
     _half_step: float = 0.0
     _changed_at: float | None = None
     _last_epoch: float | None = None
 
-    def ordered(self, action: Action, at: float, record: JobRecord) -> None:
-        """Before the state takes the plan in."""
+    def record_action(self, action: Action, at: float, record: JobRecord) -> None:
+        """Records an action, before its plan is applied to the state."""
         if isinstance(action, Prepare):
             self._prepared = True
             return
@@ -58,8 +57,8 @@ class Delays:
         if isinstance(action, Start):
             self._prepared = False
 
-    def heard(self, event: Event, record: JobRecord | None) -> None:
-        """Of this job; the record after it, or None: the job has ended."""
+    def record_event(self, event: Event, record: JobRecord | None) -> None:
+        """Records an event of this job. `record`: after the event; None: the job has ended."""
         match event:
             case WorkerReady() if isinstance(self._order, Start):
                 self.starts.append(event.at - self._since)
@@ -105,20 +104,20 @@ class Delays:
 
 
 def mean(seconds: Iterable[float]) -> float | None:
-    """None of nothing. Of times from which half a step was taken, some may be below 0."""
+    """The mean, at least 0 (half a step was subtracted); None without values."""
     known = list(seconds)
     return max(0.0, sum(known) / len(known)) if known else None
 
 
-def habits_of(delays: Iterable[Delays]) -> Habits:
-    """What all jobs of a log have in common: their processes and the service."""
-    every = list(delays)
+def service_delays(delays: Iterable[Delays]) -> ServiceDelays:
+    """Mean durations over all jobs of a log."""
+    all_delays = list(delays)
 
     def of(name: str) -> float:
-        return mean(s for d in every for s in getattr(d, name)) or 0.0
+        return mean(s for d in all_delays for s in getattr(d, name)) or 0.0
 
     warm, cold = of("prepared_joins"), of("joins")
-    return Habits(
+    return ServiceDelays(
         notice=of("notices"),
         leave=of("leaves"),
         stop=of("stops"),

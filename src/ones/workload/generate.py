@@ -1,4 +1,4 @@
-"""Traces from a seed: the paper's kinds of job, arriving at random."""
+"""Generated traces: the paper's kinds of job, arriving at random."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ones.workload.kinds import Kind, Numbers, paper_numbers
 from ones.workload.trace import Trace, TraceJob, Training
 
 STOP_EPOCHS = 10  # in a row above the target: the stop rule of the paper's evaluation
-MOST_EPOCHS = 2000  # a guard: no job of the data file needs a tenth of it
+MOST_EPOCHS = 2000  # a limit: no job of the data file needs a tenth of it
 
 
 def mean_one_gpu_seconds(numbers: Numbers | None = None) -> float:
-    """Of one job, over all the kinds and sizes of the paper."""
+    """Mean length of a job, over all kinds and sizes of the paper."""
     kinds = (numbers or paper_numbers()).kinds.values()
     return sum(k.one_gpu_seconds * len(k.sizes) for k in kinds) / sum(len(k.sizes) for k in kinds)
 
 
 def gap_for_load(load: float, gpus: int) -> float:
-    """Mean seconds between arrivals that bring `load` single-GPU seconds per GPU-second."""
+    """Mean seconds between arrivals for a load, in single-GPU seconds per GPU-second."""
     if not 0 < load < inf:
         raise InvalidSettingError(f"load: {load} is not a number above 0")
     if gpus < 1:
@@ -39,11 +39,10 @@ def generate(
     scatter: float = 0.3,
     requests: str | None = None,
 ) -> Trace:
-    """So many jobs, `gap` seconds apart on average (Poisson), of the paper's 50 sizes of 10 kinds.
+    """Jobs with Poisson arrivals (mean `gap` seconds), of the paper's 50 sizes of 10 kinds.
 
-    Each size comes once before any comes again. `scatter` is the sigma of a lognormal factor
-    on lengths, so that jobs of a kind are alike but not the same; `requests` replaces the mix
-    of requested GPUs that goes with each kind.
+    Each size comes once before any comes again. `scatter` is the sigma of a lognormal factor on
+    lengths within a kind; `requests` replaces the mix of requested GPUs of each kind.
     """
     if jobs < 1:
         raise InvalidSettingError(f"jobs: {jobs} is not at least 1")
@@ -57,18 +56,18 @@ def generate(
     if requests is not None and requests not in numbers.requests:
         raise UnknownNameError("mix of requested GPUs", requests, numbers.requests)
     rng = np.random.default_rng([seed, 0x0E5])
-    menu = [(kind, i) for kind in numbers.kinds.values() for i in range(len(kind.sizes))]
-    rounds = -(-jobs // len(menu))
-    order = np.concatenate([rng.permutation(len(menu)) for _ in range(rounds)])[:jobs]
+    choices = [(kind, i) for kind in numbers.kinds.values() for i in range(len(kind.sizes))]
+    rounds = -(-jobs // len(choices))
+    order = np.concatenate([rng.permutation(len(choices)) for _ in range(rounds)])[:jobs]
     arrivals = np.cumsum(rng.exponential(gap, jobs)) if gap else np.zeros(jobs)
     lengths = np.exp(rng.normal(0.0, scatter, jobs))
     draws = rng.random(jobs)
     width = len(str(jobs - 1))
     entries = []
     for number in range(jobs):
-        kind, size = menu[order[number]]
+        kind, size = choices[order[number]]
         mix = numbers.requests[requests or kind.requests]
-        gpus = _pick(mix, float(draws[number]))
+        gpus = _draw_gpus(mix, float(draws[number]))
         entries.append(
             _entry(
                 f"j{number:0{width}d}",
@@ -83,7 +82,7 @@ def generate(
 
 
 def stop_rule(kind: Kind) -> StopRule:
-    """Of the evaluation: its target, confirmed."""
+    """The stop rule of the evaluation: the target, confirmed over some epochs."""
     return StopRule(
         target_accuracy=kind.target_accuracy, target_epochs=STOP_EPOCHS, max_epochs=MOST_EPOCHS
     )
@@ -110,7 +109,7 @@ def _entry(name: str, at: float, kind: Kind, size: int, gpus: int, length: float
     )
 
 
-def _pick(mix: dict[int, float], draw: float) -> int:
+def _draw_gpus(mix: dict[int, float], draw: float) -> int:
     total = 0.0
     for gpus, share in mix.items():
         total += share

@@ -1,4 +1,4 @@
-"""The numbers behind the paper's workload, each with its source and how far to trust it."""
+"""The numbers of the paper's workload, each with its source and its reliability."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRUST = ("measured", "fit", "derived", "assumed")
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a number comes from."""
+    """The source of a number."""
 
     table: str
     name: str
@@ -26,7 +26,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What trains: a model on a data set, in all its sizes."""
+    """A kind of job: a model on a data set, in all its sizes."""
 
     name: str
     model: str
@@ -34,7 +34,7 @@ class Kind:
     sizes: tuple[int, ...]
     classes: tuple[int, ...]
     optimizer: str
-    requests: str  # which mix of requested GPUs its users have
+    requests: str  # name of a mix of requested GPUs
     parameters: float
     step_seconds_fixed: float
     step_seconds_per_sample: float
@@ -125,7 +125,7 @@ class Numbers:
 
 @cache
 def paper_numbers() -> Numbers:
-    """Read once: the file is part of the package."""
+    """Reads the data file of the package, once."""
     raw = tomllib.loads(files("ones.workload").joinpath("paper.toml").read_text())
     provenance: list[Provenance] = []
 

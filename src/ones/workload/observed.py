@@ -1,10 +1,9 @@
-"""From rows of production traces to elastic jobs.
+"""Converts rows of production traces to elastic jobs.
 
-Such traces know when a job came, how long it ran on how many GPUs, and perhaps how it
-ended; not what it trained. A row becomes a job of the kind whose length on one GPU is
-nearest (after one factor on all rows, so that the middle of both agree), with so much
-data that a run as it was asked for lasts as long as it did. Arrivals keep their
-burstiness: to meet a load, all gaps are stretched by one factor.
+Such traces have arrival, duration and GPUs of a job, and perhaps how it ended; not what it trained.
+A row becomes a job of the kind with the nearest length on one GPU (after a common factor, so that
+the geometric means agree), with so much data that it lasts as long as recorded. Arrivals keep their
+burstiness: for a given load, all gaps are multiplied by one factor.
 """
 
 from __future__ import annotations
@@ -22,37 +21,37 @@ from ones.workload.generate import stop_rule
 from ones.workload.kinds import Kind, paper_numbers
 from ones.workload.trace import Trace, TraceJob, Training
 
-#: as in the evaluation of Pollux: shorter rows are noise, longer ones would be the whole trace
-LEAST_SECONDS = 60.0
-MOST_GPU_SECONDS = 1000 * 3600.0
-MOST_GPUS = 16
-#: a job that failed or was killed is taken to have been half way (assumed: nobody knows)
+#: limits of rows, as in the evaluation of Pollux
+MIN_SECONDS = 60.0
+MAX_GPU_SECONDS = 1000 * 3600.0
+MAX_GPUS = 16
+#: progress of a job that failed or was killed (assumed)
 DEATH_AT = 0.5
 
-#: (seconds, epochs) that a training takes on so many GPUs with this batch; the simulator knows
-Lasts = Callable[[Training, int, int], tuple[float, int]]
+#: training, GPUs, batch -> (seconds, epochs); provided by the simulator
+Duration = Callable[[Training, int, int], tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """One row, whatever file it comes from."""
+class ObservedJob:
+    """One row of a production trace of any format."""
 
     name: str
     at: float
     seconds: float
     gpus: int
     owner: str = ""
-    kind: str | None = None  # where the file knows
+    kind: str | None = None  # if the file has it
     died: bool = False
     killed: bool = False
 
 
-def worth_keeping(row: Observed) -> bool:
-    return row.seconds >= LEAST_SECONDS and row.seconds * row.gpus <= MOST_GPU_SECONDS
+def is_usable(row: ObservedJob) -> bool:
+    return row.seconds >= MIN_SECONDS and row.seconds * row.gpus <= MAX_GPU_SECONDS
 
 
-def window(rows: Sequence[Observed], jobs: int | None, seed: int) -> list[Observed]:
-    """So many rows in a row, from a place that the seed chooses; all when no number is given."""
+def window(rows: Sequence[ObservedJob], jobs: int | None, seed: int) -> list[ObservedJob]:
+    """Consecutive rows, from a start that depends on the seed; all rows if `jobs` is None."""
     ordered = sorted(rows, key=lambda row: (row.at, row.name))
     if jobs is None or jobs >= len(ordered):
         return ordered
@@ -61,19 +60,19 @@ def window(rows: Sequence[Observed], jobs: int | None, seed: int) -> list[Observ
     return ordered[first : first + jobs]
 
 
-def to_trace(name: str, rows: Iterable[Observed], lasts: Lasts) -> Trace:
+def to_trace(name: str, rows: Iterable[ObservedJob], duration: Duration) -> Trace:
     rows = list(rows)
     if not rows:
-        raise UserError(f"{name}: no row is left: all are shorter than {LEAST_SECONDS:.0f} s"
-                        f" or longer than {MOST_GPU_SECONDS / 3600:.0f} GPU-hours")  # fmt: skip
+        raise UserError(f"{name}: no row is left: all are shorter than {MIN_SECONDS:.0f} s"
+                        f" or longer than {MAX_GPU_SECONDS / 3600:.0f} GPU-hours")  # fmt: skip
     begin = min(row.at for row in rows)
     factor = _factor(rows)
-    jobs = [_job(row, row.at - begin, factor, lasts) for row in rows]
+    jobs = [_job(row, row.at - begin, factor, duration) for row in rows]
     return Trace.of(name, jobs)
 
 
 def stretched(trace: Trace, factor: float) -> Trace:
-    """The same jobs, with all times multiplied."""
+    """The trace with all times multiplied by a factor."""
 
     def moved(entry: TraceJob) -> TraceJob:
         at = round(entry.job.submitted_at * factor, 3)
@@ -83,8 +82,8 @@ def stretched(trace: Trace, factor: float) -> Trace:
     return Trace.of(trace.name, map(moved, trace.jobs), incidents)
 
 
-def _factor(rows: list[Observed]) -> float:
-    """That brings the geometric mean of the rows to that of the paper's kinds."""
+def _factor(rows: list[ObservedJob]) -> float:
+    """The factor from the geometric mean of the rows to that of the paper's kinds."""
     kinds = [
         math.log(kind.one_gpu_seconds)
         for kind in paper_numbers().kinds.values()
@@ -93,19 +92,19 @@ def _factor(rows: list[Observed]) -> float:
     return math.exp(fmean(kinds) - fmean(math.log(row.seconds * row.gpus) for row in rows))
 
 
-def _job(row: Observed, at: float, factor: float, lasts: Lasts) -> TraceJob:
+def _job(row: ObservedJob, at: float, factor: float, duration: Duration) -> TraceJob:
     kind = _kind(row, factor)
     middle = len(kind.sizes) // 2
-    gpus = min(row.gpus, MOST_GPUS)
+    gpus = min(row.gpus, MAX_GPUS)
     base = int(kind.base_batch)
     sample = Training(
         kind=kind.name, dataset_size=kind.sizes[middle], classes=kind.classes[middle],
         base_batch=base,
     )  # fmt: skip
     wanted = row.seconds * row.gpus / gpus / (DEATH_AT if row.died else 1.0)
-    seconds, epochs = lasts(sample, gpus, base * gpus)
+    seconds, epochs = duration(sample, gpus, base * gpus)
     times = wanted / seconds
-    # more data of the same difficulty: as many epochs, each of them longer
+    # more data of the same difficulty: the same number of longer epochs
     size = max(base, round(sample.dataset_size * times))
     training = replace(
         sample,
@@ -128,7 +127,7 @@ def _job(row: Observed, at: float, factor: float, lasts: Lasts) -> TraceJob:
     )
 
 
-def _kind(row: Observed, factor: float) -> Kind:
+def _kind(row: ObservedJob, factor: float) -> Kind:
     numbers = paper_numbers()
     if row.kind is not None:
         return numbers.kind(row.kind)

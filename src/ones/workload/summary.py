@@ -1,4 +1,4 @@
-"""A trace in numbers."""
+"""Summary statistics of a trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ones.workload.trace import RecordedTraining, Trace, Training
 
-#: the work of a job in single-GPU seconds; the simulator knows
+#: work of a job in single-GPU seconds; provided by the simulator
 Work = Callable[[Training | RecordedTraining], float]
 _QUANTILES = (5, 25, 50, 75, 95, 99)
 

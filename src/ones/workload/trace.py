@@ -1,8 +1,7 @@
-"""A trace: which jobs arrive when, what they will turn out to be, and what befalls the cluster.
+"""A trace: arrivals of jobs, how they really train, and incidents.
 
-`Job` is what a scheduler is told; `Training` is the truth behind it, which only the
-simulator reads. Incidents (a node fails, a user cancels) come with the trace, so that
-every policy meets the same ones.
+`Job` is what a scheduler sees; `Training` is the truth, which only the simulator reads. Incidents
+(a node fails, a user cancels) are part of the trace, so that they are the same for every policy.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Incident = CancelRequested | NodeUp | NodeDown | NodeDraining
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """How a job will really train: a kind of the data file, on so much data."""
+    """How a job really trains: a kind of the data file, with an amount of data."""
 
     kind: str
     dataset_size: int
@@ -50,7 +49,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Milestone:
-    """What was known at the end of an epoch."""
+    """Values at the end of an epoch."""
 
     progress: float  # effective epochs
     accuracy: float | None
@@ -59,15 +58,15 @@ class Milestone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
-    """Seconds that processes and service took in a recorded run, in the mean over its jobs."""
+class ServiceDelays:
+    """Seconds that processes and service took in a recorded run, mean over its jobs."""
 
-    notice: float = 0.0  # until all know of an order and are connected, where nobody joins
-    leave: float = 0.0  # from a switch until a leaver is gone
-    stop: float = 0.0  # from the last step of a job that is stopped until all are gone
-    finish: float = 0.0  # from the last epoch until the end is told
-    clear: float = 0.0  # and from there until its processes are gone
-    warms_early: bool = True  # newcomers of a second stroke begin with the first
+    notice: float = 0.0  # from order to switch, without joining workers
+    leave: float = 0.0  # from a switch until a leaving worker has left
+    stop: float = 0.0  # from the last step of a stopped job until all workers have left
+    finish: float = 0.0  # from the last epoch until the end is reported
+    clear: float = 0.0  # from the end until its processes have ended
+    warms_early: bool = True  # joining workers of a second step start with the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +86,12 @@ class RecordedTraining:
     rescale_seconds: float | None  # mean of its pauses; None: it had none
     restart_seconds: float | None  # likewise, through a checkpoint
     start_seconds: float | None = None  # until its first worker trained
-    join_seconds: float | None = None  # until a newcomer was ready, in the background
-    habits: Habits = Habits()
+    join_seconds: float | None = None  # until a joining worker was ready
+    service: ServiceDelays = ServiceDelays()
 
     @property
     def total(self) -> float:
-        """Effective epochs that it took."""
+        """Effective epochs of the whole training."""
         return self.milestones[-1].progress
 
 
@@ -105,7 +104,7 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """In order of time."""
+    """Jobs and incidents, each in order of time."""
 
     name: str
     jobs: tuple[TraceJob, ...]
@@ -122,14 +121,14 @@ class Trace:
 
 
 def check_fits(trace: Trace, cluster: Cluster) -> None:
-    """Refuse a trace that this cluster can never serve, naming the job or the node."""
+    """Raises an error that names job or node if this cluster can never serve the trace."""
     names: set[JobId] = set()
     for entry in trace.jobs:
         if entry.job.id in names:
             raise UserError(f"{trace.name}: job {entry.job.id} is there twice")
         names.add(entry.job.id)
     _check_incidents(trace, cluster)
-    times, most = _most_gpus_from(trace, cluster)
+    times, most = _max_gpus_from(trace, cluster)
     for entry in trace.jobs:
         job = entry.job
         there = most[bisect_left(times, job.submitted_at)]
@@ -142,8 +141,8 @@ def check_fits(trace: Trace, cluster: Cluster) -> None:
                 raise InvalidFileError(trace.name, problem, line=entry.line, field=column)
 
 
-def _most_gpus_from(trace: Trace, cluster: Cluster) -> tuple[list[float], list[int]]:
-    """Times of incidents, and the most GPUs that there are at once from before each one on."""
+def _max_gpus_from(trace: Trace, cluster: Cluster) -> tuple[list[float], list[int]]:
+    """Times of incidents, and the maximum of GPUs from before each one on."""
     nodes = {n.id: n.gpus for n in cluster.nodes.values() if n.state is NodeState.UP}
     times, there = [], [sum(nodes.values())]
     for incident in trace.incidents:
@@ -163,13 +162,13 @@ def _check_incidents(trace: Trace, cluster: Cluster) -> None:
             arrives = arrivals.get(incident.job)
             if arrives is None:
                 problem = f"cancel of job {incident.job}, which never arrives"
-                raise _refused(trace, number, "id", problem)
+                raise _incident_error(trace, number, "id", problem)
             if incident.at < arrives:
                 problem = (
                     f"cancel of job {incident.job} at {incident.at:g} s,"
                     f" before it arrives at {arrives:g} s"
                 )
-                raise _refused(trace, number, "at", problem)
+                raise _incident_error(trace, number, "at", problem)
         elif isinstance(incident, NodeUp):
             there = nodes.get(incident.node, 0)
             if there not in (0, incident.gpus):
@@ -177,18 +176,18 @@ def _check_incidents(trace: Trace, cluster: Cluster) -> None:
                     f"node {incident.node} has {there} GPUs and would come up again"
                     f" with {incident.gpus}"
                 )
-                raise _refused(trace, number, "gpus", problem)
+                raise _incident_error(trace, number, "gpus", problem)
             nodes[incident.node] = incident.gpus
         elif incident.node not in nodes:
             known = ", ".join(list(cluster.nodes)[:3])
             problem = f"node {incident.node} is not in the cluster ({known}, ...)"
-            raise _refused(trace, number, "node", problem)
+            raise _incident_error(trace, number, "node", problem)
         elif isinstance(incident, NodeDown):
             nodes[incident.node] = 0
 
 
-def _refused(trace: Trace, number: int, column: str, problem: str) -> InvalidFileError:
-    """With line and field where the incident was read from a file."""
+def _incident_error(trace: Trace, number: int, column: str, problem: str) -> InvalidFileError:
+    """With line and field, if the incident was read from a file."""
     if not trace.incident_lines:
         return InvalidFileError(trace.name, problem)
     return InvalidFileError(trace.name, problem, line=trace.incident_lines[number], field=column)

@@ -45,7 +45,7 @@ class PaperPanel:
     def html(self) -> Iterator[str]:
         yield html.heading(self.title, anchor=self.anchor, tag=self.tag)
         yield from self.parts
-        yield html.told(
+        yield html.definitions(
             [
                 ("Paper", self.paper, ""),
                 ("Here", self.ours, ""),

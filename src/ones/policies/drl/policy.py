@@ -37,20 +37,19 @@ class Drl:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
         tick: float = field(
-            default=20.0, metadata={"help": "seconds to the next decision, when nothing happens"}
+            default=20.0, metadata={"help": "seconds until the next decision, without events"}
         )
-        online: bool = field(
-            default=True, metadata={"help": "go on learning while deployed, in small steps"}
-        )
+        online: bool = field(default=True, metadata={"help": "fine-tune while deployed"})
         sampled: bool = field(
-            default=False, metadata={"help": "draw from the chances instead of taking the best"}
+            default=False,
+            metadata={"help": "draw a choice at random instead of taking the most probable"},
         )
         known_kinds: bool = field(
             default=True,
-            metadata={"help": "start with what the training runs taught about kinds of job"},
+            metadata={"help": "start with the measurements of kinds from the training runs"},
         )
         weights: str = field(
-            default="", metadata={"help": "file of `ones drl train`; empty: the shipped one"}
+            default="", metadata={"help": "file of `ones drl train`; empty: the shipped weights"}
         )
 
         def __post_init__(self) -> None:

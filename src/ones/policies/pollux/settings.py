@@ -11,11 +11,11 @@ from ones.models.goodput_rounds import RoundSettings
 class PolluxSettings(RoundSettings):
     power: float = field(
         default=-1.0,
-        metadata={"help": "p of the power mean of speed-ups; the lower, the fairer"},
+        metadata={"help": "exponent p of the power mean of speed-ups; lower is fairer"},
     )
-    members: int = field(default=100, metadata={"help": "candidates that the search keeps"})
-    generations: int = field(default=100, metadata={"help": "generations of a round"})
-    most_nodes: int = field(default=16, metadata={"help": "nodes that one job may be spread over"})
+    members: int = field(default=100, metadata={"help": "candidates in the population"})
+    generations: int = field(default=100, metadata={"help": "generations per round"})
+    most_nodes: int = field(default=16, metadata={"help": "maximum nodes of one job"})
 
     def __post_init__(self) -> None:
         RoundSettings.__post_init__(self)

@@ -1,4 +1,4 @@
-"""A workload as a picture: when jobs come, how long they are, and how large."""
+"""Chart of a workload: arrivals, lengths and sizes of its jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ones.report.panels import Line, Panel, draw_panels
+from ones.report.panels import Panel, PlotLine, draw_panels
 
 _BINS = 120
 
@@ -21,7 +21,7 @@ def draw_workload(
     *,
     title: str = "",
 ) -> None:
-    """`seconds` are those of each job on one GPU; times in seconds from the start."""
+    """`times`: seconds from the start; `seconds`: length of each job on one GPU."""
     at, lengths = np.asarray(times, float), np.sort(np.asarray(seconds, float))
     unit, name = (3600.0, "hours") if at.max() > 3 * 3600 else (60.0, "minutes")
     counts, edges = np.histogram(at / unit, _BINS)
@@ -33,26 +33,26 @@ def draw_workload(
                 title=f"arrivals in {(edges[1] - edges[0]):.3g} {name}",
                 x=f"time ({name})",
                 y="jobs",
-                lines=[Line("", edges[:-1].tolist(), counts.tolist(), stepped=True)],
+                lines=[PlotLine("", edges[:-1].tolist(), counts.tolist(), stepped=True)],
             ),
             Panel(
                 title="all arrivals so far",
                 x=f"time ({name})",
                 y="jobs",
-                lines=[Line("", (np.sort(at) / unit).tolist(), list(range(1, at.size + 1)))],
+                lines=[PlotLine("", (np.sort(at) / unit).tolist(), list(range(1, at.size + 1)))],
             ),
             Panel(
                 title="length on one GPU",
                 x="seconds",
                 y="share of jobs that are no longer",
-                lines=[Line("", lengths.tolist(), share.tolist())],
+                lines=[PlotLine("", lengths.tolist(), share.tolist())],
                 log_x=True,
             ),
             Panel(
                 title="requested size",
                 x="GPUs",
                 y="jobs",
-                lines=[Line("", [size for size, _ in sizes], [n for _, n in sizes])],
+                lines=[PlotLine("", [size for size, _ in sizes], [n for _, n in sizes])],
                 bars=True,
             ),
         ],

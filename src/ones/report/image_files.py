@@ -1,4 +1,4 @@
-"""Pictures as files: whole or not at all, and the same picture as the same bytes."""
+"""Charts as files: written atomically, and the same bytes for the same chart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = ("png", "svg")
 
 
 def format_of(path: Path) -> str:
-    """By the suffix; refused before anything is drawn."""
+    """The format, by the suffix. Call it before drawing: it raises InvalidSettingError."""
     suffix = path.suffix.removeprefix(".").lower()
     if suffix not in FORMATS:
         raise InvalidSettingError(f"{path}: a picture ends in .png or .svg")
@@ -26,11 +26,11 @@ def format_of(path: Path) -> str:
 
 @contextmanager
 def drawing_style() -> Iterator[None]:
-    """Settings that matplotlib reads while it draws and while it saves: hold it around both."""
+    """Settings of matplotlib, for drawing and saving."""
     import matplotlib
 
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a user's own settings would change the picture
+        matplotlib.rcdefaults()  # ignore the user's settings
         matplotlib.rcParams.update(
             {
                 "font.family": "DejaVu Sans",  # comes with matplotlib
@@ -42,16 +42,16 @@ def drawing_style() -> Iterator[None]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Drawn in memory, written beside, renamed: an interruption leaves the old file or none."""
+    """Writes the file atomically. Raises WorldError."""
     kind = format_of(path)
     drawn = BytesIO()
     figure.savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    beside = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.new")
     try:
         try:
-            beside.write_bytes(drawn.getbuffer())
-            beside.replace(path)
+            temporary.write_bytes(drawn.getbuffer())
+            temporary.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as problem:
         raise WorldError(f"{path}: cannot be written: {problem.strerror}") from problem
