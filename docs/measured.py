@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.bench_tables import TABLES, markdown
-from ones.lab.bench.elastic.rescale import BenchModel, paper_sizes
+from ones.lab.bench.elastic.rescale import RescaleModel, paper_sizes
 from ones.lab.paper.measurements import HOME
 
 HERE = Path(__file__).parent
@@ -57,7 +57,7 @@ def main(files: Sequence[str]) -> None:
 
 def _table_of(result: Result) -> str:
     """Name of the table; a run at the sizes of the paper's models has its own."""
-    sizes = {round(BenchModel.of(size).megabytes, 1) for size in paper_sizes()}
+    sizes = {round(RescaleModel.of(size).megabytes, 1) for size in paper_sizes()}
     of_paper = result["bench"] == "rescale" and {r["parameter_mb"] for r in result["rows"]} <= sizes
     return "paper-rescale" if of_paper else str(result["bench"])
 

@@ -70,7 +70,7 @@ def up(
     Example: ones up --slots 4
     """
     from ones.control import logs, service_process
-    from ones.control.server import Ready, configure_logs, insecurity, serve
+    from ones.control.server import ServiceReady, configure_logs, insecurity, serve
     from ones.control.statedir import StateDir
     from ones.lab.kernel_warmup import warm_up
     from ones.policies import located
@@ -101,7 +101,7 @@ def up(
     service = replace(service, policy=located(service.policy))  # it lives in its own directory
     chosen = {service.policy: settings}
 
-    def show(ready: Ready) -> None:
+    def show(ready: ServiceReady) -> None:
         if json:
             print_json({"url": ready.url, "link": ready.link, "slots": ready.slots})
             return
@@ -137,7 +137,7 @@ def up(
         f"{s['id']} ({', '.join(s['used_by'])})" for s in cluster["slots"] if s["used_by"]
     )
     link = client.post("/api/link")["url"]
-    show(Ready(reached.url, link, len(cluster["slots"]) - len(unused), unused))
+    show(ServiceReady(reached.url, link, len(cluster["slots"]) - len(unused), unused))
 
 
 def _tell_of_tls(url: str, directory: StateDir, service: ServiceSettings) -> None:

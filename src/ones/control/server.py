@@ -46,7 +46,7 @@ log = logs.logger("ones.control.server")  # also when it is __main__
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ServiceReady:
     """What is told once the service can be reached."""
 
     url: str
@@ -55,7 +55,7 @@ class Ready:
     unused: tuple[str, ...]  # GPUs that strangers are on
 
 
-def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
+def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
     """Until SIGTERM or SIGINT. The workers go on; `ones down` ends them."""
     import uvicorn
 
@@ -135,7 +135,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     log.info("service started", url=url, pid=os.getpid(), policy=of_service.policy,
              launcher=of_service.launcher, slots=len(slots))  # fmt: skip
     on_ready(
-        Ready(
+        ServiceReady(
             url,
             _link(service, url),
             sum(not slot.used_by for slot in slots),

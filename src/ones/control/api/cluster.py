@@ -20,8 +20,8 @@ from ones.control.api.models import (
     PROBLEMS,
     AuditShown,
     ClusterShown,
-    Decision,
-    Health,
+    DecisionShown,
+    HealthShown,
     Limit,
     Link,
     NewToken,
@@ -123,20 +123,20 @@ def all_decisions(
     before: Annotated[int | None, Query(ge=1, le=2**53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     telling: Annotated[bool, Query(description="only those with orders or reasons")] = False,
-) -> list[Decision]:
+) -> list[DecisionShown]:
     """Plans with their reasons, the newest first; what speaks of others' jobs is left out."""
 
     def may_see(job: str) -> bool:
         card = service.board.cards.get(job)
         return card is not None and service.may_see(user, card.owner)
 
-    found: list[Decision] = []
+    found: list[DecisionShown] = []
     for plan in decisions(service.store, after=after, before=before, limit=limit, some=telling):
         plan["actions"] = [a for a in plan["actions"] if may_see(a["job"])]
         for part in ("notes", "forecasts"):
             plan[part] = {job: value for job, value in plan[part].items() if may_see(job)}
         if not telling or plan["actions"] or plan["notes"]:
-            found.append(Decision.model_validate(plan))
+            found.append(DecisionShown.model_validate(plan))
         if len(found) == limit:
             break
     return found
@@ -255,21 +255,23 @@ def link(service: TheService, user: TheUser, request: Request) -> Link:
 
 
 @router.post("/api/shutdown", status_code=202, responses=ADMINS)
-def shutdown(service: TheService, admin: TheAdmin, record: TheRecord) -> Health:
+def shutdown(service: TheService, admin: TheAdmin, record: TheRecord) -> HealthShown:
     """All workers save their work and go, then the service ends. Jobs go on after its next
     start."""
     record("shutdown")
     service.wind_down()
-    return Health(ok=True, version=SOFTWARE, problems=[])
+    return HealthShown(ok=True, version=SOFTWARE, problems=[])
 
 
-@router.get("/health", responses={503: {"model": Health}})
-def health(service: TheService, response: Response) -> Health:
+@router.get("/health", responses={503: {"model": HealthShown}})
+def health(service: TheService, response: Response) -> HealthShown:
     """Is all well? Open to all; says nothing of jobs."""
     problems = service.problems()
     if problems:
         response.status_code = 503
-    return Health(ok=not problems, version=SOFTWARE, problems=problems, warnings=service.warnings())
+    return HealthShown(
+        ok=not problems, version=SOFTWARE, problems=problems, warnings=service.warnings()
+    )
 
 
 @router.get("/api/quarantine")

@@ -21,12 +21,12 @@ from ones.control.api.access import (
 from ones.control.api.models import (
     NOT_FOUND,
     PROBLEMS,
-    Change,
     Changed,
     Curves,
+    JobChange,
     JobDetails,
     JobShown,
-    Launch,
+    LaunchShown,
     NewJob,
     StoryLine,
     Submitted,
@@ -132,7 +132,7 @@ def job(card: TheJob, service: TheService) -> JobDetails:
 
 @router.patch("/{job}", responses=NOT_FOUND)
 async def change(
-    card: TheJob, new: Change, service: TheService, user: TheUser, record: TheRecord
+    card: TheJob, new: JobChange, service: TheService, user: TheUser, record: TheRecord
 ) -> Changed:
     """Another priority."""
     if not user.is_admin:
@@ -169,10 +169,10 @@ def job_curves(card: TheJob, service: TheService) -> Curves:
 
 
 @router.get("/{job}/launches", responses=NOT_FOUND)
-def launches(card: TheJob, service: TheService) -> list[Launch]:
+def launches(card: TheJob, service: TheService) -> list[LaunchShown]:
     """Its processes, in the order of their start."""
     return [
-        Launch(
+        LaunchShown(
             id=process.id,
             slots=list(process.slots),
             pid=process.pid,

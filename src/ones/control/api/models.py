@@ -93,7 +93,7 @@ class Changed(BaseModel):
     state: str
 
 
-class Change(Strict):
+class JobChange(Strict):
     priority: Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
@@ -172,7 +172,7 @@ class JobDetails(JobShown):
     files: dict[Told, Told]
 
 
-class Launch(BaseModel):
+class LaunchShown(BaseModel):
     id: str
     slots: list[str]
     pid: int | None
@@ -234,7 +234,7 @@ class ClusterShown(BaseModel):
     )
 
 
-class Decision(BaseModel):
+class DecisionShown(BaseModel):
     number: int
     plan: int
     at: float
@@ -269,7 +269,7 @@ class TimelineShown(BaseModel):
     segments: list[SegmentShown]
 
 
-class Health(BaseModel):
+class HealthShown(BaseModel):
     ok: bool
     version: str
     problems: list[Told] = Field(description="why the service does not do its work")

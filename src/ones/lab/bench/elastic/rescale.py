@@ -30,17 +30,17 @@ CHECKPOINT, ZYGOTE, TORCHRUN = "checkpoint", "zygote", "torchrun"
 
 
 @dataclass(frozen=True, slots=True)
-class BenchModel:
+class RescaleModel:
     """A multi-layer perceptron of a given size."""
 
     width: int
     depth: int
 
     @classmethod
-    def of(cls, megabytes: float) -> BenchModel:
+    def of(cls, megabytes: float) -> RescaleModel:
         """The model with so many megabytes of parameters: 8, 156 and 200 tensors at 1, 50, 400 MB.
 
-        >>> [(model.width, model.depth) for model in map(BenchModel.of, (1, 50, 400))]
+        >>> [(model.width, model.depth) for model in map(RescaleModel.of, (1, 50, 400))]
         [(256, 4), (400, 78), (1000, 100)]
         """
         width = 256 if megabytes < 10 else 400 if megabytes < 100 else 1000
@@ -97,7 +97,7 @@ def bench_rescale(
     """A row for each size, change and rival."""
     rows = []
     for megabytes in sizes:
-        model, table, loads = BenchModel.of(megabytes), Table(), [os.getloadavg()[0]]
+        model, table, loads = RescaleModel.of(megabytes), Table(), [os.getloadavg()[0]]
         for repeat in range(repeats):
             _measure(model, chain, table, with_torchrun=with_torchrun)
             loads.append(os.getloadavg()[0])
@@ -106,7 +106,9 @@ def bench_rescale(
     return rows
 
 
-def _measure(model: BenchModel, chain: Sequence[int], table: Table, *, with_torchrun: bool) -> None:
+def _measure(
+    model: RescaleModel, chain: Sequence[int], table: Table, *, with_torchrun: bool
+) -> None:
     steps = 4 if model.megabytes > 100 else 8
 
     def note(mechanism: str, pause: Pause, parts: dict[str, float]) -> None:
@@ -128,7 +130,7 @@ def _measure(model: BenchModel, chain: Sequence[int], table: Table, *, with_torc
 
 
 def in_place(
-    model: BenchModel, chain: Sequence[int], steps: int, directory: Path
+    model: RescaleModel, chain: Sequence[int], steps: int, directory: Path
 ) -> list[tuple[Pause, dict[str, float]]]:
     """The pauses and their parts of one elastic job that goes through the sizes of the chain."""
     out = directory / "out"
@@ -168,7 +170,7 @@ def _parts(pause: Pause, outcome: RunOutcome, number: int) -> dict[str, float]:
     }
 
 
-def _rows(megabytes: float, model: BenchModel, table: Table, load: float) -> list[dict[str, Any]]:
+def _rows(megabytes: float, model: RescaleModel, table: Table, load: float) -> list[dict[str, Any]]:
     rows = []
     for (mechanism, before, after), rival in sorted(table.items()):
         if not mechanism:
