@@ -17,7 +17,7 @@ from ones.models.oracle import RemainingWork
 from ones.policies import create, names
 from ones.testing.invariants import check_invariants
 from tests.odd_values import STOPPED_ONCE, VALUES, Oddity, all_odd, oddities, reported_fields
-from tests.policies.honest_lives import ODD, PLAIN, USUAL, Alter, Asked, Lives, live
+from tests.policies.scripted_jobs import ODD, PLAIN, USUAL, Alter, Asked, ScriptedJobs, live
 
 #: the short run tries one in so many of the odd values of each field, by policy; at least one
 ONE_IN = {"fifo": 1, "drl": 6, "equi": 6, "optimus": 6, "ones": 99, "ones-paper": 99}
@@ -41,7 +41,7 @@ def fresh(name: str, **settings: object) -> Policy:
     return create(name, seed=1, oracle=lambda job, gpus, batch: RemainingWork(9.0, 2.0), **settings)
 
 
-def lived(policy: Policy, alter: Alter, *, asked: Asked = PLAIN, times: int = 1) -> Lives:
+def lived(policy: Policy, alter: Alter, *, asked: Asked = PLAIN, times: int = 1) -> ScriptedJobs:
     """Nothing raises, most of the other jobs have trained, and the policy can be saved."""
     lives = live(policy, alter, asked=asked, times=times)
     check_invariants(lives.scheduler.state)

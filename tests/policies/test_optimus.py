@@ -18,7 +18,7 @@ from ones.policies import create
 from ones.sim import Simulator
 from ones.sim.oracle import oracle_of
 from ones.workload import generate
-from tests.policies.obedient import Obedient
+from tests.policies.immediate_engine import ImmediateEngine
 
 
 def plans_of(policy_settings: dict[str, Any], seed: int = 2, jobs: int = 20) -> list[Plan]:
@@ -46,7 +46,7 @@ def test_strict_rounds_do_nothing_between_ticks(knowledge: str) -> None:
 
 
 def test_a_job_that_comes_between_rounds_waits_and_is_told_for_what() -> None:
-    world = Obedient(create("optimus", idle_start="off"), 4)
+    world = ImmediateEngine(create("optimus", idle_start="off"), 4)
     world.submit("a", at=10.0)
     assert world.running == []
     assert world.note("a") == "waits for the round at 600 s"
@@ -61,7 +61,7 @@ def test_a_job_that_comes_between_rounds_waits_and_is_told_for_what() -> None:
 
 
 def test_rounds_stay_on_the_grid_after_an_idle_time() -> None:
-    world = Obedient(create("optimus", idle_start="off"), 4)
+    world = ImmediateEngine(create("optimus", idle_start="off"), 4)
     world.submit("a", at=10.0)
     world.until(600.0)
     world.end("a", at=700.0)
@@ -73,7 +73,7 @@ def test_rounds_stay_on_the_grid_after_an_idle_time() -> None:
 
 def test_between_rounds_idle_gpus_are_used() -> None:
     for how, size in (("one", 1), ("requested", 3)):
-        world = Obedient(create("optimus", idle_start=how), 8)
+        world = ImmediateEngine(create("optimus", idle_start=how), 8)
         world.submit("first", at=10.0, gpus=3)
         assert world.sizes() == {"first": size}
 
@@ -84,7 +84,9 @@ def test_a_long_job_gets_the_spare_gpus() -> None:
     def lengths(job: JobView, gpus: int, batch: int) -> RemainingWork:
         return RemainingWork({"short": 1.0, "long": 100.0}[job.id], 60.0 / gpus)
 
-    world = Obedient(create("optimus", knowledge="oracle", oracle=lengths, idle_start="off"), 8)
+    world = ImmediateEngine(
+        create("optimus", knowledge="oracle", oracle=lengths, idle_start="off"), 8
+    )
     world.submit("short", at=1.0)
     world.submit("long", at=2.0)
     world.until(600.0)
@@ -92,7 +94,7 @@ def test_a_long_job_gets_the_spare_gpus() -> None:
 
 
 def test_with_pause_all_everybody_goes_through_a_checkpoint_at_a_round() -> None:
-    world = Obedient(create("optimus", pause_all=True), 4)
+    world = ImmediateEngine(create("optimus", pause_all=True), 4)
     world.submit("a", at=10.0)
     world.submit("b", at=20.0)
     assert world.running == ["a", "b"]
@@ -104,7 +106,7 @@ def test_with_pause_all_everybody_goes_through_a_checkpoint_at_a_round() -> None
 
 
 def test_more_jobs_than_gpus_the_first_have_one_each() -> None:
-    world = Obedient(create("optimus", idle_start="off"), 2)
+    world = ImmediateEngine(create("optimus", idle_start="off"), 2)
     for i in range(4):
         world.submit(f"j{i}", at=1.0 + i)
     world.until(600.0)
@@ -113,7 +115,7 @@ def test_more_jobs_than_gpus_the_first_have_one_each() -> None:
 
 def test_who_is_sent_away_in_a_round_does_not_bring_about_another_one() -> None:
     policy = create("optimus", idle_start="off")
-    world = Obedient(policy, 2)
+    world = ImmediateEngine(policy, 2)
     for i in range(2):
         world.submit(f"j{i}", at=1.0 + i)
     world.until(600.0)
@@ -128,7 +130,7 @@ def test_who_is_sent_away_in_a_round_does_not_bring_about_another_one() -> None:
 def test_speeds_of_a_kind_teach_about_its_next_job() -> None:
     """A kind that does not scale gets one GPU; before that was known, what was asked for."""
     policy = create("optimus", idle_start="greedy")
-    world = Obedient(policy, 8)
+    world = ImmediateEngine(policy, 8)
     world.submit("a", gpus=4)  # each is a kind of its own: "" is no kind
     assert world.sizes() == {"a": 4}
     generation = Generation(1)
@@ -154,7 +156,7 @@ def test_speeds_of_a_kind_teach_about_its_next_job() -> None:
 
 def test_it_saves_and_loads_its_rounds_losses_and_speeds() -> None:
     policy = create("optimus")
-    world = Obedient(policy, 8)
+    world = ImmediateEngine(policy, 8)
     world.submit("a", gpus=4)
     for epoch, loss in enumerate((2.0, 1.5, 1.2), 1):
         world.tell(

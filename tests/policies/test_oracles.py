@@ -21,10 +21,10 @@ from ones.policies import create
 from ones.sim import Simulator
 from ones.sim.oracle import oracle_of
 from ones.workload import generate
-from tests.policies.obedient import Obedient
+from tests.policies.immediate_engine import ImmediateEngine
 
 
-def told(seconds: dict[str, float], world: list[Obedient]) -> Oracle:
+def told(seconds: dict[str, float], world: list[ImmediateEngine]) -> Oracle:
     """Lengths on any size, less what a job has run."""
 
     def ahead(job: JobView, gpus: int, batch: int) -> RemainingWork:
@@ -33,9 +33,11 @@ def told(seconds: dict[str, float], world: list[Obedient]) -> Oracle:
     return ahead
 
 
-def oracle_world(name: str, gpus: int, seconds: dict[str, float], **settings: Any) -> Obedient:
-    known: list[Obedient] = []
-    known.append(Obedient(create(name, oracle=told(seconds, known), **settings), gpus))
+def oracle_world(
+    name: str, gpus: int, seconds: dict[str, float], **settings: Any
+) -> ImmediateEngine:
+    known: list[ImmediateEngine] = []
+    known.append(ImmediateEngine(create(name, oracle=told(seconds, known), **settings), gpus))
     return known[0]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ones.core import NodeId
 from ones.core.job import JobId
 from ones.models.allocation import exact, total
-from ones.models.whole_nodes import arrange
+from ones.models.whole_nodes import WholeNodePlacement
 from ones.policies.sia import Choice, sizes_for, solve, total_cost
 from tests.policies.test_pollux import long_job, sizes_over_time
 
@@ -92,9 +92,9 @@ def test_a_place_is_found_and_who_does_not_change_stays_if_it_can(seed: int) -> 
         return wanted
 
     before = draw("j")
-    held = arrange(sizes, sizes, {}, before)
+    held = WholeNodePlacement(sizes, sizes, {}, before).place_all()
     wanted = {job: size for job, size in draw("j").items()}
-    found = arrange(sizes, sizes, held, wanted)
+    found = WholeNodePlacement(sizes, sizes, held, wanted).place_all()
     used = dict.fromkeys(NODES, 0)
     for job, counts in found.items():
         assert sum(counts.values()) == wanted[job]
@@ -111,7 +111,7 @@ def test_a_small_job_makes_way_for_a_whole_node() -> None:
     a, b, c = JobId("a"), JobId("b"), JobId("c")
     sizes = {NODES[0]: 4, NODES[1]: 4}
     held = {a: {NODES[0]: 2}, b: {NODES[1]: 1}}
-    found = arrange(sizes, sizes, held, {a: 2, b: 1, c: 4})
+    found = WholeNodePlacement(sizes, sizes, held, {a: 2, b: 1, c: 4}).place_all()
     assert found[a] == {NODES[0]: 2}  # the smaller one moves
     assert found[b] == {NODES[0]: 1}
     assert found[c] == {NODES[1]: 4}
@@ -119,7 +119,9 @@ def test_a_small_job_makes_way_for_a_whole_node() -> None:
 
 def test_broken_room_is_used_when_nothing_else_helps() -> None:
     a = JobId("a")
-    found = arrange({NODES[0]: 3, NODES[1]: 1}, {NODES[0]: 4, NODES[1]: 4}, {}, {a: 4})
+    found = WholeNodePlacement(
+        {NODES[0]: 3, NODES[1]: 1}, {NODES[0]: 4, NODES[1]: 4}, {}, {a: 4}
+    ).place_all()
     assert found[a] == {NODES[0]: 3, NODES[1]: 1}
 
 

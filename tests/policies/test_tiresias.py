@@ -15,11 +15,11 @@ from ones.errors import InvalidSettingError
 from ones.policies import create
 from ones.sim import Simulator
 from ones.workload import generate
-from tests.policies.obedient import Obedient
+from tests.policies.immediate_engine import ImmediateEngine
 
 
-def world(gpus: int, **settings: Any) -> Obedient:
-    return Obedient(create("tiresias", **settings), gpus)
+def world(gpus: int, **settings: Any) -> ImmediateEngine:
+    return ImmediateEngine(create("tiresias", **settings), gpus)
 
 
 def test_with_one_queue_it_is_first_come_first_served_for_those_who_fit() -> None:

@@ -1,1 +1,1 @@
-"""What several policies share: packing, sharing, speed, goodput, exact allocation."""
+"""Models that several policies share: packing, sharing, speed, goodput, exact allocation."""

@@ -7,7 +7,7 @@ the result here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ones.core import events as ev
@@ -23,6 +23,7 @@ from ones.models.batch_tuner import BatchTuner
 from ones.models.node_counts import assign_gpus
 from ones.models.packing import GpuPool
 from ones.models.rounds import RestartCosts, RoundClock
+from ones.models.settings import check_settings, setting
 from ones.models.sharing import OwnerQuota
 
 #: events after which these policies decide
@@ -35,51 +36,31 @@ DECIDES_ON: frozenset[type[Event]] = frozenset(
 class RoundSettings:
     """Settings of both policies."""
 
-    interval: float = field(default=60.0, metadata={"help": "seconds between two rounds"})
-    start_at_once: bool = field(
-        default=True,
-        metadata={"help": "start a new job at once on its minimum of GPUs, if they are free"},
+    interval: float = setting(60.0, "seconds between two rounds", least=1.0)
+    start_at_once: bool = setting(
+        True, "start a new job at once on its minimum of GPUs, if they are free"
     )
-    restart_seconds: float = field(
-        default=0.0,
-        metadata={
-            "help": "assumed seconds of a restart; 0: as measured so far (Pollux's simulator: 30)"
-        },
+    restart_seconds: float = setting(
+        0.0,
+        "assumed seconds of a restart; 0: as measured so far (Pollux's simulator: 30)",
+        least=0.0,
     )
-    most_batch: float = field(
-        default=32.0, metadata={"help": "maximum batch, as a multiple of the base batch"}
+    most_batch: float = setting(32.0, "maximum batch, as a multiple of the base batch", least=1.0)
+    least_local_batch: int = setting(1, "minimum samples per GPU in one step", least=1)
+    two_parts_alone: bool = setting(
+        False,
+        "accumulate batches above the base batch in two parts on one GPU, as the"
+        " published trainer does to measure its noise",
     )
-    least_local_batch: int = field(
-        default=1, metadata={"help": "minimum samples per GPU in one step"}
+    batch_gain: float = setting(
+        0.05, "minimum gain in goodput for a change of the batch alone", least=0.0
     )
-    two_parts_alone: bool = field(
-        default=False,
-        metadata={
-            "help": "accumulate batches above the base batch in two parts on one GPU, as the"
-            " published trainer does to measure its noise"
-        },
-    )
-    batch_gain: float = field(
-        default=0.05, metadata={"help": "minimum gain in goodput for a change of the batch alone"}
-    )
-    batch_growth: float = field(
-        default=4.0,
-        metadata={
-            "help": "maximum growth of the batch per epoch, as a factor (published: no limit)"
-        },
+    batch_growth: float = setting(
+        4.0, "maximum growth of the batch per epoch, as a factor (published: no limit)", least=1.0
     )
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("interval", 1.0),
-            ("restart_seconds", 0.0),
-            ("most_batch", 1.0),
-            ("least_local_batch", 1),
-            ("batch_gain", 0.0),
-            ("batch_growth", 1.0),
-        ):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} {getattr(self, name)} is not at least {least}")
+        check_settings(self)
 
 
 class GoodputRounds:

@@ -7,7 +7,7 @@ whole nodes first and the rest where it fits best. Within a node the same holds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
 from ones.core.cluster import Gpu, NodeId, NodeState
@@ -51,16 +51,7 @@ class GpuPool:
 
     def place(self, n_gpus: int) -> tuple[Gpu, ...] | None:
         """Takes `n_gpus` GPUs from the pool; None if there are not enough."""
-        if n_gpus > self._left:
-            return None
-        chosen: list[Gpu] = []
-        while len(chosen) < n_gpus:
-            missing = n_gpus - len(chosen)
-            node = self._best_node(missing)
-            picked = pick_gpus(self._on(node), missing, self._nodes[node].groups)
-            self.take(picked)
-            chosen += picked
-        return tuple(sorted(chosen))
+        return self._place(n_gpus, self._best_node)
 
     def place_packed(self, n_gpus: int) -> tuple[Gpu, ...] | None:
         """As `place`, but None if that takes more nodes than on an empty cluster."""
@@ -82,12 +73,16 @@ class GpuPool:
 
     def place_in_fragments(self, n_gpus: int) -> tuple[Gpu, ...] | None:
         """As `place`, from the nodes with the fewest free GPUs first."""
+        counts = range(1, self._width + 1)
+        return self._place(n_gpus, lambda missing: self._first_of(counts, missing))
+
+    def _place(self, n_gpus: int, next_node: Callable[[int], NodeId]) -> tuple[Gpu, ...] | None:
         if n_gpus > self._left:
             return None
         chosen: list[Gpu] = []
         while len(chosen) < n_gpus:
             missing = n_gpus - len(chosen)
-            node = self._first_of(range(1, self._width + 1), missing)
+            node = next_node(missing)
             picked = pick_gpus(self._on(node), missing, self._nodes[node].groups)
             self.take(picked)
             chosen += picked

@@ -6,7 +6,7 @@ long jobs for short ones. They differ in the unit of remaining work: seconds or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ones.core.cluster import Gpu
@@ -15,6 +15,7 @@ from ones.models.oracle import ORACLE_NEEDED, Oracle
 from ones.models.packing import GpuPool
 from ones.models.preemptive_policy import PreemptivePolicy
 from ones.models.rigid_jobs import Rank, batch_of, size_of
+from ones.models.settings import setting
 
 
 class ShortestFirst(PreemptivePolicy):
@@ -24,14 +25,10 @@ class ShortestFirst(PreemptivePolicy):
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
-        count_restarts: bool = field(
-            default=True,
-            metadata={"help": "interrupt only if the time gained is more than a restart costs"},
+        count_restarts: bool = setting(
+            True, "interrupt only if the time gained is more than a restart costs"
         )
-        consolidate: bool = field(
-            default=True,
-            metadata={"help": "wait for the fewest nodes that a job fits on"},
-        )
+        consolidate: bool = setting(True, "wait for the fewest nodes that a job fits on")
 
     def __init__(self, *, seed: int = 0, oracle: Oracle | None = None, **settings: Any) -> None:
         super().__init__()

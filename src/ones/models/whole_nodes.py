@@ -15,21 +15,13 @@ from ones.core.job import JobId
 Counts = dict[NodeId, int]
 
 
-def arrange(
-    capacity: Mapping[NodeId, int],
-    sizes: Mapping[NodeId, int],
-    held: Mapping[JobId, Mapping[NodeId, int]],
-    wanted: Mapping[JobId, int],
-) -> dict[JobId, Counts]:
-    """GPUs of each job on each node.
+class WholeNodePlacement:
+    """Places jobs on nodes.
 
     `capacity`: free GPUs of each node without these jobs; `sizes`: all GPUs of the node; `held`:
     current GPUs of the jobs; `wanted`: new number of GPUs of each, in sum within the capacity.
     """
-    return _Placement(capacity, sizes, held, wanted).fill()
 
-
-class _Placement:
     def __init__(
         self,
         capacity: Mapping[NodeId, int],
@@ -44,7 +36,8 @@ class _Placement:
         self._placed: dict[JobId, Counts] = {}
         self._staying: dict[JobId, NodeId] = {}  # inside one node: may be evicted
 
-    def fill(self) -> dict[JobId, Counts]:
+    def place_all(self) -> dict[JobId, Counts]:
+        """GPUs of each job on each node."""
         waiting = []
         for job, size in self._wanted.items():
             here = dict(self._held.get(job, {}))

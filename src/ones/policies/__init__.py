@@ -57,8 +57,9 @@ def create(
         raise InvalidSettingError(f"policy {name}: {problem}") from problem
     missing = [part for part in PARTS if not hasattr(policy, part)]
     if missing:
-        told = f"{type(policy).__name__} has no {', '.join(missing)}"
-        raise InvalidSettingError(f"policy {name}: {told}")
+        raise InvalidSettingError(
+            f"policy {name}: {type(policy).__name__} has no {', '.join(missing)}"
+        )
     return policy
 
 

@@ -7,7 +7,7 @@ those with the least attained service take turns. Every decision considers all j
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ from ones.core.view import JobView, View
 from ones.models.backoff import backoff_seconds
 from ones.models.goodput import SimpleGoodput
 from ones.models.packing import GpuPool
+from ones.models.settings import check_settings, setting
 from ones.models.sharing import OwnerQuota, ShareRequest, equal_shares
 
 #: seconds without a change after a failed rescale; doubled each time
@@ -40,21 +41,18 @@ class Equi:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
-        quantum: float = field(
-            default=120.0, metadata={"help": "seconds of a turn, if there are more jobs than GPUs"}
+        quantum: float = setting(
+            120.0, "seconds of a turn, if there are more jobs than GPUs", least=1.0
         )
-        batch_growth: float = field(
-            default=2.0, metadata={"help": "maximum growth of the batch per epoch, as a factor"}
+        batch_growth: float = setting(
+            2.0, "maximum growth of the batch per epoch, as a factor", least=1.0
         )
-        batch_gain: float = field(
-            default=0.1,
-            metadata={"help": "minimum gain in goodput for a change of the batch alone"},
+        batch_gain: float = setting(
+            0.1, "minimum gain in goodput for a change of the batch alone", least=0.0
         )
 
         def __post_init__(self) -> None:
-            for name, least in (("quantum", 1.0), ("batch_growth", 1.0), ("batch_gain", 0.0)):
-                if not getattr(self, name) >= least:
-                    raise ValueError(f"{name} {getattr(self, name)} is not at least {least}")
+            check_settings(self)
 
     def __init__(self, *, seed: int = 0, **settings: Any) -> None:
         self._settings = self.Settings(**settings)

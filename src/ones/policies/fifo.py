@@ -7,7 +7,7 @@ fit; without it the head blocks all others.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from ones.core.policy import Decision
 from ones.core.schedule import Allocation, ScheduleEdit
 from ones.core.view import JobView, View
 from ones.models.packing import GpuPool
+from ones.models.settings import setting
 
 #: number of waiting jobs that one decision considers
 DEPTH = 100
@@ -29,9 +30,7 @@ class Fifo:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
-        backfill: bool = field(
-            default=False, metadata={"help": "jobs behind a blocked head may start if they fit"}
-        )
+        backfill: bool = setting(False, "jobs behind a blocked head may start if they fit")
 
     def __init__(self, *, seed: int = 0, **settings: Any) -> None:
         self._settings = self.Settings(**settings)

@@ -8,7 +8,7 @@ after another goes to the job that gains most. The batch is the user's and does 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil, floor
 from statistics import fmean
@@ -36,6 +36,7 @@ from ones.models.marginal_gain import GainCandidate, marginal_gains
 from ones.models.oracle import ORACLE_NEEDED, Oracle
 from ones.models.packing import GpuPool
 from ones.models.rigid_jobs import allocation_of, batch_of, size_of
+from ones.models.settings import check_settings, setting
 from ones.models.sharing import OwnerQuota
 from ones.models.strong_scaling import KindMeasurements, StepSeconds, fit_step_seconds
 
@@ -46,7 +47,6 @@ UNFITTED_WEIGHT = 0.95  # of the gain of a job whose curve is not known yet
 UNKNOWN_EPOCHS = 20.0  # remaining, when nothing is known of the length of a job
 RETRY_SECONDS = 5.0
 MAX_NOTES = 100  # waiting jobs that get a note
-IDLE_STARTS = ("greedy", "requested", "one", "off")
 
 
 class Optimus:
@@ -56,65 +56,37 @@ class Optimus:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
-        knowledge: str = field(
-            default="fitted",
-            metadata={
-                "help": "remaining work and speed: fitted to reports, or from an oracle",
-                "options": ("fitted", "oracle"),
-            },
+        knowledge: str = setting(
+            "fitted",
+            "remaining work and speed: fitted to reports, or from an oracle",
+            options=("fitted", "oracle"),
         )
-        interval: float = field(default=600.0, metadata={"help": "seconds between two rounds"})
-        idle_start: str = field(
-            default="greedy",
-            metadata={
-                "help": "idle GPUs for waiting jobs between rounds: as many as save time (greedy),"
-                " as requested, or one; off: none",
-                "options": IDLE_STARTS,
-            },
+        interval: float = setting(600.0, "seconds between two rounds", least=1)
+        idle_start: str = setting(
+            "greedy",
+            "idle GPUs for waiting jobs between rounds: as many as save time (greedy),"
+            " as requested, or one; off: none",
+            options=("greedy", "requested", "one", "off"),
         )
-        pause_all: bool = field(
-            default=False,
-            metadata={
-                "help": "restart all jobs from a checkpoint at each round, not only changed ones"
-            },
+        pause_all: bool = setting(
+            False, "restart all jobs from a checkpoint at each round, not only changed ones"
         )
-        lookahead: bool = field(
-            default=False,
-            metadata={"help": "consider whole nodes as well as one more GPU"},
+        lookahead: bool = setting(False, "consider whole nodes as well as one more GPU")
+        placement: str = setting(
+            "even",
+            "of jobs that change: even (over the fewest nodes), or stay (keep as many"
+            " GPUs as possible)",
+            options=("even", "stay"),
         )
-        placement: str = field(
-            default="even",
-            metadata={
-                "help": "of jobs that change: even (over the fewest nodes), or stay (keep as many"
-                " GPUs as possible)",
-                "options": ("even", "stay"),
-            },
+        flat_change: float = setting(0.05, "change of the loss below which it counts as flat ...")
+        flat_epochs: int = setting(10, "... over this number of epochs", least=1)
+        most_epochs: int = setting(
+            100, "maximum predicted epochs; a curve that is not flat by then is not used", least=1
         )
-        flat_change: float = field(
-            default=0.05, metadata={"help": "change of the loss below which it counts as flat ..."}
-        )
-        flat_epochs: int = field(default=10, metadata={"help": "... over this number of epochs"})
-        most_epochs: int = field(
-            default=100,
-            metadata={
-                "help": "maximum predicted epochs; a curve that is not flat by then is not used"
-            },
-        )
-        min_local_batch: int = field(default=1, metadata={"help": "minimum samples per GPU"})
+        min_local_batch: int = setting(1, "minimum samples per GPU", least=1)
 
         def __post_init__(self) -> None:
-            for name, options in (
-                ("knowledge", ("fitted", "oracle")),
-                ("idle_start", IDLE_STARTS),
-                ("placement", ("even", "stay")),
-            ):
-                if getattr(self, name) not in options:
-                    raise ValueError(
-                        f"{name} {getattr(self, name)!r} is not one of {', '.join(options)}"
-                    )
-            for name in ("interval", "flat_epochs", "most_epochs", "min_local_batch"):
-                if not getattr(self, name) >= 1:
-                    raise ValueError(f"{name} {getattr(self, name)} is not at least 1")
+            check_settings(self)
             if not self.flat_change > 0:
                 raise ValueError(f"flat_change {self.flat_change} is not above 0")
 

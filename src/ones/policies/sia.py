@@ -8,7 +8,7 @@ program of the round; between rounds a job changes only its batch, at the end of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,7 +23,8 @@ from ones.core.view import JobView, View
 from ones.models.adaptive_batch import gpu_limit
 from ones.models.goodput_rounds import DECIDES_ON, GoodputRounds, RoundSettings
 from ones.models.node_counts import capacity_without, gpus_by_node
-from ones.models.whole_nodes import arrange
+from ones.models.settings import check_settings, setting
+from ones.models.whole_nodes import WholeNodePlacement
 
 Floats = NDArray[np.float64]
 
@@ -43,19 +44,13 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiaSettings(RoundSettings):
-    power: float = field(
-        default=-0.5,
-        metadata={"help": "exponent p of normalised goodputs, below 0; lower is fairer"},
-    )
-    waiting_cost: float = field(
-        default=1.1,
-        metadata={"help": "cost of a waiting job, as a multiple of its smallest configuration's"},
+    power: float = setting(-0.5, "exponent p of normalised goodputs, below 0; lower is fairer")
+    waiting_cost: float = setting(
+        1.1, "cost of a waiting job, as a multiple of its smallest configuration's", least=0
     )
 
     def __post_init__(self) -> None:
-        RoundSettings.__post_init__(self)
-        if not self.waiting_cost >= 0:
-            raise ValueError(f"waiting_cost {self.waiting_cost} is not at least 0")
+        check_settings(self)
         if not self.power < 0:
             raise ValueError(f"power {self.power} is not below 0")
 
@@ -84,7 +79,7 @@ class Sia:
         held = {job.id: gpus_by_node(view, job) for job in jobs}
         wanted = {job.id: sizes[i] for i, job in enumerate(jobs) if sizes[i]}
         node_sizes = {node: view.cluster.nodes[node].gpus for node in capacity}
-        found = arrange(capacity, node_sizes, held, wanted)
+        found = WholeNodePlacement(capacity, node_sizes, held, wanted).place_all()
         why = (
             f"least sum of costs {total_cost(choices, waiting, sizes):.2f}"
             f" with {len(view.jobs)} jobs on {view.cluster.n_gpus} GPUs"

@@ -9,7 +9,7 @@ the order is first come, first served (`las`), or by the Gittins index of the le
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
@@ -23,13 +23,13 @@ from ones.models.gittins import GittinsIndex
 from ones.models.packing import GpuPool
 from ones.models.preemptive_policy import PreemptivePolicy
 from ones.models.rigid_jobs import Rank, WaitingGroup, batch_of, size_of
+from ones.models.settings import check_settings, setting
 from ones.models.strong_scaling import ring_seconds
 
 #: GPU-seconds; "published": the authors' simulator, "tuned": see docs/rivals.md
 THRESHOLDS = {"published": (3250.0, 7200.0), "tuned": (1000.0,)}
 #: size of the largest tensor relative to all, by model; computed from the authors' lists
 SKEWS = {"vgg16": 0.74, "vgg19": 0.72, "alexnet": 0.61, "inceptionv3": 0.14, "resnet50": 0.11}
-PLACEMENTS = ("yarn", "step-time", "skew", "packed")
 #: a demotion noticed later than this does not change the order
 ON_TIME_SECONDS = 1.0
 
@@ -50,67 +50,42 @@ class _QueueEntry:
 class Tiresias(PreemptivePolicy):
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
-        variant: str = field(
-            default="las",
-            metadata={
-                "help": "order within a queue: las (by start) or gittins (by the Gittins index)",
-                "options": ("las", "gittins"),
-            },
+        variant: str = setting(
+            "las",
+            "order within a queue: las (by start) or gittins (by the Gittins index)",
+            options=("las", "gittins"),
         )
-        thresholds: str = field(
-            default="tuned",
-            metadata={
-                "help": "GPU-seconds at which a job moves to the next queue, separated by commas;"
-                " or published, tuned, or none (one queue)"
-            },
+        thresholds: str = setting(
+            "tuned",
+            "GPU-seconds at which a job moves to the next queue, separated by commas;"
+            " or published, tuned, or none (one queue)",
         )
-        promote_knob: float = field(
-            default=0.0,
-            metadata={
-                "help": "waiting time, as a multiple of the time run, after which a job returns to"
-                " the first queue; 0: never"
-            },
+        promote_knob: float = setting(
+            0.0,
+            "waiting time, as a multiple of the time run, after which a job returns to"
+            " the first queue; 0: never",
         )
-        gittins_quantum: float = field(
-            default=0.0,
-            metadata={
-                "help": "quantum of the Gittins index in GPU-seconds; 0: the first threshold"
-            },
+        gittins_quantum: float = setting(
+            0.0, "quantum of the Gittins index in GPU-seconds; 0: the first threshold"
         )
-        gittins_cells: int = field(
-            default=1,
-            metadata={"help": "resolution of attained service, in parts of the quantum"},
+        gittins_cells: int = setting(
+            1, "resolution of attained service, in parts of the quantum", least=1
         )
-        placement: str = field(
-            default="yarn",
-            metadata={
-                "help": "yarn: wait for the fewest nodes; step-time: only jobs that spreading would"
-                " slow wait, others fill gaps; skew: likewise, by the largest tensor; packed: the"
-                " fewest nodes with free GPUs, without waiting",
-                "options": PLACEMENTS,
-            },
+        placement: str = setting(
+            "yarn",
+            "yarn: wait for the fewest nodes; step-time: only jobs that spreading would"
+            " slow wait, others fill gaps; skew: likewise, by the largest tensor; packed: the"
+            " fewest nodes with free GPUs, without waiting",
+            options=("yarn", "step-time", "skew", "packed"),
         )
-        spread_limit: float = field(
-            default=1.1, metadata={"help": "maximum slowdown of a step by spreading, as a factor"}
-        )
-        pack_limit: float = field(
-            default=0.5, metadata={"help": "skew above which a job must be on the fewest nodes"}
-        )
+        spread_limit: float = setting(1.1, "maximum slowdown of a step by spreading, as a factor")
+        pack_limit: float = setting(0.5, "skew above which a job must be on the fewest nodes")
 
         def __post_init__(self) -> None:
-            for name, options in (
-                ("variant", ("las", "gittins")),
-                ("placement", PLACEMENTS),
-            ):
-                if getattr(self, name) not in options:
-                    raise ValueError(
-                        f"{name} {getattr(self, name)!r} is not one of {', '.join(options)}"
-                    )
+            check_settings(self)
             for name in ("promote_knob", "gittins_quantum"):
                 if not 0 <= getattr(self, name) < inf:
                     raise ValueError(f"{name} {getattr(self, name)} is negative")
-            if self.gittins_cells < 1:
-                raise ValueError(f"gittins_cells {self.gittins_cells} is not at least 1")
             _thresholds(self.thresholds)
 
     def __init__(self, *, seed: int = 0, **settings: Any) -> None:

@@ -16,13 +16,21 @@ from ones.core.job import JobId
 from ones.report.timeline import RunTimeline, WorkerPhase, WorkerSegment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    job: JobId
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A part of the chart: time and rows."""
+
     start: float
     end: float
     top: float
     bottom: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block(Box):
+    """A part that one job fills with the same workers."""
+
+    job: JobId
     phase: WorkerPhase
     workers: int
     batches: tuple[int, int]  # smallest and largest local batch
@@ -36,16 +44,6 @@ class Block:
         # an even split of an odd batch differs by one
         batch = f"{least}" if least == largest else f"~{(least + largest) / 2:.0f}"
         return batch if self.workers == 1 else f"{self.workers}×{batch}"
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A part of the chart that one job fills, perhaps with several batches."""
-
-    start: float
-    end: float
-    top: float
-    bottom: float
 
 
 def gpu_blocks(timeline: RunTimeline) -> list[Block]:

@@ -66,7 +66,7 @@ def _id_label(job: JobId, box: Box, blocks: list[Block], scale: Scale) -> Label 
         return None
     # with the batch, where the id is within one block and need not be much smaller for that
     for block in blocks:
-        within = _common(box, _box(block))
+        within = _common(box, block)
         if (
             block.text
             and within.start <= alone.x < within.end
@@ -84,10 +84,10 @@ def _batch_label(block: Block, scale: Scale) -> Label | None:
     if not block.text:
         return None
     text = f"{block.job} · {block.text}"
-    long = _fit(text, _box(block), scale, _BATCH_SIZES)
+    long = _fit(text, block, scale, _BATCH_SIZES)
     if long is not None and not long.upright:
         return long
-    return _fit(block.text, _box(block), scale, _BATCH_SIZES)
+    return _fit(block.text, block, scale, _BATCH_SIZES)
 
 
 def _fit(text: str, box: Box, scale: Scale, sizes: tuple[float, float]) -> Label | None:
@@ -114,10 +114,6 @@ def _size(text: str, length: float, across: float) -> float:
 
 def _paper(box: Box, scale: Scale) -> tuple[float, float]:
     return (box.end - box.start) * scale.second, (box.bottom - box.top) * scale.row
-
-
-def _box(block: Block) -> Box:
-    return Box(block.start, block.end, block.top, block.bottom)
 
 
 def _common(one: Box, other: Box) -> Box:

@@ -196,10 +196,6 @@ class Buckets:
         for notice, value in on_device:
             self.notices[notice] = value
 
-    def reduce(self, tensor: Tensor) -> None:
-        """Starts another small sum, complete after `finish`."""
-        self._start(tensor)
-
     def finish(self) -> list[float]:
         """Waits for all reductions and sets the gradients; returns the sums of the notices."""
         group, self._group = self._group, None
@@ -211,7 +207,7 @@ class Buckets:
                         self._fill(bucket, index)
         self._reduce_full(group, everything=True)
         if self._own_notices is not None:
-            self._start(self._own_notices, group)
+            self.reduce(self._own_notices, group)
         works, self._works = self._works, []
         if self._problem:
             group.close()  # so that reductions under way fail instead of waiting
@@ -229,18 +225,6 @@ class Buckets:
                     p.grad = view if users > 0 else None
         sums: list[float] = self.notices.tolist()
         return sums
-
-    def abort(self) -> None:
-        """Closes the group after a backward that raised, and waits until buffers are unused."""
-        group, self._group = self._group, None
-        works, self._works = self._works, []
-        if group is not None:
-            group.close()
-        for work in works:
-            try:
-                work.wait()
-            except RuntimeError:
-                continue
 
     def squared_norm(self) -> float:
         """Squared norm of the reduced gradient, after `finish`."""
@@ -310,7 +294,7 @@ class Buckets:
                 self._fill_small(bucket)
             if self._measure:
                 self._add_square(bucket)
-            self._start(bucket.flat, group)
+            self.reduce(bucket.flat, group)
 
     def _add_square(self, bucket: _Bucket) -> None:
         """Adds the squared norm of this worker's own gradient to its notices, before the sum."""
@@ -319,7 +303,8 @@ class Buckets:
                 bucket.squared_norm(self.preconditioner) / self._weight_value**2
             )
 
-    def _start(self, tensor: Tensor, group: ProcessGroup | None = None) -> None:
+    def reduce(self, tensor: Tensor, group: ProcessGroup | None = None) -> None:
+        """Starts a sum over all workers, complete after `finish`."""
         group = group or self._group
         if self._problem or group is None:
             return

@@ -182,35 +182,23 @@ def _values(cells: Iterable[tuple[str, str]], path: Path, line: int) -> Iterator
     given = {name: cell.strip() for name, cell in cells}
     for column in COLUMNS:
         cell = given.get(column.name, "")
-        if not cell:
-            if column.name == "at":
-                raise InvalidFileError(path, "is missing", line=line, field="at")
+        if not cell and column.name != "at":
             yield column.name, column.default
             continue
+        problem = ""
         try:
             value = column.parse(cell)
         except ValueError:
-            raise InvalidFileError(
-                path, f"{cell!r} is not {column.holds}", line=line, field=column.name
-            ) from None
-        if column.least is not None and value < column.least:
-            raise InvalidFileError(
-                path, f"{cell} is not at least {column.least}", line=line, field=column.name
-            )
-        if isinstance(value, str) and len(value) > MAX_TEXT:
-            raise InvalidFileError(
-                path,
-                f"{short(value)} is longer than {MAX_TEXT} characters",
-                line=line,
-                field=column.name,
-            )
-        if isinstance(value, int | float) and abs(value) > column.most:
-            raise InvalidFileError(
-                path,
-                f"{short(cell)} is not within {column.most:g}",
-                line=line,
-                field=column.name,
-            )
+            problem = f"{cell!r} is not {column.holds}" if cell else "is missing"
+        else:
+            if column.least is not None and value < column.least:
+                problem = f"{cell} is not at least {column.least}"
+            elif isinstance(value, str) and len(value) > MAX_TEXT:
+                problem = f"{short(value)} is longer than {MAX_TEXT} characters"
+            elif isinstance(value, int | float) and abs(value) > column.most:
+                problem = f"{short(cell)} is not within {column.most:g}"
+        if problem:
+            raise InvalidFileError(path, problem, line=line, field=column.name)
         yield column.name, value
 
 
@@ -224,15 +212,11 @@ def _incident(values: dict[str, Any], path: Path, line: int) -> Incident:
     if not values[needs]:
         raise InvalidFileError(path, f"is missing for {event}", line=line, field=needs)
     node = NodeId(values["node"])
-    match event:
-        case "cancel":
-            return CancelRequested(at, JobId(values["id"]), "the trace")
-        case "node-down":
-            return NodeDown(at, node)
-        case "node-drain":
-            return NodeDraining(at, node)
-        case _:
-            return NodeUp(at, node, values["gpus"])
+    if event == "cancel":
+        return CancelRequested(at, JobId(values["id"]), "the trace")
+    if event == "node-up":
+        return NodeUp(at, node, values["gpus"])
+    return NodeDown(at, node) if event == "node-down" else NodeDraining(at, node)
 
 
 def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
@@ -344,9 +328,5 @@ def _incident_row(incident: Incident) -> dict[str, Any]:
         case NodeDraining():
             return {"event": "node-drain", "at": incident.at, "node": incident.node}
         case NodeUp():
-            return {
-                "event": "node-up",
-                "at": incident.at,
-                "node": incident.node,
-                "gpus": incident.gpus,
-            }
+            fields = {"event": "node-up", "at": incident.at, "node": incident.node}
+            return {**fields, "gpus": incident.gpus}

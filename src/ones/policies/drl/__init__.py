@@ -1,1 +1,1 @@
-"""DRL: a learned policy in the manner of Chic, one job re-sized at a time, nobody preempted."""
+"""DRL: a learned policy after Chic that resizes one job at a time and preempts none."""

@@ -8,7 +8,7 @@ fixed, and no job is preempted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from ones.core.policy import Decision
 from ones.core.schedule import Allocation
 from ones.core.view import View
 from ones.models.packing import GpuPool
+from ones.models.settings import setting
 from ones.policies.drl.kind_table import KindTable, is_single_job, kind_of
 from ones.policies.drl.network import scores
 from ones.policies.drl.online_learner import OnlineLearner
@@ -36,21 +37,15 @@ class Drl:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
-        tick: float = field(
-            default=20.0, metadata={"help": "seconds until the next decision, without events"}
+        tick: float = setting(20.0, "seconds until the next decision, without events")
+        online: bool = setting(True, "fine-tune while deployed")
+        sampled: bool = setting(
+            False, "draw a choice at random instead of taking the most probable"
         )
-        online: bool = field(default=True, metadata={"help": "fine-tune while deployed"})
-        sampled: bool = field(
-            default=False,
-            metadata={"help": "draw a choice at random instead of taking the most probable"},
+        known_kinds: bool = setting(
+            True, "start with the measurements of kinds from the training runs"
         )
-        known_kinds: bool = field(
-            default=True,
-            metadata={"help": "start with the measurements of kinds from the training runs"},
-        )
-        weights: str = field(
-            default="", metadata={"help": "file of `ones drl train`; empty: the shipped weights"}
-        )
+        weights: str = setting("", "file of `ones drl train`; empty: the shipped weights")
 
         def __post_init__(self) -> None:
             if not 0.1 <= self.tick < inf:

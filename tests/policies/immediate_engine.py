@@ -1,4 +1,8 @@
+<<<<<<< HEAD:tests/policies/obedient.py
 """A scheduler whose orders are carried out at once: for tests of who runs when."""
+=======
+"""An engine that carries out orders at once: for tests of which jobs run when."""
+>>>>>>> train20:tests/policies/immediate_engine.py
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ from ones.core import events as ev
 from ones.core.plan import Rescale, Start, Stop
 
 
-class Obedient:
-    """Jobs come, run and end when the test says so; timers go off by themselves."""
+class ImmediateEngine:
+    """Jobs arrive and end when the test says so; timers fire by themselves."""
 
     def __init__(self, policy: Policy, gpus: int, *, gpus_per_node: int = 4) -> None:
         self.scheduler = Scheduler(Cluster.of(gpus, gpus_per_node), policy)

@@ -48,7 +48,7 @@ USUAL = (
 )
 
 
-class Lives:
+class ScriptedJobs:
     """The scheduler with its policy, and workers that carry out every order at once."""
 
     def __init__(
@@ -260,20 +260,20 @@ class Lives:
             )
 
 
-def live(policy: Policy, alter: Alter, *, asked: Asked = PLAIN, times: int = 1) -> Lives:
+def live(policy: Policy, alter: Alter, *, asked: Asked = PLAIN, times: int = 1) -> ScriptedJobs:
     """The odd job beside two others, until all have ended; two more come later; so many times.
 
     One of the others is of the odd job's kind, so that policies use for it what they learn from
     the odd one.
     """
-    lives = Lives(policy, alter, asked.switch_cost)
+    lives = ScriptedJobs(policy, alter, asked.switch_cost)
     for time in range(times):
         lives.told = 0
         _live_once(lives, asked, f"-{time}")
     return lives
 
 
-def _live_once(lives: Lives, asked: Asked, number: str) -> None:
+def _live_once(lives: ScriptedJobs, asked: Asked, number: str) -> None:
     twin, odd, other, late, last = (
         f"{name}{number}" for name in ("twin", ODD, "other", "late", "last")
     )

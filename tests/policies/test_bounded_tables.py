@@ -1,4 +1,4 @@
-"""What a policy remembers does not grow with the number of reports, nor with the names of kinds."""
+"""The memory of a policy does not grow with the number of reports or names of kinds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ones.policies import create, names
 from ones.policies.drl.kind_table import MAX_CONFIGURATIONS, KindTable
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.kind_lengths import KindLengths
-from tests.policies.honest_lives import Lives
 from tests.policies.ones.jobs import a_job, told
+from tests.policies.scripted_jobs import ScriptedJobs
 
 
 def measured(name: str, configurations: int) -> Policy:
     """A policy that a job has told of so many batches."""
     policy = create(name, seed=1, oracle=lambda job, gpus, batch: RemainingWork(9.0, 2.0))
-    lives = Lives(policy, lambda event: [event])
+    lives = ScriptedJobs(policy, lambda event: [event])
     lives.submit("a", kind="resnet", owner="ann")
     lives.submit("b", kind="resnet", owner="bob")
     lives.wait(60.0)
