@@ -14,7 +14,7 @@ import pytest
 
 from ones.cli import main
 from ones.lab.drl import LEARNERS, TrainingPlan, TrainingStatus, train, training
-from ones.lab.drl.episodes import Episode, DrlScenario, Student, fifo_jct, run_episode
+from ones.lab.drl.episodes import DrlScenario, Episode, Student, fifo_jct, run_episode
 from ones.lab.drl.learners import advantages
 from ones.lab.drl.teacher import teacher_choice
 from ones.policies.drl.learned import Learned, from_file, shipped
