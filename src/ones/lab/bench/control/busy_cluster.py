@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ones.errors import WorldError
+from ones.lab.bench.emulation.progress import REPORT_SECONDS
 from ones.lab.bench.emulation.service import EmulatedService, emulated_service
-from ones.lab.bench.emulation.workers import REPORT_SECONDS, EmulatedWorkers
+from ones.lab.bench.emulation.workers import EmulatedWorkers
 from ones.lab.bench.result import percentile_ms
 from ones.lab.processes import cpu_percent, memory_mb, private_memory_mb
 from ones.lab.service_client import Connect

@@ -18,19 +18,13 @@ from urllib.parse import urlsplit
 
 from ones.errors import WorldError
 from ones.lab.bench.emulation.connection import WorkerConnection, WorkerFencedError
+from ones.lab.bench.emulation.progress import JOINED, EmulatedProgress
 from ones.wire import Reports, pack
 from ones.wire.environment import WorkerEnvironment
-from ones.wire.messages import Epoch, Joined, Leaving, Ready, Report, Speed, Steps, Switched
+from ones.wire.messages import Leaving, Ready, Report, Switched
 
-#: seconds between two reports, as of real workers
-REPORT_SECONDS = 0.5
 POLL_SECONDS = 20  # of a long-poll, as of real workers
 MAX_CONNECTING = 128  # connections that are being made at a time
-BATCH, STEP_SECONDS = 64, 0.1
-JOINED = Joined(
-    dataset_size=50_000, base_batch=BATCH, optimizer="sgd", parameter_bytes=1 << 20,
-    max_local_batch=4 * BATCH,
-)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -38,10 +32,7 @@ class EmulatedJob:
     workers: dict[str, EmulatedWorker] = field(default_factory=dict)  # by GPU
     plan: int = 0
     members: tuple[str, ...] = ()  # GPUs of the workers that train, by rank
-    batch: int = BATCH
-    reports: int = 0
-    epoch: int = 0
-    samples: int = 0  # of the epoch under way
+    progress: EmulatedProgress = field(default_factory=EmulatedProgress)
     ended: int = 0  # members that were told that the job is over
     last_end: float = 0.0  # when the latest of them was told
     all_ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -55,30 +46,8 @@ class EmulatedJob:
     def switch(self, order: dict[str, Any]) -> None:
         """All members get the same order; it is read once."""
         if order["plan"] > self.plan:
-            self.plan, self.batch = order["plan"], order["batch"]
+            self.plan, self.progress.batch = order["plan"], order["batch"]
             self.members = tuple(member["worker"] for member in order["members"])
-
-    def next_reports(self, epoch_reports: int | None) -> tuple[Report, ...]:
-        """What half a second of training brings; every `epoch_reports` times an epoch ends."""
-        workers = len(self.members)
-        step = STEP_SECONDS * (0.3 + 0.7 * self.batch / (workers * BATCH)) + 0.002 * workers
-        self.samples += round(REPORT_SECONDS / step) * self.batch
-        self.reports += 1
-        steps = max(1, self.samples // self.batch)
-        if epoch_reports is None or self.reports % epoch_reports:
-            return (Steps(epoch=self.epoch + 1, steps=steps, samples=self.samples),)
-        self.epoch += 1
-        samples, self.samples = self.samples, 0
-        return (
-            Speed(
-                gpus=workers, nodes=1, batch=self.batch, micro_steps=1, step_seconds=step,
-                steps=steps,
-            ),
-            Epoch(
-                epoch=self.epoch, steps=steps, samples=samples, loss=2.0 / self.epoch,
-                accuracy=1.0 - 0.9**self.epoch, step_seconds=step,
-            ),
-        )  # fmt: skip
 
 
 class EmulatedWorkers:
@@ -268,7 +237,8 @@ class EmulatedWorker:
         if self._report_connection is None:
             self._report_connection = await self._connect()
         try:
-            reports = self._job.next_reports(self._workers.epoch_reports)
+            workers, epoch_reports = len(self._job.members), self._workers.epoch_reports
+            reports = self._job.progress.next_reports(workers, epoch_reports)
             await self._report(self._report_connection, *reports)
         except WorkerFencedError:
             if not self._workers.leaves:

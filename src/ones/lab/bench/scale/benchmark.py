@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ones.errors import WorldError
+from ones.lab.bench.emulation.progress import REPORT_SECONDS
 from ones.lab.bench.emulation.service import EmulatedService, emulated_service
-from ones.lab.bench.emulation.workers import REPORT_SECONDS, EmulatedWorkers
+from ones.lab.bench.emulation.workers import EmulatedWorkers
 from ones.lab.bench.live_service import working_directory
 from ones.lab.bench.result import percentile_ms
 from ones.lab.installation import check_installed
