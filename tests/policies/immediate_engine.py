@@ -1,8 +1,4 @@
-<<<<<<< HEAD:tests/policies/obedient.py
-"""A scheduler whose orders are carried out at once: for tests of who runs when."""
-=======
 """An engine that carries out orders at once: for tests of which jobs run when."""
->>>>>>> train20:tests/policies/immediate_engine.py
 
 from __future__ import annotations
 
