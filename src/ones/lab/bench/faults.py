@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -20,6 +21,7 @@ def bench_faults(
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
     """One row for each policy that ran, and one for all of them."""
+    _silence_logs()
     results: list[tuple[FaultRunResult, float]] = []
     for number, seed in enumerate(seeds, 1):
         began = time.perf_counter()
@@ -38,9 +40,15 @@ def replay_seed(
     seed: int, *, policy: str | None = None, kinds: Collection[str] = tuple(KINDS)
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """The row of one seed, and its trace line by line."""
+    _silence_logs()
     began = time.perf_counter()
     result = run_seed(seed, policy=policy, kinds=kinds, keep_trace=True)
     return [_row(result.policy, [(result, time.perf_counter() - began)])], result.trace
+
+
+def _silence_logs() -> None:
+    """The controller logs every simulated fault as a warning; the trace of a seed has them all."""
+    logging.getLogger("ones").addHandler(logging.NullHandler())
 
 
 def _row(case: str, results: Sequence[tuple[FaultRunResult, float]]) -> dict[str, Any]:
