@@ -98,9 +98,8 @@ def up(
     logs.check(service.log_format, service.log_level)
     settings = policy_settings(found, service.policy, set_ or [])
     warm_up(service.policy, settings)
-    service = replace(
-        service, policy=located(service.policy)
-    )  # the service runs in another directory
+    # the service runs in another directory
+    service = replace(service, policy=located(service.policy))
     chosen = {service.policy: settings}
 
     def show(ready: Ready) -> None:
