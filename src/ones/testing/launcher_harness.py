@@ -109,10 +109,15 @@ def _control(file: str, name: str, root: str, command: str) -> None:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     launcher: Launcher = getattr(module, name)().make(Path(root))
-    launcher.open(lambda event: print(event, flush=True))
+    launcher.open(_show)
     slots, argv = (launcher.slots()[0].id,), ("sh", "-c", command)
     launcher.launch(Launch(id="1-a", job="job", slots=slots, argv=argv, cwd="/", env=ENV))
     time.sleep(1000)
+
+
+def _show(event: LauncherEvent) -> None:
+    sys.stdout.write(f"{event}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
