@@ -41,7 +41,7 @@ def up(
         str | None, typer.Option(help="Address at which workers on other nodes reach it.")
     ] = None,
     launcher: Annotated[
-        str | None, typer.Option(help="Who places processes: local, ray, slurm or a Python file.")
+        str | None, typer.Option(help="What places processes: local, ray, slurm or a Python file.")
     ] = None,
     policy: Annotated[
         str | None, typer.Option(help="Which policy decides: a name or a Python file.")
@@ -98,7 +98,8 @@ def up(
     logs.check(service.log_format, service.log_level)
     settings = policy_settings(found, service.policy, set_ or [])
     warm_up(service.policy, settings)
-    service = replace(service, policy=located(service.policy))  # it lives in its own directory
+    # the service runs in another directory
+    service = replace(service, policy=located(service.policy))
     chosen = {service.policy: settings}
 
     def show(ready: Ready) -> None:
@@ -108,8 +109,8 @@ def up(
         slots = "1 slot" if ready.slots == 1 else f"{ready.slots} slots"
         print(f"ONES is up: {ready.url} ({slots}, policy {service.policy})")
         for gpu in ready.unused:
-            print(f"not used, for somebody else does: {gpu}")
-        # a journal or a log is read by others: a link in it would let them in
+            print(f"not used, in use by another process: {gpu}")
+        # other people read a journal or a log: a link in it would let them in
         is_seen = not foreground or sys.stdout.isatty()
         print(f"web page: {ready.link if is_seen else 'ones link prints a way in'}")
         _tell_of_tls(ready.url, StateDir.of(service.state), service)
@@ -129,7 +130,7 @@ def up(
     reached = background.start(service, chosen)
     from ones.cli.client import Client, trusted_by
 
-    # this one, whatever ONES_URL says
+    # the service that was started, whatever ONES_URL says
     token = StateDir.of(service.state).read_token() or ""
     client = Client(reached.url, token, trusted_by(StateDir.of(service.state), service))
     cluster = client.get("/api/cluster")
@@ -141,7 +142,7 @@ def up(
 
 
 def _tell_of_tls(url: str, directory: StateDir, service: ServiceSettings) -> None:
-    """How other machines come to trust a certificate that the service made."""
+    """Prints how other machines come to trust a certificate that the service made."""
     from ones.control.certificates import fingerprint
 
     if url.startswith("https:") and not service.tls_certificate:
@@ -171,7 +172,7 @@ def down(
     elif not directory.runs.exists():
         raise WorldError(f"{directory.path}: no service is running here")
     if not keep_jobs:
-        stop_jobs(directory)  # those of a controller that was not there, or did not answer
+        stop_jobs(directory)  # if the controller was not running, or did not answer
     if json:
         print_json({"state": str(directory.path), "jobs_go_on": keep_jobs})
     else:
@@ -179,14 +180,14 @@ def down(
 
 
 def _end_controller(directory: StateDir, *, wait_for_jobs: bool) -> None:
-    """Politely if it listens, so that workers' last reports are heard; by signal if not."""
+    """By a request, so that the last reports of workers arrive; by signal if it does not answer."""
     from ones.cli.client import connect
 
     deadline = time.monotonic() + STOP_SECONDS
     pid, address = directory.holder(), directory.address()
     try:
         if not wait_for_jobs or address is None or address.pid != pid:
-            raise WorldError("the workers are not asked, or it has only begun to start")
+            raise WorldError("workers are not to be stopped, or the service is still starting")
         connect(directory.path).post("/api/shutdown")
         deadline += CHECKPOINT_SECONDS
     except OnesError:

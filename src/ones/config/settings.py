@@ -33,7 +33,7 @@ class ServiceSettings:
     host: str = setting("127.0.0.1", "address it listens on")
     port: int = setting(8642, "port it listens on; 0: a free one")
     advertise: str = setting("", "address at which workers on other nodes reach it")
-    launcher: str = setting("local", "who places processes: local, ray, slurm or a Python file")
+    launcher: str = setting("local", "what places processes: local, ray, slurm or a Python file")
     #: launcher name -> its settings; each is a setting of its own in the file
     launchers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     slots: int | None = setting(None, "CPU slots it offers instead of this machine's GPUs")

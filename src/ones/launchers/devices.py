@@ -15,7 +15,7 @@ from ones.launchers.api import Slot
 from ones.launchers.topology import nvml_groups
 
 #: in `used_by` of a GPU that the driver does not list any more
-GONE = "nobody: the driver does not find it"
+GONE = "none: the driver does not find it"
 
 
 def gpu_slots(node: str, is_ours: Callable[[int], bool], nvml: Any = None) -> list[Slot]:  # noqa: ANN401

@@ -246,7 +246,9 @@ class ChaosEngine:
                     self._later(soon, ("ready", (job, order, action.allocation.gpus, 0)))
                 case Rescale():
                     stay = [g for g in action.allocation.gpus if g in self.members[job]]
-                    assert stay or not self.members[job], f"{job} was moved with nobody staying"
+                    assert stay or not self.members[job], (
+                        f"{job} was moved without a worker that stays"
+                    )
                     self._enter(job, action.allocation.gpus)
                     self._train_on(job, order)
                     self._later(soon, ("switch", (job, order, plan.number, action.allocation)))
@@ -274,7 +276,7 @@ class ChaosEngine:
         if job not in self.alive or self.orders[job] != order:
             return None
         if any(self.where.get(g) != job for g in gpus):
-            return None  # somebody died: the core will stop the rest
+            return None  # a worker died: the core will stop the others
         if self._dice.random() < self._trouble:
             for gpu in gpus:
                 self._later(
@@ -295,7 +297,7 @@ class ChaosEngine:
         whole = all(self.where.get(g) == job for g in allocation.gpus)
         if self.orders[job] != order or not whole or self._dice.random() < self._trouble:
             if not self.members.get(job):
-                return None  # all who could go on are gone: the core stops the rest
+                return None  # no worker is left that could go on: the core stops the others
             for gpu in allocation.gpus:
                 if gpu not in self.members[job] and self.where.get(gpu) == job:
                     self._later(self._now + 0.1, ("left", (job, gpu, self._process[gpu])))

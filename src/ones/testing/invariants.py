@@ -17,7 +17,7 @@ def check_invariants(state: State) -> None:
             assert record.in_flight.allocation is not None
             assert record.occupied, "an order to train without a GPU"
         if record.held is not None and record.in_flight is None and not record.reforming:
-            # who trains is where his processes are
+            # a job trains where its processes are
             assert set(record.held.gpus) <= record.occupied
 
 

@@ -52,7 +52,7 @@ class LauncherContract(ProcessPromises):
         subject.events.clear()
         subject.open()
         wait_for(lambda: subject.launcher.running()["1-a"].pid == pid)
-        # who watches on another machine may see the end a moment after the file is there
+        # a controller on another machine may see the end a moment after the file is there
         wait_for(lambda: subject.launcher.running()["1-b"].exit is not None)
         found = subject.launcher.running()
         assert found["1-a"].alive
@@ -143,7 +143,7 @@ class LauncherContract(ProcessPromises):
         assert subject.launcher.reports("job", "1-a") == b"{}"
         subject.wait_exit("1-b")
         assert subject.launcher.reports("job", "1-b") == b""
-        assert subject.launcher.reports("nobody", "1-a") == b""
+        assert subject.launcher.reports("other", "1-a") == b""
         subject.reopen()
         assert isinstance(subject.launcher, SupportsKeptReports)
         assert subject.launcher.reports("job", "1-a") == b"{}"

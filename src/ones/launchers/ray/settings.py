@@ -27,7 +27,7 @@ class RaySettings:
     )
     tls_certificate: str = setting("", "PEM file; with it, Ray's TLS", path=True)
     tls_key: str = setting("", "PEM file of that certificate's key", path=True)
-    tls_ca: str = setting("", "PEM file of who signs for Ray's nodes", path=True)
+    tls_ca: str = setting("", "PEM file of the authority that signs for Ray's nodes", path=True)
     node_dir: str = setting(
         "/tmp/ones", "run directories on each node of a cluster", setting="node_dir"
     )
