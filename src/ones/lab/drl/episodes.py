@@ -71,8 +71,8 @@ class Student(Drl):
         pick: Callable[[JobWindow], int] | None = None,
     ) -> None:
         super().__init__(seed=seed, sampled=sampled, online=False)
-        self._tuner = OnlineLearner(learned.weights, learns=False)
-        self._book = KindTable(learned.kinds)
+        self._learner = OnlineLearner(learned.weights, learns=False)
+        self._kind_table = KindTable(learned.kinds)
         self._instead = pick
         self.looks: list[Observation] = []
         self.chosen: list[int] = []
@@ -81,7 +81,7 @@ class Student(Drl):
 
     def kinds(self) -> dict[str, Any]:
         """What it has learned about kinds so far."""
-        return self._book.save()
+        return self._kind_table.save()
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         super().observe(event, view)
