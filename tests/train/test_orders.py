@@ -85,5 +85,5 @@ def test_a_worker_without_a_place_goes_quietly(zygote: str, tmp_path: Path) -> N
     job.run.run()
     thread.join()
     assert set(exit_codes(job)) == {FENCED}, "0 would say that the script is done"
-    assert "local/0 leaves: its job has replaced it" in job.output()
+    assert "local/0 leaves: its job has replaced it (fenced by the controller)" in job.output()
     assert not (job.out / "final.pt").exists()
