@@ -64,7 +64,8 @@ def event_of(
         case wire.Leaving():
             if not report.done:
                 return None
-            return ev.JobEnded(at, job, EndReason.FINISHED, generation=generation)
+            # all workers have reported it: a generation, perhaps an old one, does not matter
+            return ev.JobEnded(at, job, EndReason.FINISHED)
         case wire.Memory() | wire.StoreStarted() | wire.Hung():
             return None
         case _:
