@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
@@ -100,7 +100,7 @@ def test_a_row_of_before_with_such_a_text_is_shown_all_the_same(service: Inside)
     job = service.submit().json()["id"]
     service.http.post(f"/api/jobs/{job}/cancel")
     board = service.service.board
-    kept = {**asdict(board.cards[job]), "id": "old-1", "message": "died: \ud800"}
+    kept = {**msgspec.to_builtins(board.cards[job]), "id": "old-1", "message": "died: \ud800"}
     service.service.store.write_now(
         upsert(ended_cards, {"job": "old-1", "submitted_at": 0.0, "body": json.dumps(kept)})
     )

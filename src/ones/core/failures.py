@@ -74,7 +74,8 @@ def lose(
         state.advance(record, Trigger.PROMISE_LOST)
         return
     record.held = record.held.without(g for g in was_on if g not in record.occupied)
-    if record.held is None or record.held.n_gpus < record.job.min_gpus:
+    is_stopping = record.phase is Phase.STOPPING  # its `Stop` is due
+    if record.held is None or record.held.n_gpus < record.job.min_gpus or is_stopping:
         # the workers that are left save the work before they leave
         _too_few_left(state, record, failed=failed and record.held is None, why=why)
         return

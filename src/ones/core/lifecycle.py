@@ -105,7 +105,8 @@ TABLE: dict[Phase, dict[Trigger, Transition]] = {
     Phase.STOPPING: {
         Trigger.PROMISED: _TO_STOPPING,
         Trigger.STOP_ORDERED: _TO_STOPPING,
-        Trigger.PROMISE_LOST: _TO_STOPPING,
+        Trigger.TOO_FEW_LEFT: _STOP_DUE,
+        Trigger.PROMISE_LOST: _STOP_DUE,
         Trigger.ALL_GONE: _NEXT_DUE,
         Trigger.END_DECIDED: _END_DUE,
     },
