@@ -121,7 +121,7 @@ def _train_through_a_full_disk(world: World, disk: Path) -> None:
     assert world.process is not None
     outputs = world.dir.runs / "live" / job
     wait_for(
-        lambda: any("waiting for room" in p.read_text() for p in outputs.glob("*/*/out.*")),
+        lambda: any("waiting for disk space" in p.read_text() for p in outputs.glob("*/*/out.*")),
         seconds=SLOW,
     )
     (disk / "ballast").unlink()
