@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -144,12 +145,13 @@ class Controller:
         self.engine.cordons.load()
         # before orders are begun again: what they launch says nothing of the nodes
         alive = {slot for p in self.launcher.running().values() if p.alive for slot in p.slots}
+        self._live.gone_nodes.update(self._gone_nodes(alive))
         take_over(self.engine)
         early, self._early = self._early or [], None
         for event in early:
             if not isinstance(event, SlotUp):  # `_bring_up_nodes` looks at all there are
                 self.engine.on_launcher(event)
-        self._bring_up_nodes(self.scheduler.state, alive)
+        self._bring_up_nodes(self.scheduler.state)
         self._live.post(lambda: self.engine.cordons.reconcile(self.launcher.slots()))
         self.board.fill(self.scheduler.state)
         self._know_tokens()
@@ -179,16 +181,24 @@ class Controller:
         else:
             self.engine.on_launcher(event)
 
-    def _bring_up_nodes(self, state: State, alive: set[str]) -> None:
-        """`alive`: slots where processes of an earlier controller live."""
+    def _gone_nodes(self, alive: set[str]) -> list[NodeId]:
+        """Nodes that were lost while no controller ran. Of a node with processes of an earlier
+        controller (`alive`: their slots) the launcher will report the loss."""
+        there = {slot.node for slot in self.launcher.slots()}
+        there |= {gpu_of(slot).node for slot in alive}
+        nodes = self.scheduler.state.cluster.nodes.values()
+        return [n.id for n in nodes if n.state is not NodeState.DOWN and n.id not in there]
+
+    def _lose_node(self, node: NodeId) -> None:
+        self._live.gone_nodes.discard(node)
+        self.engine.nodes.node_lost(node)
+
+    def _bring_up_nodes(self, state: State) -> None:
+        for gone in sorted(self._live.gone_nodes):
+            self._live.post(partial(self._lose_node, gone))
         wanted: dict[str, list[Slot]] = {}
         for slot in self.launcher.slots():
             wanted.setdefault(slot.node, []).append(slot)
-        for before in state.cluster.nodes.values():
-            # gone while nobody heard of it; of those where work may run the launcher will tell
-            busy = any(gpu_of(slot).node == before.id for slot in alive)
-            if before.state is not NodeState.DOWN and before.id not in wanted and not busy:
-                self.engine.tell(ev.NodeDown(NOW, before.id))
         for name, slots in wanted.items():
             node, gpus = NodeId(name), len(slots)
             up = ev.NodeUp(NOW, node, gpus, groups_of(slots, self._options.group_size))

@@ -83,6 +83,8 @@ class ActionRunner:
         live = self._live
         if live.winding_down:
             return  # the order is in the log: the next service begins it again
+        if gpus[0].node in live.gone_nodes:
+            return  # the order fails with its node
         launch = self.launch_for(job, plan, gpus)
         live.launcher.launch(launch)  # first: if it raises, nothing was started
         job.workers[launch.id] = LiveWorker(launch.id, gpus, plan, since=live.clock.now())

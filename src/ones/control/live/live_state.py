@@ -23,6 +23,7 @@ from ones.control.recorder import Recorder
 from ones.control.store import Done, Operation, Store
 from ones.control.tokens import JobTokens
 from ones.core import events as ev
+from ones.core.cluster import NodeId
 from ones.core.engine import Delivered
 from ones.core.job import Generation, JobId
 from ones.core.record import InFlight, JobRecord
@@ -75,6 +76,7 @@ class LiveState:
         self.mailbox = Mailbox()
         self.last_call: dict[str, float] = {}  # launch -> time of its last call; by the server
         self.winding_down = False  # no worker is started any more
+        self.gone_nodes: set[NodeId] = set()  # lost while no controller ran; `NodeDown` follows
         self.contained = 0  # exceptions that ended only their job
         self.inbox = deps.inbox
         self.out: deque[Delivered] = deque()  # events that the scheduler has yet to get
