@@ -145,6 +145,8 @@ class ActionRunner:
         if record.in_flight is None and record.held is not None:
             allocation = record.held.resolved(joined.base_batch, joined.max_local_batch)
             self._publish(job, plan, allocation, joined.base_batch)
+            if job.progress is not None and job.published(plan):
+                job.progress.late = True
 
     def _publish(self, job: LiveJob, plan: int, allocation: Allocation, base_batch: int) -> None:
         live = self._live

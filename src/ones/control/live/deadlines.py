@@ -34,6 +34,8 @@ class DeadlineChecker:
                     self._live.stop(worker)
             elif order is not None and order.plan == progress.plan:
                 self._give_up(job, order)
+            elif order is None and progress.late:
+                self._restart(job)
         if now - job.quiet_since > self._live.timeouts.quiet_seconds and not job.end_reported:
             self._decide_quiet(job)
         self._check_silence(job)
@@ -42,10 +44,7 @@ class DeadlineChecker:
     def _give_up(self, job: LiveJob, order: InFlight) -> None:
         live = self._live
         if job.published(order.plan):
-            # some workers may have switched and others not: restart from the checkpoint
-            why = f"a switch did not come together within {live.timeouts.switch_seconds:g} s"
-            for worker in job.workers.values():
-                live.condemn(worker, why)
+            self._restart(job)
         elif order.kind is OrderKind.RESCALE:
             seconds = live.timeouts.join_seconds
             self._runner.give_up_rescale(job, f"joining workers did not join within {seconds:g} s")
@@ -56,6 +55,12 @@ class DeadlineChecker:
         else:
             why = f"its workers did not all join within {live.timeouts.join_seconds:g} s"
             live.emit(ev.RescaleFailed(NOW, job.id, Generation(order.plan), why))
+
+    def _restart(self, job: LiveJob) -> None:
+        """Some workers may have switched and others not: restart from the checkpoint."""
+        seconds = self._live.timeouts.switch_seconds
+        for worker in job.workers.values():
+            self._live.condemn(worker, f"a switch did not come together within {seconds:g} s")
 
     def _decide_quiet(self, job: LiveJob) -> None:
         """Some workers were done long ago, others still train."""

@@ -23,6 +23,7 @@ class OrderProgress:
     plan: int
     deadline: float = inf
     published: bool = False  # the workers have their `Switch`
+    late: bool = False  # `State` has no order: the first `Switch` of a worker that joined late
 
 
 @dataclass(slots=True)

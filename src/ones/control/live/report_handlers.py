@@ -104,7 +104,7 @@ class ReportHandler:
     ) -> bool:
         """Update the processes. Returns whether the scheduler gets an event."""
         if isinstance(report, wire.Ready | wire.Steps | wire.Epoch | wire.Switched):
-            self._health.trains(worker.gpus[0], job.id)
+            self._trains(job, worker)
         match report:
             case wire.Joined():
                 return self._joined(job, worker, report)
@@ -130,6 +130,11 @@ class ReportHandler:
             case _:
                 pass
         return True
+
+    def _trains(self, job: LiveJob, worker: LiveWorker) -> None:
+        self._health.trains(worker.gpus[0], job.id)
+        if job.progress is not None and job.progress.late:
+            job.progress = None
 
     def _joined(self, job: LiveJob, worker: LiveWorker, report: wire.Joined) -> bool:
         live = self._live
