@@ -50,6 +50,11 @@ def test_what_must_hold_holds_in_many_more_worlds(first: int) -> None:
     assert not _violations(first)
 
 
+@pytest.mark.parametrize("seed", [1617, 5001, 6501, 6698, 7572, 7715, 8223, 8830, 9575])
+def test_seeds_that_found_faults_find_none_again(seed: int) -> None:
+    assert not run_seed(seed, inspect=check_invariants).violations
+
+
 @pytest.mark.parametrize("seed", [3, 11])
 def test_a_seed_decides_everything(seed: int) -> None:
     first = run_seed(seed, keep_trace=True)
