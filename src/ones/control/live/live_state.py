@@ -150,6 +150,8 @@ class LiveState:
         if self.winding_down:
             return  # the next service starts them
         for gpu, occupant in list(self.state.occupants.items()):
+            if gpu.node in self.gone_nodes:
+                continue  # freed with its node
             job = self.jobs.get(occupant.job)
             if job is not None and (
                 job.on(gpu) is not None or any(gpu in worker.gpus for worker in job.quiet)
