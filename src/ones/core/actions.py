@@ -12,6 +12,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from ones.core.cluster import Gpu
+from ones.core.failures import end_soon
 from ones.core.job import Generation, JobId
 from ones.core.lifecycle import OrderKind, Phase, Trigger
 from ones.core.plan import (
@@ -26,7 +27,7 @@ from ones.core.plan import (
     Withdraw,
     next_step,
 )
-from ones.core.record import Ending, InFlight, JobRecord
+from ones.core.record import InFlight, JobRecord
 from ones.core.schedule import Allocation
 from ones.core.state import State
 from ones.errors import BrokenEngineError
@@ -138,9 +139,7 @@ def _adopt_action(state: State, action: Action, plan: int, *, aims_further: bool
             state.advance(record, Trigger.STOP_ORDERED)
         case Finish():
             if record.phase is not Phase.ENDING:  # the event that decided it was quarantined
-                record.ending = Ending(action.reason, action.message)
-                state.waiting.discard(record.id)
-                state.advance(record, Trigger.END_DECIDED)
+                end_soon(state, record, action.reason, action.message)
             state.set_goal(record, None)
             if record.ending is not None:
                 record.ending = replace(record.ending, ordered=True)
