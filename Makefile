@@ -15,7 +15,7 @@ ROUNDS ?= 3
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-random test-soak fmt bench docs
+.PHONY: help setup demo test test-random test-soak fmt bench docs release-check
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -65,5 +65,10 @@ fmt: setup  ## format the code and repair what the linter can
 bench: setup  ## measure the simulator
 	$(BIN)/ones bench sim
 
-docs: setup  ## build the reference pages
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: setup  ## build the reference pages, then the site (site/index.html); broken links fail
 	$(BIN)/python docs/build.py
+	$(BIN)/mkdocs build --strict --quiet
+
+release-check: setup  ## build wheel and sdist, and try them in empty environments (minutes)
+	tools/release-check

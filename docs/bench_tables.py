@@ -130,7 +130,7 @@ def _fidelity(rows: Sequence[Row]) -> Iterable[str]:
             "preemptions", "restarts", "losses", "load_average"]  # fmt: skip
     yield markdown_table(
         ["case", "jobs", "mean JCT s", "simulated s", "error %", "mean job error %",
-         "max job error %", "re-scales", "simulated", "preemptions", "restarts", "lost workers",
+         "max job error %", "rescales", "simulated", "preemptions", "restarts", "lost workers",
          "load"],
         [[row[key] for key in keys] for row in rows if "policy" in row],
     )  # fmt: skip
@@ -142,7 +142,7 @@ def _fidelity(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def _control(rows: Sequence[Row]) -> Iterable[str]:
-    """All keys of each row: each case measures other things."""
+    """All keys of each row, because each case measures different values."""
 
     def measured(row: Row) -> str:
         return "; ".join(
@@ -159,7 +159,7 @@ def _embed(rows: Sequence[Row]) -> Iterable[str]:
             "p99_jct_seconds", "rescales", "preemptions", "policy_cpu_seconds"]  # fmt: skip
     yield markdown_table(
         ["policy", "s a change", "jobs", "mean s", "x ideal", "median s", "99 % within s",
-         "re-scales", "preemptions", "policy CPU s"],
+         "rescales", "preemptions", "policy CPU s"],
         [["" if row[key] is None else row[key] for key in keys] for row in rows],
     )  # fmt: skip
 
@@ -190,7 +190,7 @@ def _scale(rows: Sequence[Row]) -> Iterable[str]:
     if on_ray:
         yield markdown_table(
             ["Ray", "nodes up after s", "slots after s", "decision to running job s (longest)",
-             "re-scales", "decision to new group s (longest)", "pause s (longest)",
+             "rescales", "decision to new group s (longest)", "pause s (longest)",
              "controller CPU %, MB", "bridge CPU %, MB", "load"],
             [
                 [

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,11 @@ def main(files: Sequence[str]) -> None:
     for file in files:
         result = json.loads(Path(file).read_text())
         if result.get("bench") not in TABLES:
-            raise SystemExit(f"{file}: is no result of {', '.join(TABLES)}")
+            raise SystemExit(f"{file}: not a result of {', '.join(TABLES)}")
         tables.setdefault(_table_of(result), []).append(result)
     for name, results in tables.items():
         page = HERE / PAGES[name]
-        page.write_text(replace_table(page.read_text(), name, markdown(results)))
+        page.write_text(replace_table(page.read_text(), name, wrap_prose(markdown(results))))
         print(f"{page.name}: {name}")
         if name in INCLUDED:
             HOME.mkdir(exist_ok=True)
@@ -74,6 +75,18 @@ def replace_table(text: str, name: str, table: str) -> str:
     if not (tables and ended):
         raise SystemExit(f"the page has no {begin} ... {end}")
     return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def wrap_prose(text: str, width: int = 120) -> str:
+    """The text with long lines wrapped, except tables, headings and images.
+
+    >>> wrap_prose("| a table |\\na sentence", width=8)
+    '| a table |\\na\\nsentence'
+    """
+    return "\n".join(
+        line if line.startswith(("|", "#", "![")) else textwrap.fill(line, width)
+        for line in text.splitlines()
+    )
 
 
 def result_json(result: Result) -> str:

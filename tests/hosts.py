@@ -1,9 +1,9 @@
-"""Hosts on one machine: network namespaces of their own, and a switch between them.
+"""Hosts on one machine: a network namespace each, and a switch between them.
 
-Each host has one interface with an address, and a cable to the switch. A cable that is pulled takes
-nothing else with it: addresses and connections stay, and nobody is told anything, as when a
-switch fails. Processes of a host that is `apart` have pids of their own, too, as on another
-machine; nothing of it outlives us. Needs the rights to make namespaces (root), and `ip`.
+Each host has one interface with an address, and a cable to the switch. When a cable is pulled,
+addresses and connections stay, and no process gets an error, as when a switch fails. Processes of
+a host that is `apart` also have their own pids, as on another machine; they end with the test.
+Needs the right to create namespaces (root), and `ip`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from tests.processes import children_of
 
 CLONE_NEWNET = 0x40000000
-#: for documentation only (RFC 5737): nobody's
+#: reserved for documentation (RFC 5737), so not used on any network
 NETWORK = "198.51.100"
 
 

@@ -75,7 +75,7 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
 
 @contextmanager
 def new_cluster(gpus: int = 1) -> Iterator[SlurmCluster]:
-    """Four nodes, with so many GPUs each."""
+    """Four nodes with this number of GPUs each."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if missing:

@@ -36,6 +36,7 @@ jobs = st.builds(
     priority=finite,
     requested_gpus=st.integers(1, 8),
     requested_batch=st.none() | counts,
+    max_batch=st.none() | counts,
     epochs=st.none() | counts,
     stop=stop_rules,
     retries=st.integers(0, 3),
@@ -105,7 +106,7 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
 
 @st.composite
 def schedules(draw: st.DrawFn, cluster: Cluster, jobs: tuple[JobId, ...]) -> Schedule:
-    """Any schedule of these jobs: who has which GPU, with which batch."""
+    """Any schedule of these jobs."""
     takers = draw(
         st.lists(st.sampled_from([None, *jobs]), min_size=cluster.n_gpus, max_size=cluster.n_gpus)
     )

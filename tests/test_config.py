@@ -29,7 +29,7 @@ def put(directory: Path, text: str, name: str = FILE_NAME) -> Path:
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Settings of whoever runs the tests stay outside."""
+    """Without the settings of the user that runs the tests."""
     monkeypatch.chdir(tmp_path)
     for field in SimSettings.__slots__:
         monkeypatch.delenv(f"ONES_SIM_{field.upper()}", raising=False)

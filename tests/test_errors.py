@@ -18,7 +18,7 @@ ERRORS = [
     (InvalidJobError("bert-7", "base_batch 0 is not at least 1"), 2),
     (InvalidFileError("trace.csv", "'many' is not a number", line=7, field="gpus"), 2),
     (UnknownNameError("policy", "fifoo", ["equi", "fifo"]), 2),
-    (BrokenPolicyError("GPU n0/0 went to a and to b"), 70),
+    (BrokenPolicyError("GPU n0/0 was given to job a and to job b"), 70),
 ]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import json
 
 from ones.stopping import StopReason, StopRule, Track, after_epoch
 from tests.strategies import stop_rules
@@ -102,7 +105,7 @@ def test_a_job_that_gets_better_every_time_is_left_alone(
 
 
 @given(st.integers(1, 5), st.floats(0, 1))
-def test_a_job_that_stands_still_ends_when_patience_does(patience: int, value: float) -> None:
+def test_a_job_without_improvement_ends_after_its_patience(patience: int, value: float) -> None:
     said = ends(StopRule(patience=patience), with_accuracies(*[value] * 20))
     assert said == [None] * patience + [StopReason.PLATEAU]
 
@@ -117,7 +120,7 @@ def test_without_accuracy_a_falling_loss_is_an_improvement(
     assert ends(rule, by_loss) == ends(rule, by_merit)
 
 
-def test_an_epoch_that_measured_nothing_tries_nobody_s_patience() -> None:
+def test_an_epoch_without_measurement_does_not_count_for_patience() -> None:
     told: list[Epoch] = [(None, 0.5), *[(None, None)] * 30]
     assert set(ends(StopRule(patience=1), told)) == {None}
 
@@ -167,3 +170,84 @@ def test_of_several_reasons_quality_is_told_first() -> None:
 def test_an_impossible_rule_cannot_be_made(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         StopRule(**wrong)
+
+
+# the joint rule of the paper's authors
+
+
+def joint(patience: int = 3, target: float | None = 0.8) -> StopRule:
+    return StopRule(target_accuracy=target, patience=patience, joint=True, min_gain=0.01)
+
+
+def test_a_joint_rule_counts_epochs_at_the_target_and_epochs_without_gain_together() -> None:
+    said = ends(joint(), with_accuracies(0.5, 0.505, 0.8, 0.9, 0.95))
+    # the second and third count: no gain of 0.01, and the target exactly; the fourth ends the job
+    assert said == [None, None, None, StopReason.TARGET]
+    said = ends(joint(), with_accuracies(0.5, 0.505, 0.505, 0.52, 0.525, 0.529, 0.5))
+    assert said == [None] * 6 + [StopReason.PLATEAU]
+
+
+def test_a_gain_below_the_target_resets_the_joint_counter() -> None:
+    said = ends(joint(), with_accuracies(0.85, 0.7, 0.9, 0.95))
+    assert said == [None, None, StopReason.TARGET]  # 0.7 is no gain
+    said = ends(joint(), with_accuracies(0.1, 0.1, 0.1, 0.2, 0.2, 0.2, 0.2))
+    assert said == [None] * 6 + [StopReason.PLATEAU]
+
+
+def test_small_steps_add_up_to_a_gain() -> None:
+    """The best is the last value that gained, so slow learning is not taken for none."""
+    values = [0.1 + 0.004 * n for n in range(100)]
+    assert set(ends(joint(), with_accuracies(*values))) == {None}
+
+
+def test_a_job_that_never_learns_ends_after_its_patience() -> None:
+    said = ends(joint(10), with_accuracies(*[0.1] * 20))
+    assert said == [None] * 10 + [StopReason.PLATEAU]
+
+
+def test_a_joint_rule_needs_a_patience_and_a_gain_of_at_least_0() -> None:
+    with pytest.raises(ValueError, match="joint needs a patience"):
+        StopRule(target_accuracy=0.8, joint=True)
+    with pytest.raises(ValueError, match=r"min_gain -0\.1 is not"):
+        StopRule(min_gain=-0.1)
+
+
+def test_a_rule_of_an_earlier_log_has_neither() -> None:
+    text = b'{"target_accuracy": 0.8, "target_epochs": 10, "patience": 3}'
+    rule = json.decode(text, type=StopRule)
+    assert (rule.joint, rule.min_gain) == (False, 0.0)
+    assert b"joint" not in json.encode(rule)
+
+
+HISTORY = Path(__file__).parents[2] / "shared" / "data" / "ones_sc21" / "job_history.csv"
+#: first global batch and learning rate of a recorded run -> target, patience
+RECORDED = {
+    ("32", 1e-5): (0.80, 5),
+    ("256", 2e-5): (0.90, 5),
+    ("1024", 0.02): (0.70, 10),
+    ("512", 0.004): (0.70, 10),
+    ("512", 0.01): (0.70, 10),
+    ("1024", 0.004): (0.25, 20),
+    ("512", 0.008): (0.55, 10),
+}
+
+
+@pytest.mark.skipif(
+    not HISTORY.exists(), reason="the recorded runs of the paper's authors are not beside this"
+)
+def test_the_joint_rule_would_end_all_recorded_runs_with_their_next_epoch() -> None:
+    runs: list[list[dict[str, str]]] = []
+    with HISTORY.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["epoch"] == "1":  # two runs have the id 0
+                runs.append([])
+            runs[-1].append(row)
+    assert len(runs) == 21
+    for number, rows in enumerate(runs):
+        target, patience = RECORDED[rows[0]["batch_size"], float(rows[0]["lr"])]
+        rule, track = joint(patience, target), Track()
+        for row in rows:
+            loss, accuracy = float(row["loss"]), float(row["acc"])
+            track, reason = after_epoch(rule, track, loss=loss, accuracy=accuracy)
+            assert reason is None, number
+        assert track.stale == patience - 1, number

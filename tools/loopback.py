@@ -1,4 +1,4 @@
-"""Ports and addresses for clusters that are pretended on this machine; of `ray-cluster` and co."""
+"""Ports and addresses for the local clusters of `ray-cluster`, `slurm-cluster` and `postgres`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 import random
 import socket
 
-#: below those that Linux gives to whoever asks for any port (32768 and up): what is free here
-#: still is so seconds later, when a server has started
+#: below the ephemeral ports of Linux (32768 and up), so that a free port is still free when the
+#: server starts seconds later
 PORTS = range(20_000, 32_000)
 
 
@@ -23,7 +23,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def own_address() -> str:
-    """The one that Ray would choose: all nodes must have the same, to be known as one machine's."""
+    """The address that Ray chooses. All nodes must use the same one to count as one machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing

@@ -1,4 +1,4 @@
-"""cli.md: every command, as the command line itself has it."""
+"""cli.md: every command, from the definitions of the command line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import typer.main
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from docs.reference.markdown import SPOKEN, anchor, block, code, page, table
+from docs.reference.markdown import TYPE_NAMES, anchor, block, code, page, table
 from ones.cli.app import app
 from ones.config import SimSettings
 
-#: for commands whose help does not end with one
+#: examples of commands that have none in their help
 EXAMPLES = {
     "ones demo": "ones demo --keep out/demo",
     "ones replay": "ones replay out/equi/run.jsonl",
@@ -37,16 +37,16 @@ def cli_page() -> str:
         "# Commands",
         root.help or "",
         "Results go to standard output. Progress, hints and errors go to standard error. An error "
-        "is one line, and its [exit code](errors.md) says who must act. `--json` prints what "
-        "[Results](results.md) describes.",
-        "A default with a name behind it, as `sim.gpus`, is a [setting](config.md).",
+        "is one line, and its [exit code](errors.md) shows whether the user, the administrator or "
+        "the developers must act. [Results](results.md) describes the output of `--json`.",
+        "A default followed by a name, as `sim.gpus`, is a [setting](config.md).",
         table(
             ["command", "does"],
-            ([f"[`{name}`](#{anchor(name)})", _told(leaf)[0]] for name, leaf in leaves),
+            ([f"[`{name}`](#{anchor(name)})", _paragraphs(leaf)[0]] for name, leaf in leaves),
         ),
         table(["option of `ones` itself", "does"], _own_options(root)),
         "`--install-completion` sets up completion for the shell that you use; "
-        "`--show-completion` prints what it would set up.",
+        "`--show-completion` prints the script for it.",
         *(_command(name, leaf) for name, leaf in leaves),
     )
 
@@ -54,7 +54,7 @@ def cli_page() -> str:
 def commands(
     group: TyperGroup, name: str = "ones"
 ) -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
-    """Every command that does something, with its whole name, in the order of the help."""
+    """Every command (not the groups) with its full name, in the order of the help."""
     for child, inner in group.commands.items():
         if isinstance(inner, TyperGroup):
             if inner.invoke_without_command:
@@ -69,8 +69,8 @@ def example_of(name: str, command: TyperCommand | TyperGroup) -> str:
     return " ".join(found[1].split()) if found else EXAMPLES[name]
 
 
-def _told(command: TyperCommand | TyperGroup) -> list[str]:
-    """Its help in paragraphs, without the example."""
+def _paragraphs(command: TyperCommand | TyperGroup) -> list[str]:
+    """The help of a command in paragraphs, without the example."""
     return _EXAMPLE.sub("", command.help or "").strip().split("\n\n")
 
 
@@ -90,7 +90,7 @@ def _command(name: str, command: TyperCommand | TyperGroup) -> str:
     )
     return page(
         f"## {name}",
-        *_told(command),
+        *_paragraphs(command),
         block("text", " ".join([name, "[options]", *map(_upper, arguments)])),
         told_of_arguments if arguments else "",
         told_of_options if options else "",
@@ -103,7 +103,7 @@ def _own_options(root: TyperGroup) -> Iterator[list[str]]:
     for option in root.params:
         if isinstance(option, TyperOption) and option.name not in _COMPLETION:
             yield [", ".join(map(code, option.opts)), option.help or ""]
-    yield ["`--help`, `-h`", "Say what a command does and takes. Every command has it."]
+    yield ["`--help`, `-h`", "Show the help of a command. Every command has this option."]
 
 
 def _upper(argument: TyperArgument) -> str:
@@ -116,7 +116,7 @@ def _type_of(parameter: TyperArgument | TyperOption) -> str:
     if isinstance(parameter, TyperOption) and parameter.is_flag:
         return "flag"
     kind = str(parameter.type_descriptor.annotation.__name__)
-    return SPOKEN.get(kind, kind) + (", repeatable" if parameter.multiple else "")
+    return TYPE_NAMES.get(kind, kind) + (", repeatable" if parameter.multiple else "")
 
 
 def _default_of(command: TyperCommand | TyperGroup, option: TyperOption) -> str:
@@ -126,7 +126,7 @@ def _default_of(command: TyperCommand | TyperGroup, option: TyperOption) -> str:
         return code(option.default)
     settings = {field.name: field.default for field in dataclasses.fields(SimSettings)}
     assert command.callback is not None
-    # a command that calls `effective` takes what is not given from the settings
+    # a command that calls `effective` reads missing options from the settings
     takes_settings = "effective" in inspect.unwrap(command.callback).__code__.co_names
     if takes_settings and option.name in settings:
         return f"`{settings[option.name]}` (`sim.{option.name}`)"

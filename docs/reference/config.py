@@ -1,4 +1,4 @@
-"""config.md: the settings, ours and each policy's."""
+"""config.md: the settings of the commands, the service and each policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from functools import reduce
 from operator import getitem
 
-from docs.reference.markdown import EXAMPLES, SPOKEN, block, code, page, table
+from docs.reference.markdown import EXAMPLES, TYPE_NAMES, block, code, page, table
 from ones import config
 from ones.policies import names, settings_of
 
@@ -24,8 +24,8 @@ def config_page() -> str:
         "working directory;\n"
         "3. a variable of the environment;\n"
         "4. an option of the command.",
-        "`ones config` shows the values in force and where each comes from. An unknown section, "
-        "setting or variable is refused with the nearest name that is known.",
+        "`ones config` shows the current values and the origin of each. An unknown section, "
+        "setting or variable is refused; the error names the most similar known one.",
         "## Simulation",
         "Section `[sim]`: defaults of `ones sim`, `ones trace generate` and `ones trace inspect`.",
         _section("sim"),
@@ -68,7 +68,7 @@ def _section(name: str) -> str:
         (
             [
                 code(f"{name}.{key}"),
-                SPOKEN[info.type.removesuffix(" | None")],
+                TYPE_NAMES[info.type.removesuffix(" | None")],
                 code(info.default) if info.default not in ("", None) else "-",
                 code(f"{config.PREFIX}{name.upper()}_{key.upper()}"),
                 info.help,
@@ -81,8 +81,8 @@ def _section(name: str) -> str:
 def _policy_settings(name: str) -> str:
     settings = settings_of(name)
     rows = (
-        [code(f"policy.{name}.{s.name}"), SPOKEN.get(s.type, s.type), code(s.default), s.help]
+        [code(f"policy.{name}.{s.name}"), TYPE_NAMES.get(s.type, s.type), code(s.default), s.help]
         for s in settings
     )
-    told = table(["setting", "type", "default", "what it is"], rows)
-    return page(f"### {name}", told if settings else "It has no settings.")
+    settings_table = table(["setting", "type", "default", "what it is"], rows)
+    return page(f"### {name}", settings_table if settings else "It has no settings.")

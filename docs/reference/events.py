@@ -36,7 +36,7 @@ def _on(*indexes: int, batch: int) -> Allocation:
     return Allocation(tuple(Worker(Gpu(NODE, index), batch) for index in indexes))
 
 
-#: one of each, with when it comes
+#: an example of each event, and when it is sent; recorded entries of version 0.1.0 have the same
 EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
     (
         ev.JobSubmitted(
@@ -52,7 +52,7 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
                 stop=StopRule(target_accuracy=0.8, target_epochs=10),
             ),
         ),
-        "A user has submitted a job, or the trace says so.",
+        "A user submitted a job, or a trace has one.",
     ),
     (
         ev.JobDescribed(
@@ -69,7 +69,7 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
     ),
     (
         ev.StepsDone(at=18.9, job=BERT, generation=FIRST, epoch=1, steps=20, samples=2560),
-        "Sent now and then within a long epoch.",
+        "Sent at intervals during a long epoch.",
     ),
     (
         ev.EpochFinished(
@@ -96,51 +96,52 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
             step_seconds=0.0698,
             steps=20,
         ),
-        "Enough steps have been made in a configuration to know its speed.",
+        "Sent after enough steps in a configuration to measure its speed.",
     ),
     (
         ev.JobFoundFixed(317.0, BERT, FIRST),
-        "Nobody knew that the script does not join; the core leaves the job alone from now on.",
+        "The script turned out not to call `ones.join`. The core does not change the job any more.",
     ),
     (
         ev.MemoryLimitLearned(at=40.0, job=BERT, generation=FIRST, max_local_batch=160),
-        "A batch did not fit, or the most that fits has been estimated.",
+        "A batch did not fit into memory, or the maximum that fits was estimated.",
     ),
     (
         ev.WorkerReady(17.5, BERT, FIRST, Gpu(NODE, 0)),
-        "Comes for every worker of a start, and for newcomers.",
+        "Sent for every worker of a start, and for joining workers.",
     ),
     (
         ev.WorkerLeft(61.3, BERT, Generation(4), Gpu(NODE, 1)),
-        "Comes after `Stop` and `Finish`, for those whom `Rescale` leaves out, and for newcomers "
-        "of an order that failed.",
+        "Sent after `Stop` and `Finish`, for leaving workers of a `Rescale`, and for joining "
+        "workers of an order that failed.",
     ),
     (
         ev.WorkerLost(70.0, BERT, Generation(4), Gpu(NODE, 0), "exit code 137"),
-        "Its process has ended without having been told to.",
+        "The process ended without an order to do so.",
     ),
     (ev.Rescaled(62.1, BERT, Generation(4), 0.81), "The answer to `Rescale`; also after a loss."),
     (
         ev.RescaleFailed(62.1, BERT, Generation(4), "a newcomer did not start"),
         "The other answer to `Rescale`, and to `Start`.",
     ),
-    (ev.NodeUp(300.0, NodeId("n1"), 4), "A node is new, back, or no longer draining."),
-    (ev.NodeDraining(80.0, NodeId("n1")), "An operator wants the node empty. Nobody new comes."),
-    (ev.NodeDown(95.5, NodeId("n1")), "A node has failed or was taken away."),
+    (ev.NodeUp(300.0, NodeId("n1"), 4), "A node is new, is back, or is not draining any more."),
+    (ev.NodeDraining(80.0, NodeId("n1")), "An operator drains the node: no worker starts there."),
+    (ev.NodeDown(95.5, NodeId("n1")), "A node failed or was removed."),
     (
         ev.GpuSetAside(97.0, Gpu(NODE, 2), "5 workers died there in a row"),
-        "Somebody outside uses the GPU, it fails again and again, or an operator says so.",
+        "The GPU is cordoned: another process uses it, workers keep failing there, or an operator "
+        "requested it.",
     ),
-    (ev.GpuReturned(150.0, Gpu(NODE, 2)), "It is free again, or an operator says so."),
-    (ev.CancelRequested(200.0, BERT, "ada"), "A user wants the job ended. `Finish` follows."),
+    (ev.GpuReturned(150.0, Gpu(NODE, 2)), "The GPU may be used again."),
+    (ev.CancelRequested(200.0, BERT, "ada"), "A user cancels the job. `Finish` follows."),
     (
         ev.PriorityChanged(90.0, BERT, 5.0),
-        "A user or an operator has changed it. Higher goes first.",
+        "A user or an operator changed the priority. Higher goes first.",
     ),
-    (ev.OwnerLimitSet(0.0, "ada", 8), "An operator has set or lifted a limit."),
+    (ev.OwnerLimitSet(0.0, "ada", 8), "An operator set or removed a limit."),
     (
         ev.JobEnded(205.0, BERT, EndReason.CANCELLED, "cancelled by ada"),
-        "The answer to `Finish`; also when a script ends by itself or has failed for good.",
+        "The answer to `Finish`; also sent when a script ends by itself or fails permanently.",
     ),
     (
         ev.EntryQuarantined(
@@ -148,7 +149,7 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
             entry=311,
             kind="ThroughputMeasured",
             job=BERT,
-            reason="its observe raised ZeroDivisionError: division by zero (speeds.py:88)",
+            reason="`observe` raised ZeroDivisionError: division by zero (speeds.py:88)",
         ),
         "From the service only. Readers of the log skip entry 311; the job fails.",
     ),
@@ -156,20 +157,20 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
         ev.PolicyFailed(
             at=207.0,
             policy="ones",
-            reason="its decide raised KeyError: 'a-1'",
+            reason="`decide` raised KeyError: 'a-1'",
             failures=1,
             retry_at=208.0,
         ),
-        "From the service only. The schedule stays as it is until the policy is asked again.",
+        "From the service only. The schedule does not change until the policy is called again.",
     ),
     (
         ev.PolicyReplaced(
-            at=240.0, policy="fifo", reason="5 failures in a row: its decide raised KeyError"
+            at=240.0, policy="fifo", reason="5 failures in a row: `decide` raised KeyError"
         ),
-        "From the service only, after five failures in a row, and when a restart brings the"
-        " configured policy back.",
+        "From the service only: after five consecutive failures, and when a restart restores the"
+        " configured policy.",
     ),
-    (ev.Woke(240.0), "The time is the one that the policy named in `wake_at`, or later."),
+    (ev.Woke(240.0), "Sent at the time that the policy set in `wake_at`, or later."),
 )
 
 ACTION_EXAMPLES: tuple[tuple[orders.Action, str], ...] = (
@@ -179,7 +180,7 @@ ACTION_EXAMPLES: tuple[tuple[orders.Action, str], ...] = (
     ),
     (
         orders.Rescale(BERT, _on(0, 1, 2, 3, batch=48), 64),
-        "`Rescaled`, or `RescaleFailed`; `WorkerLeft` for everyone who leaves",
+        "`Rescaled`, or `RescaleFailed`; `WorkerLeft` for every leaving worker",
     ),
     (orders.Prepare(BERT, _on(0, 1, 2, 3, batch=48)), "nothing"),
     (orders.Withdraw(BERT), "nothing"),
@@ -190,7 +191,7 @@ ACTION_EXAMPLES: tuple[tuple[orders.Action, str], ...] = (
     ),
 )
 
-#: values that stand inside events and plans
+#: types of values inside events and plans
 VALUES = (
     Job,
     StopRule,
@@ -228,53 +229,52 @@ def events_page() -> str:
     )
     return page(
         "# Events and plans",
-        "What goes into the core and what comes out of it. This is also the run log: a file of "
-        "JSON lines with a header first, then every event and every plan that says something, in "
-        "order.",
-        "How values are written:",
-        "- `type` names the class. Fields at their default are left out.\n"
+        "The input and output of the core, and the entries of the run log: a file of JSON lines "
+        "with a header first, then every event and every plan that is not empty, in order.",
+        "Encoding of values:",
+        "- `type` names the class. Fields with their default are omitted.\n"
         "- Times (`at`, and every other time) are seconds on the engine's clock.\n"
         "- `Generation`, `Gpu`, `Configuration`, `Worker`, `Forecast` and `SwitchCost` are lists, "
         "in the order of their fields.\n"
         '- Numbers that are not finite are the strings `"inf"`, `"-inf"` and `"nan"`.\n'
-        "- `Number`, `Positive`, `Time` and the like are numbers within bounds: see the column.\n"
-        "- A field that is not known here, or is missing, is refused by name.",
-        "A report of a training process carries the generation of the workers that send it. One "
-        "of an older generation is dropped and counted, and so is one of a job that has ended.",
+        "- `Number`, `Positive`, `Time` and similar types have bounds: see the column.\n"
+        "- An unknown or missing field is refused; the error names it.",
+        "A report of a training process has the generation of its worker. A report of an older "
+        "generation, or of a job that has ended, is dropped and counted.",
         "[Events](#events) · [Actions](#actions) · [The plan](#plan) · [The header](#header) · "
         "[Values](#values)",
         "## Events",
-        "What happened. Past tense; each has `at`, the time at which the engine learned of it.",
+        "Facts, named in the past tense. Each has `at`, the time when the engine learned of it.",
         *(_entry(event, when) for event, when in EVENT_EXAMPLES),
         "## Actions",
-        "What an engine is to do. They come in a [plan](#plan) and may be carried out at once and "
-        "side by side. [Write an engine](../guides/write-an-engine.md) tells their whole story.",
+        "Orders to an engine. The actions of a [plan](#plan) can be carried out at once and in "
+        "parallel. [Write an engine](../guides/write-an-engine.md) describes them in detail.",
         *(_entry(action, f"Answered by: {answer}.") for action, answer in ACTION_EXAMPLES),
         "## Plan",
-        _told(Plan),
+        _docstring(Plan),
         _fields(Plan),
         block("json", encode(plan)),
         "## Header",
-        _told(Header),
+        _docstring(Header),
         _fields(Header),
         block("json", encode(header)),
         "## Values",
-        *(page(f"### {value.__name__}", _told(value), _fields(value)) for value in VALUES),
+        *(page(f"### {value.__name__}", _docstring(value), _fields(value)) for value in VALUES),
         "### EndReason",
         "One of " + ", ".join(code(reason.value) for reason in EndReason) + ". A job has completed "
         "if it " + " or ".join(code(r.value) for r in EndReason if r.completed) + ".",
     )
 
 
-def _entry(value: ev.Event | orders.Action, told: str) -> str:
+def _entry(value: ev.Event | orders.Action, when: str) -> str:
     kind = type(value)
     return page(
-        f"### {kind.__name__}", _told(kind), told, _fields(kind), block("json", _line(value))
+        f"### {kind.__name__}", _docstring(kind), when, _fields(kind), block("json", _line(value))
     )
 
 
 def _line(value: ev.Event | orders.Action) -> str:
-    """As the log has it; an action as it stands in a plan."""
+    """The JSON of an event in the log, or of an action in a plan."""
     if isinstance(value, typing.get_args(ev.Event)):
         return encode(typing.cast(ev.Event, value))
     plan = encode(Plan(number=1, at=0.0, actions=(typing.cast(orders.Action, value),)))
@@ -282,8 +282,8 @@ def _line(value: ev.Event | orders.Action) -> str:
     return plan.removeprefix(before).removesuffix(after)
 
 
-def _told(kind: type) -> str:
-    """Its own docstring: not one that is made from its fields."""
+def _docstring(kind: type) -> str:
+    """The docstring of a class; empty if it is generated from the fields."""
     text = inspect.cleandoc(kind.__doc__ or "")
     return "" if text.startswith(f"{kind.__name__}(") else text
 
@@ -311,7 +311,7 @@ def _fields(kind: type) -> str:
 
 
 def _bounds(hint: object) -> str:
-    """What is checked when the value is read: the narrowest range that stands in its type."""
+    """The range of values in its type, which is checked when the value is read."""
     found = [meta for part in _parts(hint) for meta in getattr(part, "__metadata__", ())]
     return ", ".join(_range(meta) for meta in found)
 
@@ -345,7 +345,7 @@ def _default(field: structs.FieldInfo) -> str:
 
 
 def _bare(hint: object) -> str:
-    """The text of an annotation, however it is kept."""
+    """The text of an annotation."""
     return str(getattr(hint, "__forward_arg__", getattr(hint, "__name__", hint)))
 
 

@@ -6,19 +6,19 @@ from docs.reference.markdown import anchor, code, page, table
 from ones.control.api.app import bare_app
 from ones.control.api.description import Operation, Shape, operations_of, shapes_of
 
-#: in the OpenAPI document of every operation; said once instead
+#: errors of every operation in the OpenAPI document; the page lists them once
 EVERYWHERE = ("400", "401", "413", "422", "503")
 
-ABOUT = """What the commands and the web page use. Send a user's token as
+ABOUT = """The interface of the commands and the web page. Send a user's token as
 `Authorization: Bearer TOKEN`; only `/health` and `/metrics` need none. Bodies and answers are JSON,
 times are seconds since 1970. A running service shows this page at `/docs`, and the OpenAPI document
 at `/openapi.json`."""
-ERRORS = """An answer with an error is `{"error": "one line that names the thing and the value"}`.
-Every operation may answer 400 (not JSON), 401 (no token, or a wrong one), 413 (too large), 422 (the
-request names something impossible) and 503 (not now: the disk is full, or the service stops).
-Somebody else's job is 404, like one that is not there."""
-WORKERS = """Training processes speak another, smaller interface, `POST /worker/reports`, with a
-token of their job: see `ones.wire.messages`."""
+ERRORS = """An error answer is `{"error": "one line that names the object and the value"}`.
+Every operation may answer 400 (not JSON), 401 (missing or invalid token), 413 (too large), 422 (the
+request is not possible) and 503 (not now: the disk is full, or the service stops). A job of another
+user is 404, as is a job that does not exist."""
+WORKERS = """Training processes use a smaller interface, `POST /worker/reports`, with a token of
+their job: see `ones.wire.messages`."""
 
 
 def http_page() -> str:

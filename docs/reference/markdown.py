@@ -1,4 +1,4 @@
-"""Pieces of markdown, and words, that the pages share."""
+"""Helpers for markdown that all generated pages use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parent / "examples"
 
-#: types, as they are called on a page
-SPOKEN = {
+#: names of types on a page
+TYPE_NAMES = {
     "int": "whole number",
     "float": "number",
     "str": "text",
@@ -38,12 +38,12 @@ def code(value: object) -> str:
 
 
 def anchor(title: str) -> str:
-    """As it is made from a heading: small letters, no punctuation, hyphens for blanks."""
+    """The anchor of a heading: lower case, no punctuation, hyphens for spaces."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def same(what: str, written: Iterable[str], real: Iterable[str]) -> None:
-    """A page that leaves something out, or speaks of what is no more, is not built."""
+    """Exits with an error if the page omits a name, or has one that does not exist."""
     differ = sorted({*written} ^ {*real})
     if differ:
-        raise SystemExit(f"docs/reference: {what} to be brought up to date: {', '.join(differ)}")
+        raise SystemExit(f"docs/reference: {what} out of date: {', '.join(differ)}")

@@ -11,7 +11,7 @@ from docs.reference.markdown import EXAMPLES, block, code, page, table
 from ones.errors import InvalidFileError
 from ones.sim.lengths import one_gpu_seconds
 from ones.workload import COLUMNS, paper_numbers, read_trace
-from ones.workload.csv_trace import Column
+from ones.workload.csv_columns import Column
 from ones.workload.summary import summary_of
 
 
@@ -22,8 +22,8 @@ def trace_page() -> str:
     kinds = paper_numbers().kinds.values()
     return page(
         "# Trace format",
-        "A trace says which jobs arrive when and what befalls the cluster. It is a CSV file in "
-        "UTF-8. The first line names the columns; any of these, in any order.",
+        "A trace lists the arrivals of jobs and the incidents of the cluster. It is a CSV file in "
+        "UTF-8. The first line has the names of the columns: any of these, in any order.",
         table(
             ["column", "type", "default", "what it is"],
             (
@@ -37,23 +37,23 @@ def trace_page() -> str:
             ),
         ),
         "## Rules",
-        "- The column `at` must be there, and a value in every row. `submit` needs `id` and "
-        "`model` too, `cancel` needs `id`, and the node events need `node`.\n"
-        "- An empty cell means the default, as does a column that is not there. Blanks around a "
-        "value do not count. Empty lines are skipped.\n"
-        "- Rows may stand in any order. What has the same `at` happens as it stands in the file, "
-        "incidents before arrivals.\n"
+        "- The column `at` is required, with a value in every row. `submit` also needs `id` and "
+        "`model`, `cancel` needs `id`, and the node events need `node`.\n"
+        "- An empty cell or a missing column means the default. Spaces around a value are ignored. "
+        "Empty lines are skipped.\n"
+        "- Rows are in order of time. At equal times arrivals come before incidents, both in the "
+        "order of the file.\n"
         "- Reading is strict. An unknown column, a value of the wrong type or out of its range, a "
-        "job that is there twice, a target that its model never reaches: each is refused with "
+        "duplicate job, a target that its model never reaches: each is refused with "
         "file, line, field and value, and nothing is run.\n"
         "- A trace that the cluster can never serve is refused as well: a job that asks for more "
         "GPUs than there are, a node that does not exist, a cancel of a job that never arrives.",
-        "What a refusal looks like:",
+        "Examples of errors:",
         block("text", "\n".join(_refusals())),
         "## Example",
         block("csv", path.read_text(encoding="utf-8")),
         f"That is {summary['jobs']} jobs and {len(trace.incidents)} incidents. The file is "
-        "[examples/trace.csv](examples/trace.csv). To look at it, and to run it:",
+        "[examples/trace.csv](examples/trace.csv). To inspect and to run it:",
         block(
             "sh",
             "ones trace inspect docs/reference/examples/trace.csv --gpus 8\n"
@@ -61,8 +61,8 @@ def trace_page() -> str:
         ),
         "`ones trace generate` writes traces of this format.",
         "## Models",
-        "What `model` can be. The numbers behind each, with their sources, are in "
-        "`src/ones/workload/paper.toml`. `dataset_size` by default is the one in the middle of the "
+        "Values of `model`. The numbers of each model, with their sources, are in "
+        "`src/ones/workload/paper.toml`. The default of `dataset_size` is the median of the "
         "sizes. A target accuracy must be below the limit. One-GPU seconds are the mean over the "
         "sizes, with the base batch.",
         table(
@@ -94,12 +94,12 @@ def trace_page() -> str:
 
 
 def _type_of(column: Column) -> str:
-    spoken = column.holds.removeprefix("a ")
-    return spoken if column.least is None else f"{spoken}, at least {column.least}"
+    name = column.holds.removeprefix("a ")
+    return name if column.least is None else f"{name}, at least {column.least}"
 
 
 def _refusals() -> Iterator[str]:
-    """Messages as they are, for traces with one mistake each."""
+    """Real error messages, for traces with one mistake each."""
     mistakes = (
         "at,id,modle\n0,a,bert-cola\n",
         "at,id,model,gpus\n0,a,bert-cola,many\n",

@@ -1,4 +1,4 @@
-"""BERT tells praise from blame (SST-2); the paper takes 10,000 to 20,000 sentences."""
+"""BERT classifies sentences by sentiment (SST-2); the paper takes 10,000 to 20,000 sentences."""
 
 from common import adam, options, train
 from glue import classifier, sst2

@@ -1,4 +1,4 @@
-"""What all scripts of the paper's workload share: their options, and the elastic loop."""
+"""Common part of the scripts of the paper's workload: options, and the elastic training loop."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class Sets(NamedTuple):
 
 
 def options(about: str | None, **defaults: Any) -> argparse.Namespace:
-    """The command line. What differs from script to script comes as `defaults`."""
+    """Parses the command line. `defaults`: values that differ between scripts."""
     parser = argparse.ArgumentParser(description=about)
     add = parser.add_argument
     add("--data", type=Path, help="folder of the data set; without: random tensors of its shape")
-    add("--samples", type=int, help="samples to learn from (default: %(default)s)")
+    add("--samples", type=int, help="training samples (default: %(default)s)")
     add("--classes", type=int, help="classes (default: %(default)s)")
     add("--batch-size", type=int, help="samples of a step, of all workers (default: %(default)s)")
     add("--rate", type=float, help="learning rate at that batch size (default: %(default)s)")
-    add("--epochs", type=int, default=100, help="at most so many (default: %(default)s)")
+    add("--epochs", type=int, default=100, help="maximum number of epochs (default: %(default)s)")
     add("--target", type=float, help="accuracy at which to stop (default: %(default)s)")
     add(
         "--target-epochs",
         type=int,
         default=10,
-        help="after so many in a row above it (default: 10)",
+        help="consecutive epochs above the target before stopping (default: 10)",
     )
     add("--loader-workers", type=int, default=0, help="processes that load data (default: 0)")
     add("--max-local-batch", type=int, help="samples that fit one GPU; more are accumulated")
@@ -83,7 +83,7 @@ def train(
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: Dataset[Any], batch_size: int, device: torch.device) -> float:
-    """The share of right answers; in batches no larger than those of the script."""
+    """Share of correct predictions, evaluated in batches of at most the script's size."""
     model.eval()
     right = torch.zeros((), device=device)
     count = 0
@@ -103,5 +103,5 @@ def adam(model: nn.Module, args: argparse.Namespace) -> Optimizer:
 
 
 def refuse(problem: str) -> NoReturn:
-    """End with one line for the user."""
+    """Exits with a one-line error message."""
     raise SystemExit(f"error: {problem}")

@@ -32,12 +32,12 @@ def sst2(args: argparse.Namespace) -> Sets:
 
 
 def classifier(args: argparse.Namespace) -> BertClassifier:
-    """With the weights in the folder `--pretrained`; without, of BERT's base size, untrained."""
+    """BERT with the weights in the folder `--pretrained`; else untrained, of BERT's base size."""
     if args.pretrained is None:
         return BertClassifier(BertConfig(), args.classes)
     for name in ("config.json", "model.safetensors"):
         if not (args.pretrained / name).is_file():
-            refuse(f"--pretrained {args.pretrained}: {name} is not there")
+            refuse(f"--pretrained {args.pretrained}: no file {name}")
     return BertClassifier.load(args.pretrained, args.classes)
 
 
@@ -63,7 +63,7 @@ def _sets(
             _random_tokens(max(2, args.samples // 10), args, 1),
         )
     if args.pretrained is None or not (args.pretrained / "vocab.txt").is_file():
-        refuse("--data needs --pretrained FOLDER with vocab.txt, to turn words into tokens")
+        refuse("--data needs --pretrained FOLDER with vocab.txt, which maps words to tokens")
     folder = args.data / task if (args.data / task).is_dir() else args.data
     training = read_tsv(folder / "train.tsv", label, sentences, header=header)[: args.samples]
     validation = read_tsv(folder / "dev.tsv", label, sentences, header=header)
@@ -74,9 +74,9 @@ def _sets(
 
 
 def read_tsv(file: Path, label: int, sentences: tuple[int, ...], *, header: bool) -> list[Row]:
-    """Columns are counted from 0. Quotation marks mean nothing in GLUE's files."""
+    """Reads rows; columns count from 0. Quotation marks have no meaning in GLUE's files."""
     if not file.is_file():
-        refuse(f"{file}: not there; --data takes a folder of GLUE's tsv files")
+        refuse(f"{file}: no such file; --data takes a folder of GLUE's tsv files")
     rows: list[Row] = []
     with file.open(encoding="utf-8-sig", newline="") as lines:
         for number, row in enumerate(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), 1):

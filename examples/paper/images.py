@@ -69,7 +69,7 @@ class PixelImages(Dataset[Sample]):
 
 
 class FileImages(Dataset[Sample]):
-    """Images in one folder for each class; with `each`, so many of a class, cropped at random."""
+    """Images in one folder per class. `each`: images to take of a class, cropped at random."""
 
     def __init__(self, root: Path, classes: list[str], size: int, each: int | None = None) -> None:
         self.size, self.augment = size, each is not None
@@ -98,7 +98,7 @@ class FileImages(Dataset[Sample]):
 
 
 class RandomImages(Dataset[Sample]):
-    """Noise with random labels: the cost of training without its results."""
+    """Noise with random labels: the same training cost without a dataset."""
 
     def __init__(self, count: int, classes: int, size: int, seed: int) -> None:
         self.count, self.size, self.seed = count, size, seed
@@ -153,19 +153,19 @@ def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return torch.cat(images), torch.cat(labels)
 
 
-#: what an array is pickled with
+#: functions that a pickled array needs
 ARRAY_PARTS = ("_reconstruct", "ndarray", "dtype")
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """CIFAR-10 comes as pickles; one that asks for more than an array is not CIFAR-10."""
+    """Unpickler for CIFAR-10 files: refuses everything but arrays."""
 
     def find_class(self, module: str, name: str) -> object:
         if module.partition(".")[0] == "numpy" and name in ARRAY_PARTS:
             return super().find_class(module.replace("numpy.core", "numpy._core"), name)
         if (module, name) == ("_codecs", "encode"):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in CIFAR-10")
+        raise pickle.UnpicklingError(f"{module}.{name} is not part of a CIFAR-10 file")
 
 
 def _cifar_batch(file: Path) -> tuple[Tensor, Tensor]:
@@ -174,7 +174,7 @@ def _cifar_batch(file: Path) -> tuple[Tensor, Tensor]:
         pixels, labels = np.asarray(found[b"data"], dtype=np.uint8), found[b"labels"]
         images = torch.from_numpy(pixels.reshape(len(labels), 3, 32, 32))
     except FileNotFoundError:
-        refuse(f"{file}: not there; --data takes the folder of CIFAR-10's python version")
+        refuse(f"{file}: no such file; --data takes the folder of CIFAR-10's python version")
     except (pickle.UnpicklingError, KeyError, ValueError, TypeError) as error:
         refuse(f"{file}: not a batch of CIFAR-10's python version ({error})")
     return images, torch.tensor(labels)

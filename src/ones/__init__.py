@@ -1,4 +1,4 @@
-"""ONES: shares a group of GPUs among training jobs by choosing their sizes and batches online."""
+"""ONES: shares GPUs among training jobs by changing their GPUs and batch sizes while they train."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ones.train import join
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["__version__", "join"]
 
 
 def __getattr__(name: str) -> object:
-    """`ones.join` brings torch with it: only for scripts that use it."""
+    """Import `ones.join` on first use, because it imports torch."""
     if name == "join":
         from ones.train import join
 

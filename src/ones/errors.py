@@ -1,18 +1,18 @@
-"""Everything that can go wrong, by who must act.
+"""Exceptions of the package, by the party that can fix the cause.
 
     OnesError
     ├── UserError               exit 2, HTTP 4xx: the request or the input must change
     │   ├── InvalidJobError        a job that cannot exist
     │   ├── InvalidFileError       a trace, log or settings file: names file, line, field
-    │   ├── UnknownNameError       a policy, setting or job nobody knows; suggests near ones
+    │   ├── UnknownNameError       an unknown policy, setting or job; suggests similar names
     │   └── InvalidSettingError    a value out of its range
     ├── WorldError              exit 1, HTTP 503: the machine, disk, network or another program
-    └── BugError                exit 70, HTTP 500: ours to fix
-        ├── BrokenPolicyError      a policy decided what no engine could carry out
+    └── BugError                exit 70, HTTP 500: a fault in ONES or in an extension
+        ├── BrokenPolicyError      a policy raised, or decided what no engine could carry out
         ├── BrokenEngineError      an engine reported what cannot have happened
-        └── StaleViewError         a policy kept a view beyond its event
+        └── StaleViewError         a policy read a view after a later event
 
-Messages name the thing and the value: "job bert-7: base_batch 0 is not at least 1".
+Messages name the object, the field and the value: "job bert-7: base_batch 0 is not at least 1".
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from traceback import extract_tb
 
-#: a list of names in one line
+#: maximum number of names in a message
 MOST_NAMED = 40
 
 
 def short(value: object) -> str:
-    """A value as it is shown in a message: its text, in at most 60 characters."""
+    """A value as text for a message, in at most 60 characters."""
     try:
         text = repr(value[:200] if isinstance(value, str | bytes) else value)
     except (RecursionError, ValueError):  # too deep, or a whole number of thousands of digits
@@ -35,12 +35,12 @@ def short(value: object) -> str:
 
 
 class OnesError(Exception):
-    """The root. Carries the exit code of the command line."""
+    """The base class of all errors. `exit_code` is that of the command line."""
 
     exit_code = 1
 
     def __reduce__(self) -> tuple[object, ...]:
-        """From one process to another: by its message, whatever it was made of."""
+        """Pickled by its message only, so that any error can go from one process to another."""
         return _with_message, (type(self), str(self))
 
 
@@ -66,18 +66,18 @@ class InvalidJobError(UserError):
 
 
 class InvalidFileError(UserError):
-    """One line that names file, line, field and value: `trace.csv:7: gpus: 'many' is ...`."""
+    """An invalid file; names file, line and field: `trace.csv:7: gpus: 'many' is ...`."""
 
     def __init__(
         self, file: object, problem: str, *, line: int | None = None, field: str | None = None
     ) -> None:
-        place = str(file) if line is None else f"{file}:{line}"
+        where = str(file) if line is None else f"{file}:{line}"
         what = problem if field is None else f"{field}: {problem}"
-        super().__init__(f"{place}: {what}")
+        super().__init__(f"{where}: {what}")
 
 
 class UnknownNameError(UserError):
-    """`unknown policy 'fifoo'; did you mean 'fifo'?` or, with nothing near, the whole list."""
+    """`unknown policy 'fifoo'; did you mean 'fifo'?`, or the known names if none is similar."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -107,10 +107,10 @@ class StaleViewError(BugError):
 
 
 def described(problem: BaseException) -> str:
-    """Somebody else's error in one line: its kind, its words, and where it was raised."""
+    """An exception in one line: its class, its message, and where it was raised."""
     frames = [f for f in extract_tb(problem.__traceback__) if not f.filename.startswith("<frozen")]
-    told = f"{type(problem).__name__}: {problem}".replace("\n", " ")
-    if not frames or isinstance(problem, SyntaxError):  # which names its own place
-        return told
+    text = f"{type(problem).__name__}: {problem}".replace("\n", " ")
+    if not frames or isinstance(problem, SyntaxError):  # a SyntaxError names its file and line
+        return text
     file = frames[-1].filename.rpartition("/")[2]
-    return f"{told} ({file}:{frames[-1].lineno})"
+    return f"{text} ({file}:{frames[-1].lineno})"

@@ -1,6 +1,6 @@
 """Extension points: classes by name, from this package, an installed package or a file.
 
-A policy or a launcher is named in one of three ways: a name of ours, the name of an entry point of
+A policy or a launcher is named in one of three ways: a built-in name, the name of an entry point of
 an installed package, or the path of a Python file that holds one such class.
 """
 
@@ -34,26 +34,26 @@ class SettingInfo:
 
 
 def setting(default: Any, help: str, **metadata: Any) -> Any:  # noqa: ANN401  # as `field`
-    """A field of a `Settings` class, with its help and what else is to be known of it."""
+    """A field of a `Settings` class, with its help text and further metadata."""
     return field(default=default, metadata={"help": help, **metadata})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionPoint:
-    """What can be named, and where it is found. A class counts if it has the method `method`."""
+    """One kind of extension and where its classes are found: those that have `method`."""
 
-    kind: str  # of what is named, in messages: "policy"
+    kind: str  # name of the kind in messages: "policy"
     plural: str
     group: str  # of entry points
     method: str
-    ours: Mapping[str, str]  # name -> "module:Class"
+    ours: Mapping[str, str]  # classes of this package: name -> "module:Class"
 
     def names(self) -> list[str]:
-        """All that are installed. Files come beside them."""
+        """The names of this package and of installed packages."""
         return sorted({*self.ours, *self._entry_points()})
 
     def find(self, name: str) -> Callable[..., Any]:
-        """The class of that name. Raises a UserError that says what is known instead."""
+        """The class of that name or file. Raises UnknownNameError with the known names."""
         if name in self.ours:
             return load(self.ours[name])
         if name.endswith(SUFFIX):
@@ -64,12 +64,12 @@ class ExtensionPoint:
         try:
             loaded: Callable[..., Any] = found[name].load()
         except Exception as problem:  # a module of another package may raise anything
-            told = f"{self.kind} {name!r} ({found[name].value}): {described(problem)}"
-            raise InvalidSettingError(told) from problem
+            text = f"{self.kind} {name!r} ({found[name].value}): {described(problem)}"
+            raise InvalidSettingError(text) from problem
         return loaded
 
     def check_settings(self, name: str, given: Mapping[str, object]) -> None:
-        """Refuses settings that this one does not have."""
+        """Raise UnknownNameError for a setting that this extension does not have."""
         known = {setting.name for setting in settings_of(self.find(name))}
         for key in given:
             if key not in known:
@@ -87,12 +87,12 @@ class ExtensionPoint:
             if not key.startswith("_") and hasattr(value, self.method)
         ]
         if not found:
-            told = f"has no class with a method `{self.method}`: no {self.kind} is there"
-            raise InvalidFileError(name, told)
+            text = f"has no {self.kind}: a class with a method `{self.method}`"
+            raise InvalidFileError(name, text)
         if len(found) > 1:
             several = ", ".join(sorted(value.__name__ for value in found))
-            told = f"has several {self.plural} ({several}): let all but one begin with _"
-            raise InvalidFileError(name, told)
+            text = f"has several {self.plural} ({several}); prefix all but one with _"
+            raise InvalidFileError(name, text)
         return found[0]
 
 
@@ -102,7 +102,7 @@ def located(name: str) -> str:
 
 
 def settings_of(extension: object) -> list[SettingInfo]:
-    """The fields of its class `Settings`; none if it has no such class."""
+    """The fields of the extension's class `Settings`; none if it has no such class."""
     settings: Any = getattr(extension, "Settings", None)
     return infos_of(settings) if settings is not None else []
 
@@ -121,7 +121,8 @@ def infos_of(settings: Any) -> list[SettingInfo]:  # noqa: ANN401  # a dataclass
 
 
 def load(path: str) -> Callable[..., Any]:
-    """
+    """The attribute that `module:attribute` names.
+
     >>> load("collections:OrderedDict").__name__
     'OrderedDict'
     """
@@ -131,7 +132,7 @@ def load(path: str) -> Callable[..., Any]:
 
 
 def _import_file(path: Path, name: str) -> ModuleType:
-    """A file is imported once, however it is named."""
+    """The module of a file, imported once whatever path names it."""
     # dataclasses look their module up by its name, and two files may have the same stem
     known_as = f"ones_extension_{path.stem}_{sha256(str(path).encode()).hexdigest()[:12]}"
     if known_as in sys.modules:

@@ -1,30 +1,37 @@
-"""When a job has trained enough: pure rules over its epochs.
+"""Stop rules: decide after each epoch whether a job has trained enough.
 
-The scheduler applies them to the epochs that a job reports; a script that runs
-alone applies the same ones to itself. Nothing here knows who is asking.
+The scheduler applies them to the epochs that a job reports. A script that runs alone applies the
+same rules to itself.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from math import isnan
+from math import inf, isnan
 
 from ones.wire.bounds import Number, Positive, Value
 
 
 class StopReason(StrEnum):
-    TARGET = "target"  # the accuracy asked for was exceeded for long enough
-    PLATEAU = "plateau"  # no improvement for as long as the user's patience lasts
-    EPOCHS = "epochs"  # as many epochs as were asked for
+    TARGET = "target"  # accuracy above `target_accuracy` for `target_epochs` epochs in a row
+    PLATEAU = "plateau"  # no improvement for `patience` epochs in a row
+    EPOCHS = "epochs"  # `max_epochs` epochs are done
 
 
 class StopRule(Value, frozen=True, kw_only=True):
-    """All that are set apply; the first to hold ends the job. None set: the script's own end."""
+    """Conditions that end a job: the first one that is met. None set: the script ends by itself.
+
+    `joint`: target and patience share one counter, as in the prototype of the paper's authors. An
+    epoch counts if it reaches the target or does not raise the best accuracy by `min_gain`; any
+    other epoch resets the counter; the job ends when `patience` epochs in a row count.
+    """
 
     target_accuracy: float | None = None
     target_epochs: Positive = 1  # in a row above the target; the paper's evaluation takes 10
     patience: Positive | None = None  # epochs in a row without a better accuracy (or loss)
     max_epochs: Positive | None = None
+    joint: bool = False  # `target_epochs` has no effect then
+    min_gain: float = 0.0  # least rise of the accuracy (or fall of the loss) that is a gain
 
     def __post_init__(self) -> None:
         if self.target_accuracy is not None and not 0.0 <= self.target_accuracy <= 1.0:
@@ -33,41 +40,57 @@ class StopRule(Value, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} {value} is not at least 1")
+        if not 0.0 <= self.min_gain < inf:
+            raise ValueError(f"min_gain {self.min_gain} is not a number of at least 0")
+        if self.joint and self.patience is None:
+            raise ValueError("joint needs a patience")
 
 
 class Track(Value, frozen=True):
-    """What a rule remembers from one epoch to the next."""
+    """The state of a stop rule between two epochs."""
 
     epochs: Number = 0
     above: Number = 0  # epochs in a row above the target
-    stale: Number = 0  # epochs in a row without improvement
+    stale: Number = 0  # epochs in a row without improvement; of a joint rule: that count
     best: float | None = None  # higher is better: accuracy, or the negative loss
 
 
 def after_epoch(
     rule: StopRule, track: Track, *, loss: float | None, accuracy: float | None
 ) -> tuple[Track, StopReason | None]:
-    """The track with one more epoch in it, and the reason to stop, if there is one.
+    """The track after one more epoch, and the reason to stop, if there is one.
 
     >>> rule = StopRule(target_accuracy=0.8, target_epochs=2)
     >>> track, reason = after_epoch(rule, Track(), loss=1.0, accuracy=0.85)
     >>> after_epoch(rule, track, loss=0.9, accuracy=0.82)[1]
     <StopReason.TARGET: 'target'>
     """
-    above = track.above
-    if rule.target_accuracy is not None:
-        above = above + 1 if accuracy is not None and accuracy > rule.target_accuracy else 0
+    target, epochs = rule.target_accuracy, track.epochs + 1
+    reached = target is not None and accuracy is not None and _reaches(rule, accuracy, target)
+    above = track.above if target is None else track.above + 1 if reached else 0
     best, stale = track.best, track.stale
     if rule.patience is not None:
         merit = accuracy if accuracy is not None else (None if loss is None else -loss)
         if merit is not None:
-            better = not isnan(merit) and (best is None or merit > best)
-            best, stale = (merit, 0) if better else (best, stale + 1)
-    after = Track(track.epochs + 1, above, stale, best)
-    if rule.target_accuracy is not None and above >= rule.target_epochs:
+            better = not isnan(merit) and (best is None or _gains(rule, merit, best))
+            best = merit if better else best
+            stale = 0 if better and not (rule.joint and reached) else stale + 1
+    after = Track(epochs, above, stale, best)
+    if rule.joint:
+        if rule.patience is not None and stale >= rule.patience:
+            return after, StopReason.TARGET if reached else StopReason.PLATEAU
+    elif target is not None and above >= rule.target_epochs:
         return after, StopReason.TARGET
-    if rule.patience is not None and stale >= rule.patience:
+    elif rule.patience is not None and stale >= rule.patience:
         return after, StopReason.PLATEAU
-    if rule.max_epochs is not None and after.epochs >= rule.max_epochs:
+    if rule.max_epochs is not None and epochs >= rule.max_epochs:
         return after, StopReason.EPOCHS
     return after, None
+
+
+def _reaches(rule: StopRule, accuracy: float, target: float) -> bool:
+    return accuracy >= target if rule.joint else accuracy > target
+
+
+def _gains(rule: StopRule, merit: float, best: float) -> bool:
+    return merit >= best + rule.min_gain if rule.min_gain else merit > best

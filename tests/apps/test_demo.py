@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ones import extras
 from ones.apps.demo import JOBS, demo
 from ones.errors import UserError, WorldError
 from ones.lab import installation
@@ -74,15 +75,15 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     assert not alive_below(tmp_path)
 
 
-def nobody(url: str, token: str) -> Any:  # noqa: ANN401
+def no_client(url: str, token: str) -> Any:  # noqa: ANN401
     raise AssertionError("it must not come so far")
 
 
 def test_what_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "find_spec", lambda n: None if n == "torch" else find_spec(n))
+    monkeypatch.setattr(extras, "find_spec", lambda n: None if n == "torch" else find_spec(n))
     with pytest.raises(WorldError) as refused:
-        demo(nobody, lambda *seen: None)
-    expected = "ones demo needs torch, not installed here: pip install 'ones[all]'"
+        demo(no_client, lambda *seen: None)
+    expected = "ones demo needs the extra 'train': pip install 'ones[train]'"
     assert str(refused.value) == expected
 
 
@@ -91,13 +92,13 @@ def test_without_examples_it_says_what_to_do(
 ) -> None:
     monkeypatch.setattr(installation, "_EXAMPLE_DIRECTORIES", (tmp_path,))
     with pytest.raises(WorldError, match="example scripts are not there"):
-        demo(nobody, lambda *seen: None)
+        demo(no_client, lambda *seen: None)
 
 
 def test_a_directory_that_holds_something_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(UserError, match="is not an empty directory"):
-        demo(nobody, lambda *seen: None, keep=tmp_path)
+        demo(no_client, lambda *seen: None, keep=tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 

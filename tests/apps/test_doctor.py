@@ -50,7 +50,7 @@ def test_a_controller_that_is_there_and_does_not_answer(tmp_path: Path) -> None:
     directory.make()
     directory.lock()
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens
+        taken.bind(("127.0.0.1", 0))  # no process listens
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         directory.write_address(Address(pid=os.getpid(), url=url))
         seen = found(service.service, state=str(tmp_path))
@@ -59,7 +59,7 @@ def test_a_controller_that_is_there_and_does_not_answer(tmp_path: Path) -> None:
     assert url in seen["service"].found
 
 
-def test_a_port_that_somebody_else_has(tmp_path: Path) -> None:
+def test_a_port_in_use_by_another_process(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -110,7 +110,7 @@ def test_little_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found(service.disk, state=str(tmp_path))["disk"].status == status
 
 
-def test_workers_that_nobody_looks_after(tmp_path: Path) -> None:
+def test_workers_without_a_controller(tmp_path: Path) -> None:
     directory = StateDir(tmp_path)
     directory.make()
     env = {**os.environ, "ONES_JOB_DIR": str(directory.runs / "live" / "a" / "local")}

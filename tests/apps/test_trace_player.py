@@ -17,7 +17,7 @@ from ones.errors import UserError
 from ones.policies import create
 from ones.runlog import RunLog
 from ones.sim import Simulator
-from ones.workload import RecordedTraining, paper_numbers, read_trace
+from ones.workload import RecordedTraining, generate_artifact, paper_numbers, read_trace
 from ones.workload.recorded import read_recording
 from tests.control.world import PACED, World
 from tests.processes import PATIENCE
@@ -30,7 +30,7 @@ node-down,15,,,,,,
 cancel,20,two,,,,,
 submit,30,three,bert-mrpc,2,3,32,3600
 """
-#: so that nobody can see whether it is elastic: it speaks the protocol without ones.join
+#: runs a script indirectly, so that it is not detected as elastic: it does not call ones.join
 RUN = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
 RECIPES = f"""
 [kinds.bert-mrpc]
@@ -94,7 +94,7 @@ def test_jobs_come_at_their_times_and_are_cancelled(
 
 
 class Hours:
-    """A clock that goes on only while somebody sleeps."""
+    """A clock that advances only during `sleep`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -157,7 +157,7 @@ def test_without_wait_it_leaves_once_all_are_submitted(
     [
         ("", "no section [kinds.NAME]"),
         ("[kind.x]", "unknown section 'kind'"),
-        ("[kinds.x]\ncommand = 'python'", "kinds.x.command: a list of words"),
+        ("[kinds.x]\ncommand = 'python'", "kinds.x.command: 'python' is not a list of strings"),
         ("[kinds.x]\ncommand = ['a']\nuser = 'b'", "unknown setting 'user'"),
         ("[kinds.x]\ncommand = ['a']", "unknown kind of job one 'bert-mrpc'"),
         ("[kinds.default]\ncommand = ['a', '{gpu}']", "'gpu'; did you mean 'gpus'?"),
@@ -207,3 +207,9 @@ def test_the_paper_s_scripts_are_known_to_be_elastic() -> None:
     for recipe in paper_recipes().values():
         script: Any = look_at(list(recipe.command), Path(recipe.cwd), {})
         assert script.elastic is True, recipe
+
+
+def test_a_joint_stop_rule_cannot_be_played() -> None:
+    """The service would end the job by another rule."""
+    with pytest.raises(UserError, match="job j0: the service has no joint stop rule"):
+        schedule_of(generate_artifact(jobs=1, seed=1), paper_recipes())

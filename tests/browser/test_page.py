@@ -103,11 +103,11 @@ def test_a_job_s_page_has_curves_its_story_and_its_output(
     )
     assert drawn > 100, "a line is drawn"
     story = page.locator("#story")
-    expect(story).to_contain_text("starts on")
-    expect(story).to_contain_text("ended: finished")
-    expect(story).not_to_contain_text("epoch 3 done")
+    expect(story).to_contain_text("Started on 1 GPU (local/")
+    expect(story).to_contain_text("Ended: finished")
+    expect(story).not_to_contain_text("Epoch 3 done")
     page.get_by_label("every epoch and worker").check()
-    expect(story).to_contain_text("epoch 3 done: loss 0.3333")
+    expect(story).to_contain_text("Epoch 3 done: loss 0.3333")
     expect(page.locator(".asked")).to_contain_text("paced.py 12 0.4")
 
 
@@ -137,7 +137,7 @@ def test_the_timeline_and_the_decisions_name_the_jobs(world: World, open_page: O
     cells = page.locator("#as-table tbody tr").filter(has_text=job).first
     expect(cells).to_contain_text("local/")
     page.get_by_role("link", name="Decisions").click()
-    expect(page.locator("#decisions")).to_contain_text(f"{job} starts on")
+    expect(page.locator("#decisions")).to_contain_text(f"{job}: Started on")
     world.wait_end(job)
 
 
@@ -199,7 +199,6 @@ def test_a_link_logs_in_once(world: World, open_page: OpenPage) -> None:
     expect(page.get_by_text("This browser is not logged in.")).to_be_visible()
 
 
-@pytest.mark.soak  # failed once in 21 runs: no epoch within 120 s of the restart; cause not found
 def test_it_says_when_the_controller_is_away_and_comes_back_by_itself(
     make_world: Callable[..., World], open_page: OpenPage
 ) -> None:
@@ -208,7 +207,7 @@ def test_it_says_when_the_controller_is_away_and_comes_back_by_itself(
     page = open_page(world)
     job_page = open_page(world, f"/jobs/{job}")
     expect(row(page, "running", job)).to_be_visible()
-    wait_for(lambda: world.job(job)["epochs"] >= 1)
+    world.wait_epochs(job, 1)
     world.kill()
     expect(page.locator("#connection")).to_have_text("controller away")
     expect(page.locator("#away")).to_contain_text("Training goes on without it")
@@ -218,7 +217,7 @@ def test_it_says_when_the_controller_is_away_and_comes_back_by_itself(
     expect(page.locator("#away")).to_be_hidden()
     expect(job_page.locator("#connection")).to_have_text("live")
     before = world.job(job)["epochs"]
-    wait_for(lambda: world.job(job)["epochs"] > before)
+    world.wait_epochs(job, before + 1)
     expect(job_page.locator("#output")).to_contain_text(f"epoch {before + 1}")
     lines = job_page.locator("#output").inner_text().split("\n")
     told = [line for line in lines if line.startswith("epoch")]
@@ -278,7 +277,7 @@ def test_a_gpu_that_was_set_aside_is_shown_with_its_reason(
     expect(page.locator("#map-hint")).to_be_hidden()
     world.post("/api/cluster/drain", {"place": "local/1"})
     tile = page.locator('[data-slot="local/1"]')
-    expect(tile).to_contain_text("set aside by")
+    expect(tile).to_contain_text("drained by")
     expect(page.locator("#map-summary")).to_contain_text("1 set aside")
     expect(page.locator("#map-hint")).to_be_visible()
     world.post("/api/cluster/undrain", {"place": "local/1"})

@@ -50,7 +50,7 @@ Ones = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an empty directory, without the settings of whoever runs the tests."""
+    """In an empty directory, without the settings of the user that runs the tests."""
     monkeypatch.chdir(tmp_path)
     for variable in [name for name in os.environ if name.startswith("ONES_")]:
         monkeypatch.delenv(variable)
@@ -250,7 +250,7 @@ def test_a_policy_of_a_file_runs_and_is_replayed_from_anywhere(
     assert ones("replay", "../run/run.jsonl", "--policy", "../mine.py").code == 0
 
 
-def test_a_policy_that_raises_is_told_in_two_lines(ones: Ones, tmp_path: Path) -> None:
+def test_a_policy_that_raises_is_reported_in_two_lines(ones: Ones, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "from ones.policies.fifo import Fifo\n"
@@ -262,9 +262,9 @@ def test_a_policy_that_raises_is_told_in_two_lines(ones: Ones, tmp_path: Path) -
     assert result.code == 70
     first, second = result.err.splitlines()
     assert first == (
-        "ones: bug: the policy: its decide raised ZeroDivisionError: division by zero (mine.py:4)"
+        "ones: bug: the policy: `decide` raised ZeroDivisionError: division by zero (mine.py:4)"
     )
-    assert second.startswith("ones: set ONES_TRACEBACK=1 to see where")
+    assert second.startswith("ones: set ONES_TRACEBACK=1 for a traceback")
 
 
 def test_flags_variables_and_file_reach_the_run(
@@ -360,7 +360,7 @@ def test_replay_of_a_log_that_a_crash_cut_off_says_so(ones: Ones, tmp_path: Path
     found = ones("replay", log)
     assert found.code == 0
     assert found.out.startswith("same: ")
-    assert found.err == f"{log}: the last line is cut off; read up to it\n"
+    assert found.err == f"{log}: the last line is cut off and was not read\n"
 
 
 # bad input
@@ -406,7 +406,7 @@ BAD_RUNS = {
     "--gap -1": "gap: -1.0 is not a number of seconds",
     "--load 0": "load: 0.0 is not a number above 0",
     "--load 1 --gpus 0": "gpus: 0 is not at least 1",
-    "--scatter 3": "scatter: 3.0 is not in 0..1",
+    "--scatter 3": "scatter: 3.0 is not in 0..2",
     "--workload no.csv": "no.csv: cannot be read: No such file or directory",
     "--workload .": ".: cannot be read: Is a directory",
     "--workload empty": "empty: is empty: a trace begins with a header",
@@ -444,18 +444,18 @@ BAD_COMMANDS = {
     "replay .": ".: cannot be read: Is a directory",
     "replay empty": "empty: is empty: a run log begins with a header",
     "replay binary": "binary:1: is not text in UTF-8",
-    "replay cut.jsonl": "cut.jsonl:1: its only line is cut off",
-    "replay old.jsonl": "old.jsonl:1: version: 0 is not 1, which is read here",
+    "replay cut.jsonl": "cut.jsonl:1: the header is cut off",
+    "replay old.jsonl": "old.jsonl:1: version: 0 is not supported; this version of ones reads 1",
     "replay line.jsonl": "line.jsonl:2: at: 'noon' is not a number",
     "replay policy.jsonl": "policy.jsonl:1: unknown policy 'fifoo'; did you mean 'fifo'?",
     "replay row.csv": "row.csv:1: 'at,id,model,gpus' is not JSON",
-    "trace inspect cut.jsonl": "cut.jsonl:1: its only line is cut off",
+    "trace inspect cut.jsonl": "cut.jsonl:1: the header is cut off",
     "trace inspect line.jsonl": "line.jsonl:2: at: 'noon' is not a number",
     "trace inspect row.csv": "row.csv:2: gpus: 'many' is not a whole number",
-    "trace generate --workload x": "workload: 'x' is not one that can be generated; known: paper",
+    "trace generate --workload x": "workload: 'x' cannot be generated; known: paper",
     "trace generate --jobs 0 --out t.csv": "jobs: 0 is not at least 1",
     "sim --jobs 3 --out empty": "empty: is a file, not a directory",
-    "sim --jobs 3 --snapshots": "--snapshots: without --out there is no log",
+    "sim --jobs 3 --snapshots": "--snapshots: only together with --out",
     "bench sim --gpus 8,x": "--gpus: '8,x' is not a list of whole numbers",
     "bench sim --gpus 8 --jobs 2,3": "--jobs: 2 numbers for 1 sizes",
     "bench sim --gpus 0": "--gpus: 0 is not at least 1",
@@ -511,7 +511,7 @@ def test_control_c_keeps_the_log_and_says_so_in_one_line(ones: Ones, tmp_path: P
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert out == ""
-    assert err == "ones: interrupted; the log up to there is run/run.jsonl\n"
+    assert err == "ones: interrupted; the log so far is run/run.jsonl\n"
     assert [path.name for path in log.parent.iterdir()] == ["run.jsonl"]
     assert sum(1 for _ in RunLog(log)) > 100
     found = ones("replay", log)
@@ -528,7 +528,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         assert process.wait(timeout=PATIENCE) == 0
 
 
-def test_output_that_nobody_can_take_is_one_line() -> None:
+def test_output_to_a_full_disk_is_an_error_of_one_line() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     with Path("/dev/full").open("w") as full:

@@ -56,7 +56,7 @@ def test_json_has_the_promised_keys_and_files_are_left(ones: Ones, tmp_path: Pat
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"rows.jsonl", "results.json", "rows.csv", "jobs.csv", "index.html", "figures"}
     page = (tmp_path / "out" / "index.html").read_text()
-    assert "16 GPUs, native re-scaling" in page
+    assert "16 GPUs, native rescaling" in page
     assert "data:image/svg+xml;base64," in page
     assert "http" not in page.replace("http-equiv", "")  # nothing to load
     # again: nothing is left to do, and what is said is the same, now as a table
@@ -65,7 +65,7 @@ def test_json_has_the_promised_keys_and_files_are_left(ones: Ones, tmp_path: Pat
         "elastic", "--first-seed", "7", "--set", "fifo.backfill=true", "--out", "out",
     )  # fmt: skip
     assert code == 0
-    assert "8 runs, 8 of them kept from before" in err
+    assert "8 runs, 8 of them already stored" in err
     assert "equi" in out
 
 
@@ -94,7 +94,7 @@ def test_bad_input_is_one_line_and_exit_2(ones: Ones, arguments: list[str], mess
     assert err.count("\n") == 1
 
 
-def test_another_world_is_told(ones: Ones, tmp_path: Path) -> None:
+def test_perturbed_physics_are_shown(ones: Ones, tmp_path: Path) -> None:
     code, out, _ = ones(
         "compare", "--policies", "equi", "--seeds", "1", "--jobs", "3", "--gpus", "16",
         "--mechanism", "elastic", "--physics", "rescale=10", "--physics", "noise=1",
@@ -145,4 +145,4 @@ def test_jobs_that_cannot_finish_are_counted_and_named(ones: Ones, tmp_path: Pat
     )  # fmt: skip
     assert code == 0
     assert json.loads(out)["rows"][0]["unfinished"] == 1
-    assert "fifo, seed 1000, 4 GPUs, native: 1 unfinished" in err
+    assert "fifo, seed 1000, 4 GPUs, native: 1 job unfinished" in err

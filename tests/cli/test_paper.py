@@ -73,4 +73,4 @@ def test_sweeps_run_are_told_and_go_on_where_they_stopped(
     }  # fmt: skip
     again, err = run(*asked)
     assert told(again) == told(out)
-    assert "16 runs, 16 of them kept from before" in err
+    assert "16 runs, 16 of them already stored" in err

@@ -89,7 +89,7 @@ def test_output_that_is_not_there_yet_is_explained(here: World, ones: Ones) -> N
 @pytest.mark.parametrize("job", ["", ".", "..", "../cluster", "a/b"])
 def test_what_cannot_be_a_job_leads_nowhere_else(here: World, ones: Ones, job: str) -> None:
     for command in ("show", "why", "logs", "cancel"):
-        expected = f"ones: unknown job {job!r}; all are in: ones ps --all\n"
+        expected = f"ones: unknown job {job!r}; list all jobs with: ones ps --all\n"
         assert ones(command, job) == Result(2, "", expected)
 
 
@@ -101,11 +101,11 @@ def test_odd_ids_are_asked_for_as_they_are(here: World, ones: Ones) -> None:
 
 
 BAD_FILES = {
-    "command = 'python train.py'": "command: 'python train.py' is not a list of words such as ",
-    "command = ['sleep', 1]": "command: ['sleep', 1] is not a list of words such as ",
-    "command = ['true']\nenv = 'A=1'": "env: 'A=1' is not a table of words such as ",
-    "command = ['true']\nenv = { A = 1 }": "env: {'A': 1} is not a table of words such as ",
-    "command = ['true']\ncwd = 3": "cwd: 3 is not a directory's name",
+    "command = 'python train.py'": "command: 'python train.py' is not a list of strings such as ",
+    "command = ['sleep', 1]": "command: ['sleep', 1] is not a list of strings such as ",
+    "command = ['true']\nenv = 'A=1'": "env: 'A=1' is not a table of strings such as ",
+    "command = ['true']\nenv = { A = 1 }": "env: {'A': 1} is not a table of strings such as ",
+    "command = ['true']\ncwd = 3": "cwd: 3 is not the name of a directory",
     "command = ": "is not TOML: ",
 }
 
@@ -121,11 +121,11 @@ def test_a_wrong_file_of_options_is_named_with_the_field(
 
 
 BAD_OPTIONS = {
-    "--priority nan -- true": "priority: nan is not a number",
-    "--target-accuracy inf -- true": "target_accuracy: inf is not a number",
+    "--priority nan -- true": "priority: nan is not a finite number",
+    "--target-accuracy inf -- true": "target_accuracy: inf is not a finite number",
     "--cwd /no/such/place -- true": "cwd: /no/such/place: no such directory",
     "--gpus 0 -- true": "gpus: Input should be greater than or equal to 1 (got 0)",
-    "--gpus 2 -- true": "job new: gpus 2 is more than the 1 here",
+    "--gpus 2 -- true": "job new: gpus 2 is more than the cluster has, 1",
     "-- no-such-program": "no-such-program: no such program",
 }
 
@@ -143,7 +143,7 @@ def test_what_is_not_text_in_the_environment_is_left_out(
     found = ones("submit", "--gpus", "1", "--", "true")
     assert (found.code, found.err) == (
         0,
-        "'ODD' is not passed to the job: it is not text in UTF-8\n",
+        "variable 'ODD' is not passed to the job: it is not valid UTF-8\n",
     )
     env = here.job(found.out.strip())["env"]
     assert ("ODD" in env, env["PLAIN"]) == (False, "å")
@@ -172,7 +172,7 @@ def test_a_list_of_jobs_fits_the_terminal_and_says_why(width: int) -> None:
     assert ("0.250" in second) is (width >= 80)
     assert ("ann" in second) is (width == 160)
     assert len(lines) == 4, "no cell is broken"
-    Console(width=width, file=told).print(job_table([], width, now=0.0))  # nobody there
+    Console(width=width, file=told).print(job_table([], width, now=0.0))  # no job
 
 
 def test_leaving_a_job_that_is_followed_is_one_line(
@@ -184,7 +184,7 @@ def test_leaving_a_job_that_is_followed_is_one_line(
     monkeypatch.setattr("ones.cli.submit.follow_job", interrupted)
     found = ones("submit", "--follow", "--gpus", "1", "--", "sleep", "1000")
     job = found.out.strip()
-    told = f"detached; {job} goes on. Look: ones logs -f {job}; end it: ones cancel {job}"
+    told = f"detached; {job} continues. Output: ones logs -f {job}; stop it: ones cancel {job}"
     assert (found.code, found.err) == (130, f"ones: {told}\n")
     here.wait_state(job, "running")
     assert "  now: running, 1 GPU" in ones("why", job).out
@@ -222,7 +222,7 @@ def test_another_python_without_ones_is_noticed(tmp_path: Path) -> None:
 
 
 @contextmanager
-def somebody_else() -> Iterator[str]:
+def another_service() -> Iterator[str]:
     """A web server that is not ours."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -246,15 +246,15 @@ def test_an_address_that_is_not_ours_is_said_in_one_line(
     ones: Ones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONES_API_TOKEN", "x")
-    with somebody_else() as url:
+    with another_service() as url:
         monkeypatch.setenv("ONES_URL", url)
-        told = f"ones: {url}: what answers there is not ONES"
+        told = f"ones: {url}: another program answers at this address"
         assert ones("ps") == Result(1, "", f"{told} (404 Not Found)\n")
         assert ones("cluster") == Result(1, "", f"{told} (200 OK)\n")
     monkeypatch.setenv("ONES_URL", "http://host:port")
     found = ones("ps")
     assert (found.code, found.err.count("\n")) == (2, 1)
-    assert found.err.startswith("ones: http://host:port: is not the address of a service: ")
+    assert found.err.startswith("ones: http://host:port: is not a valid address of a service: ")
 
 
 def test_lines_of_several_processes_stay_whole(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -114,9 +114,9 @@ def test_tables_pictures_and_hints_are_safe(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_an_error_of_the_service_is_shown_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
-    from ones.cli import _complain
+    from ones.cli import _print_error
 
-    _complain(f"unknown job {EVIL}")
+    _print_error(f"unknown job {EVIL}")
     assert capsys.readouterr().err == f"ones: unknown job {SEEN}\n"
 
 

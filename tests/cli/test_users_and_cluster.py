@@ -58,11 +58,18 @@ def test_a_user_is_added_limited_used_and_removed(world: World) -> None:
 def test_the_cluster_is_shown_and_drained(world: World) -> None:
     assert "local/1" in ones(world, "cluster").stdout
     drained = ones(world, "cluster", "drain", "local/1")
-    assert (drained.returncode, drained.stderr) == (0, "local/1: nobody new comes\n")
+    assert (drained.returncode, drained.stderr) == (0, "local/1: draining\n")
     shown = json.loads(ones(world, "cluster", "--json").stdout)
     assert [slot["state"] for slot in shown["slots"]] == ["up", "draining"]
-    assert "set aside by" in ones(world, "cluster").stdout
-    assert "in use again" in ones(world, "cluster", "undrain", "local/1").stderr
+    assert "drained by" in ones(world, "cluster").stdout
+    ones(world, "cluster", "drain", "local")
+    node = ones(world, "cluster", "undrain", "local").stderr
+    assert "local: in use again, except local/1 (drained by " in node
+    assert ones(world, "cluster", "undrain", "local/1").stderr == "local/1: in use again\n"
+    ones(world, "cluster", "drain", "local")
+    gpu = ones(world, "cluster", "undrain", "local/1").stderr
+    assert "local/1: still out of service: its node is draining" in gpu
+    assert ones(world, "cluster", "undrain", "local").stderr == "local: in use again\n"
     unknown = ones(world, "cluster", "drain", "lokal")
     assert (unknown.returncode, "did you mean 'local'" in unknown.stderr) == (2, True)
 

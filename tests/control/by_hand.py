@@ -1,5 +1,4 @@
-"""The live engine without real time: jobs whose workers do what a test says, and a loop turned by
-hand."""
+"""The live engine without real time: the test plays the workers and runs each turn of the loop."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ CLEAN = Exit(code=0, at=0.0, cause="exited")
 
 
 class Still(LocalLauncher):
-    """Starts nothing: what its workers do is told by the test."""
+    """Starts nothing: the test plays the workers."""
 
     def _launch(self, launch: Any) -> None:  # noqa: ANN401
         self._launches.place(launch.id, "n0")

@@ -5,11 +5,12 @@
 Wishes: `fail-at=N` exits with 3 in epoch N; `deaf` ignores SIGTERM and orders; `never-join`
 does not call; `join-when=FILE`, `leave-when=FILE` and `end-when=FILE` wait for a file before they
 join, leave, or finish the last epoch. Rank 0 reports for all; the number of finished
-epochs is kept in the job's checkpoint directory, so that who comes later goes on from there.
+epochs is kept in the job's checkpoint directory, so that later workers continue from there.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -69,8 +70,8 @@ class Caller:
                     print("no place", flush=True)
                     os._exit(0)
                 time.sleep(0.1)
-            except OSError:
-                time.sleep(0.1)  # the controller is away: it will be back
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.1)  # the controller is away or died within its answer: it comes back
         with self.lock:
             order = orders.get("order")
             if order is not None and order.get("plan", 0) > self.seen:

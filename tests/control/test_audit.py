@@ -49,7 +49,7 @@ def test_what_admins_and_users_do_is_written_down(service: Inside) -> None:
         ("ann", "priority changed", job, "0 to 3"),
         (admin, "job cancelled", job, "of ann"),
         ("ann", "submission refused", "",
-         "command: 2001 bytes are too many; the limit is max_command_kb = 1"),
+         "command: 2001 bytes is too long; the limit is max_command_kb = 1"),
         ("ann", "refused", "", "GET /api/users"),
         ("ann", "login", "", ""),
         (admin, "drained", "local/0", ""),

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 import sqlalchemy as sa
 
-from ones.control.live.cordons import KEY, Cordons
+from ones.control.live.cordons import Cordons
 from ones.control.live.report_events import event_of
-from ones.control.readmodels.entry_texts import tell
+from ones.control.readmodels.entry_texts import HistoryReader
 from ones.control.readmodels.job_board import JobBoard
 from ones.control.recorder import EntryError, begin, recover
 from ones.control.schema import ended_cards, log, meta
-from ones.control.store import Store, insert
+from ones.control.store import CORDONS, Store, insert
 from ones.core import events as ev
 from ones.core.cluster import Cluster, Gpu, NodeId
 from ones.core.job import EndReason, Generation, Job, JobId, SwitchCost
@@ -52,7 +52,7 @@ def change(store: Store, statement: sa.Update) -> None:
 
 
 @pytest.mark.parametrize("word", ["nan", "inf", "-inf"])
-def test_a_loss_that_is_not_finite_is_missing_and_told_and_fails_nobody(
+def test_a_loss_that_is_not_finite_is_missing_and_reported_and_fails_no_job(
     store: Store, word: NotFinite
 ) -> None:
     begin(store, HEADER)
@@ -62,10 +62,10 @@ def test_a_loss_that_is_not_finite_is_missing_and_told_and_fails_nobody(
     assert isinstance(event, ev.EpochFinished)
     assert (event.loss, event.accuracy, event.gradient_noise) == (None, 0.5, None)
     assert event.not_finite == ("loss", "gradient_noise")
-    assert list(tell(event, A)) == [
+    assert list(HistoryReader(A).lines(event)) == [
         (
             "epoch",
-            "epoch 3 done: accuracy 0.5, loss is not a finite number, gradient noise is not a"
+            "Epoch 3 done: accuracy 0.5, loss is not a finite number, gradient noise is not a"
             " finite number (training may have diverged)",
         )
     ]
@@ -120,9 +120,11 @@ def test_a_list_of_drained_nodes_that_cannot_be_read_is_ignored_with_a_log_line(
     store: Store, caplog: pytest.LogCaptureFixture, kept: str, problem: str
 ) -> None:
     cordons = Cordons(SimpleNamespace(store=store))  # type: ignore[arg-type]
-    store.write_now(insert(meta, {"key": KEY, "value": kept}))
+    store.write_now(insert(meta, {"key": CORDONS, "value": kept}))
+    text = store.cordons()
+    assert text is not None
     with caplog.at_level(logging.WARNING):
-        cordons.load()
+        cordons.load(text)
     assert not cordons.drained
     assert "kept list of drained nodes and GPUs not read" in caplog.text
     assert problem in str(vars(caplog.records[-1]))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
-from ones.control.readmodels.entry_texts import tell
+from ones.control.readmodels.entry_texts import MINOR, HistoryReader
 from ones.control.readmodels.job_cards import WorkerPlaces, card_of, card_of_ended
 from ones.core import (
     Cluster,
@@ -16,8 +18,12 @@ from ones.core import (
     NodeId,
     Schedule,
     Scheduler,
+    View,
 )
 from ones.core import events as ev
+from ones.core.job import Forecast
+from ones.core.plan import Plan, Prepare, Start
+from ones.core.policy import Decision
 from ones.policies import create
 from ones.runlog.encoding import decode_outcome, encode_saved
 from tests.core.test_scheduler import A, Asked, job, on, ready
@@ -32,7 +38,7 @@ def epoch(scheduler: Scheduler, number: int) -> None:
     )  # fmt: skip
 
 
-def test_the_last_epoch_counts_though_nobody_looked_between_it_and_the_end() -> None:
+def test_the_last_epoch_counts_without_a_reader_between_it_and_the_end() -> None:
     scheduler = Scheduler(Cluster.of(1), create("fifo"))
     scheduler.handle(ev.JobSubmitted(0.0, Job(id=JobId("a"), submitted_at=0.0, requested_batch=64)))
     scheduler.handle(ev.WorkerReady(0.5, JobId("a"), Generation(1), Gpu(NodeId("n0"), 0)))
@@ -46,7 +52,7 @@ def test_the_last_epoch_counts_though_nobody_looked_between_it_and_the_end() -> 
     for seen in (last, None):  # None: the controller died before it had shown the job
         card = card_of_ended(outcome, None, seen, elastic=True)
         assert (card.epochs, card.loss, card.accuracy) == (2, 0.5, 0.75)
-        assert card.message == "its target accuracy is exceeded"
+        assert card.message == "The target accuracy is reached."
 
     kept = encode_saved(outcome)
     assert decode_outcome(kept) == outcome
@@ -89,8 +95,84 @@ def test_what_the_loop_of_a_script_plans_counts_more_than_what_was_said_at_first
 
 @pytest.mark.parametrize(
     ("seconds", "told"),
-    [(0.0, "less than 1 ms"), (0.0034, "3 ms"), (0.25, "250 ms"), (31.26, "31.3 s")],
+    [(0.0, "less than 1 ms"), (0.0034, "3 ms"), (0.25, "0.2 s"), (31.26, "31 s")],
 )
-def test_how_long_a_job_stood_still_is_told_in_fitting_units(seconds: float, told: str) -> None:
+def test_a_pause_is_shown_in_fitting_units(seconds: float, told: str) -> None:
     event = ev.Rescaled(1.0, A, Generation(2), seconds)
-    assert list(tell(event, A)) == [("rescaled", f"re-scaled; it stood still for {told}")]
+    assert list(HistoryReader(A).lines(event)) == [("rescaled", f"Rescaled ({told} pause).")]
+
+
+class Explaining(Asked):
+    """With the note that the test gives."""
+
+    notes: Mapping[JobId, str] = {}
+
+    def decide(self, view: View) -> Decision:
+        return Decision(schedule=self.target, notes=self.notes)
+
+
+def test_each_change_is_one_line_with_its_reason() -> None:
+    """Also a change in two steps, and although every worker reports it."""
+    policy = Explaining()
+    scheduler = Scheduler(Cluster.of(3), policy)
+    entries: list[ev.Event | Plan] = []
+
+    def happens(event: ev.Event, note: str = "") -> Plan:
+        policy.notes = {A: note} if note else {}
+        plan = scheduler.handle(event)
+        entries.extend([event, plan])
+        return plan
+
+    policy.target = Schedule({A: on(0, batch=32)})
+    happens(ev.JobSubmitted(0.0, job(A, requested_batch=32)), "Started on 1 GPU, batch 32: first.")
+    ready(scheduler, A, 1.0)
+    entries.append(ev.WorkerReady(1.0, A, Generation(1), Gpu(NodeId("n0"), 0)))
+    policy.target = Schedule({A: on(0, 1, 2, batch=32)})
+    grown = happens(ev.Woke(2.0), "Grown from 1 to 3 GPUs, batch 96: no other job waits.")
+    happens(ev.Rescaled(3.0, A, Generation(grown.number), 0.031))
+    reader = HistoryReader(A)
+    lines = [line for entry in entries for line in reader.lines(entry)]
+    shown = [text for kind, text in lines if kind not in MINOR]
+    assert shown == [
+        "Submitted: ",
+        "Started on 1 GPU (n0/0), batch 32: first.",
+        "Grown from 1 to 3 GPUs (n0/0-2), batch 96: no other job waits.",
+    ]
+    assert [kind for kind, _ in lines] == ["submitted", "order", "ready", "order", "rescaled"]
+
+
+def test_a_change_that_waits_for_gpus_is_not_told_again_when_it_happens() -> None:
+    wide = on(0, 1, batch=64)
+    first = Plan(
+        number=1, at=1.0, actions=(Prepare(A, wide),), notes={A: "Started on 2 GPUs, batch 64: x."}
+    )
+    second = Plan(number=2, at=2.0, actions=(Start(A, wide),))
+    reader = HistoryReader(A)
+    assert list(reader.lines(first)) == [
+        (
+            "order",
+            "Started on 2 GPUs (n0/0-1), batch 64: x. The change waits until these GPUs are free.",
+        )
+    ]
+    assert list(reader.lines(second)) == [("step", "Started on 2 GPUs (n0/0-1), batch 128.")]
+
+
+def test_a_reason_that_only_has_a_new_position_is_not_told_again() -> None:
+    reader = HistoryReader(A)
+    notes = ["Waiting: busy (⟨job:b⟩). ⟨place:2⟩", "Waiting: busy (⟨job:b⟩). ⟨place:1⟩"]
+    plans = [Plan(number=0, at=float(i), notes={A: note}) for i, note in enumerate(notes)]
+    assert [line for plan in plans for line in reader.lines(plan)] == [
+        ("reason", "Waiting: busy (b).")
+    ]
+
+
+def test_a_waiting_job_has_no_forecast() -> None:
+    """It assumed that the job runs: beside an expected start it would be wrong."""
+    scheduler = Scheduler(Cluster.of(1), create("fifo"))
+    scheduler.handle(ev.JobSubmitted(0.0, job(A, requested_batch=32)))
+    record = scheduler.state.records[A]
+    record.forecast = Forecast(9.0, 8.0, 10.0)
+    assert card_of(record, WorkerPlaces.of(record, None), None, elastic=True).eta == 9.0
+    scheduler.handle(ev.NodeDown(1.0, NodeId("n0")))
+    card = card_of(record, WorkerPlaces.of(record, None), None, elastic=True)
+    assert (card.state, card.eta) == ("waiting", None)

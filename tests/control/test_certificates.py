@@ -118,7 +118,7 @@ def test_a_service_on_all_addresses_has_tls_and_its_workers_trust_it(
     assert ones(world, "ps", "-a").returncode == 0, "of the same machine and user"
     env = {"ONES_URL": url.rstrip("/"), "ONES_API_TOKEN": world.dir.read_token() or ""}
     stranger = ones(world, "ps", **env)
-    assert "its certificate is not trusted here" in stranger.stderr
+    assert "the service's certificate is not trusted" in stranger.stderr
     assert ones(world, "ps", **env, SSL_CERT_FILE=str(world.dir.authority)).returncode == 0
     world.restart()
     assert world.get("/health")["ok"], "with the same authority"
@@ -164,7 +164,7 @@ def test_a_link_that_logs_in_is_not_written_to_a_journal(tmp_path: Path) -> None
     try:
         wait_for(lambda: b"web page" in (tmp_path / "journal").read_bytes(), "not up", 90.0)
         told = (tmp_path / "journal").read_text()
-        assert "web page: ones link prints a way in" in told
+        assert "web page: get a login link with: ones link" in told
         assert "code=" not in told
     finally:
         process.terminate()

@@ -1,4 +1,4 @@
-"""The clock of the machine is set while jobs run, and between two runs: nobody notices.
+"""The wall clock is set while jobs run, and between two runs, without effect on the jobs.
 
 The service runs in this process with a clock that can be set; its jobs are real.
 """
@@ -80,7 +80,7 @@ def times(root: Path) -> list[float]:
     return [at for (at,) in rows]
 
 
-def test_a_clock_that_jumps_costs_nobody_anything(tmp_path: Path) -> None:
+def test_a_clock_that_jumps_has_no_effect_on_jobs(tmp_path: Path) -> None:
     wall = Wall()
     go = [tmp_path / f"go{i}" for i in range(4)]
     waiting = "while [ ! -e {} ]; do sleep 0.05; done"

@@ -45,7 +45,7 @@ class Server:
         self.lines: list[Line] = []
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers when the body is there and, for /slow, when it is told to."""
+        """Answers when the body is complete and, for /slow, when the test releases it."""
         body = b""
         while True:
             message = await receive()
@@ -126,7 +126,7 @@ def test_headers_have_to_come_in_time(base: Any) -> None:  # noqa: ANN401
         told = "the headers came too late; the limit is max_header_seconds = 0.5"
         assert await answer(half) == (408, told)
         assert await half[0].read() == b"", "and it is closed"
-        assert await silent[0].read() == b"", "closed without a word that nobody asked for"
+        assert await silent[0].read() == b"", "closed without an answer that was not requested"
         kept[1].write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         assert await answer(kept) == (200, "ok"), "idle after an answer is something else"
         kept[1].write(b"GET / HTT")
@@ -158,7 +158,7 @@ def test_bodies_have_to_come_in_time_and_answers_have_not(base: Any) -> None:  #
 
 
 @pytest.mark.parametrize("base", protocols())
-def test_an_address_has_so_many_connections(base: Any) -> None:  # noqa: ANN401
+def test_an_address_has_a_limit_of_connections(base: Any) -> None:  # noqa: ANN401
     async def story(server: Server) -> None:
         lines = [await server.line() for _ in range(2)]
         for line in lines:

@@ -27,7 +27,7 @@ from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision, Policy
 from ones.core.view import View
 from ones.errors import BugError
-from ones.exec import Chunk
+from ones.exec.output import Chunk
 from ones.launchers import Launch, LaunchedProcess, Slot
 from ones.launchers.api import Listener
 from ones.policies import create
@@ -74,7 +74,7 @@ class Touchy:
 
 
 class StillLauncher:
-    """Starts nothing, and says so to nobody."""
+    """Starts nothing, and reports nothing."""
 
     def __init__(self) -> None:
         self.launched: list[str] = []
@@ -213,7 +213,7 @@ def test_a_report_that_makes_the_policy_raise_fails_its_job_and_no_other(world: 
     assert A not in world.scheduler.state.records
     ended = world.scheduler.state.ended[A]
     assert ended.reason is EndReason.FAILED
-    assert ended.message.startswith("EpochFinished could not be handled and was quarantined: its")
+    assert ended.message.startswith("The service could not handle its event EpochFinished: `obs")
     assert "ZeroDivisionError: poison" in ended.message
     assert ended.epochs == 1, "it is as if the report had never come"
     (mark,) = world.logged(ev.EntryQuarantined)
@@ -258,7 +258,7 @@ def test_an_event_that_the_state_refuses_is_skipped(world: World) -> None:
     world.say(ev.NodeUp(NOW, N0, 7))  # it has three GPUs, and is up
     (mark,) = world.logged(ev.EntryQuarantined)
     assert (mark.job, mark.kind) == (None, "NodeUp")
-    assert "came up again with 7" in mark.reason
+    assert "was reported up with 7" in mark.reason
     assert set(world.scheduler.state.records) == {A, B, C}
     world.assert_the_log_gives_the_same()
 
@@ -292,7 +292,7 @@ def test_after_repeated_failures_fifo_takes_over_until_a_restart(world: World) -
         world.time = max(world.time, min(world.scheduler.wake_at, world.time + 100.0))
         world.say()
     assert world.containment.policy == FALLBACK
-    assert "policy touchy failed and fifo decides instead" in world.containment.failing
+    assert "policy touchy failed; fifo decides instead" in world.containment.failing
     assert world.scheduler.state.schedule.get(B) is not None, "fifo has started it"
     (replaced,) = world.logged(ev.PolicyReplaced)
     assert replaced.policy == FALLBACK
@@ -357,7 +357,7 @@ def test_a_launch_that_raises_fails_its_job_and_frees_its_gpu(world: World) -> N
     assert not any(o.job == A for o in world.scheduler.state.occupants.values())
 
 
-def test_a_report_whose_handling_raises_is_answered_and_fails_its_job(
+def test_a_report_that_raises_is_answered_and_fails_its_job(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.start()

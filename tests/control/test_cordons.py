@@ -69,7 +69,7 @@ def test_signals_of_a_device_fault_speak_against_a_gpu_by_themselves(
     assert bool(told[2]) is verdict
 
 
-def test_one_who_does_well_there_speaks_for_it() -> None:
+def test_a_successful_worker_clears_the_failures_of_its_gpu() -> None:
     health = GpuHealth()
     for job in "uvwxy":
         health.trains(B, job)
@@ -189,7 +189,7 @@ def test_one_gpu_is_set_aside_and_taken_back(make_world: Callable[..., World]) -
     for place in ("local/0", "local/2"):
         drain(world, place)
     assert [s["state"] for s in world.get("/api/cluster")["slots"]] == ["draining", "up"] * 2
-    assert "set aside by" in slot(world, "local/0")["aside"]
+    assert "drained by" in slot(world, "local/0")["aside"]
     jobs = [world.run(["sleep", "1000"], gpus=1) for _ in range(3)]
     wait_for(lambda: [world.job(j)["state"] for j in jobs] == ["running", "running", "waiting"])
     assert {world.job(j)["workers"][0]["gpu"] for j in jobs[:2]} == {"local/1", "local/3"}
@@ -220,7 +220,7 @@ def test_two_typos_take_no_gpu_away_and_a_gpu_out_of_service_is_told(
     there = world.run(["sleep", "1000"], gpus=1)
     waits = world.run(["sleep", "1000"], gpus=1)
     wait_for(lambda: world.job(there)["state"] == "running")
-    told = "1 of 2 GPUs is out of service: local/1 (set aside by"
+    told = "1 of 2 GPUs is out of service: local/1 (drained by"
     wait_for(lambda: told in world.job(waits)["note"], world.job(waits)["note"])
     for command in (["ps"], ["top", "--once"]):
         shown = subprocess.run(

@@ -1,4 +1,4 @@
-"""The door of the workers: what it answers, whom it wakes, and how little it wakes others."""
+"""The worker API: its answers, and which workers it wakes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from starlette.types import Message, Scope
 from ones.config import ServiceSettings
 from ones.control.api.errors import LARGEST_REQUEST
 from ones.control.api.loop_waker import loop_waker
-from ones.control.api.worker_api import PATH, WorkerApi
+from ones.control.api.worker_api import WorkerApi
 from ones.control.clock import Clock
 from ones.control.limits import Limits
 from ones.control.live.jobs import LiveJob, LiveWorker
 from ones.control.live.mailbox import Mailbox
+from ones.control.live.worker_exchange import PATH
 from ones.control.service import Service
 from ones.control.submission import Submission
 from ones.control.tokens import JobTokens
@@ -109,23 +110,31 @@ def run(work: Any) -> Any:  # noqa: ANN401
     ("words", "status", "text"),
     [
         ({"method": "GET"}, 405, "Method Not Allowed"),
-        ({"wait": "61"}, 422, "wait: 0 to 60 seconds (got '61')"),
-        ({"wait": "nan"}, 422, "wait: 0 to 60 seconds (got 'nan')"),
-        ({"body": b"[" + b" " * LARGEST_REQUEST + b"]"}, 413, "a request may have 4194304 bytes"),
+        ({"wait": "61"}, 422, "wait: '61' is not in 0..60 seconds"),
+        ({"wait": "nan"}, 422, "wait: 'nan' is not in 0..60 seconds"),
+        ({"body": b"[" + b" " * LARGEST_REQUEST + b"]"}, 413, "the limit is 4194304 bytes"),
         ({"body": b"{"}, 422, "is not JSON"),
-        ({"body": pack(Orders(acknowledged=1))}, 422, "type: Reports are expected here"),
-        ({"token": "other"}, 401, "the token is not that of a job"),
-        ({"token": "\xf6ther"}, 401, "the token is not that of a job"),
-        ({"token": JobTokens(b"key").of("b-2")}, 401, "the token is not that of a job"),
-        ({"token": JobTokens(b"key").of("ended-2")}, 409, "no place"),
+        ({"body": pack(Orders(acknowledged=1))}, 422, "type: Orders is not Reports"),
+        ({"token": "other"}, 401, "missing or invalid token of a job"),
+        ({"token": "\xf6ther"}, 401, "missing or invalid token of a job"),
+        ({"token": JobTokens(b"key").of("b-2")}, 401, "missing or invalid token of a job"),
+        ({"token": JobTokens(b"key").of("ended-2")}, 409, "no longer part of its job"),
         (
             {"body": pack(Reports(job="b-2", worker="n0/0", plan=1, first=0))},
             401,
             "the token is not that of job b-2",
         ),
         ({"body": pack(Reports(job="a-1", worker="x", plan=1, first=0))}, 422, "worker: 'x'"),
-        ({"body": pack(Reports(job="a-1", worker="n0/1", plan=1, first=0))}, 409, "no place"),
-        ({"body": pack(Reports(job="a-1", worker="n0/0", plan=0, first=0))}, 409, "no place"),
+        (
+            {"body": pack(Reports(job="a-1", worker="n0/1", plan=1, first=0))},
+            409,
+            "no longer part of its job",
+        ),
+        (
+            {"body": pack(Reports(job="a-1", worker="n0/0", plan=0, first=0))},
+            409,
+            "no longer part of its job",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(words: dict[str, Any], status: int, text: str) -> None:
@@ -140,9 +149,7 @@ def test_other_paths_are_none_of_its_business() -> None:
 
 @pytest.mark.parametrize("order", [None, SWITCH, End("cancelled", 3)])
 @pytest.mark.parametrize("store", ["", "10.0.0.1:1234"])
-def test_answers_are_what_the_codec_says_whoever_packs_them(
-    order: Order | None, store: str
-) -> None:
+def test_answers_equal_the_codecs_output(order: Order | None, store: str) -> None:
     caller = Caller()
     caller.desk.job.store = store
     if order is not None:
@@ -158,7 +165,7 @@ def test_answers_are_what_the_codec_says_whoever_packs_them(
     assert len(caller.desk.heard) == 1
 
 
-def test_who_waits_hears_an_order_at_once_and_others_only_in_the_end() -> None:
+def test_a_waiting_worker_gets_an_order_at_once_and_others_at_the_end() -> None:
     caller = Caller()
     mailbox = caller.desk.engine.live.mailbox
 
@@ -182,7 +189,7 @@ def test_who_waits_hears_an_order_at_once_and_others_only_in_the_end() -> None:
 
 
 class Tower:
-    """A bell, those who ring it from threads, and how often the loop was woken for them."""
+    """A waker, threads that use it, and the number of times that the loop was woken."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, int]] = []
@@ -220,7 +227,7 @@ def test_a_bell_wakes_the_loop_once_for_all_that_has_gathered() -> None:
     assert tower.woken == 1
 
 
-def test_a_bell_that_is_rung_from_many_threads_forgets_nobody() -> None:
+def test_a_waker_used_by_many_threads_loses_no_wakeup() -> None:
     async def listen() -> Tower:
         tower = Tower()
         ringers = tower.ringers(4)
@@ -232,7 +239,7 @@ def test_a_bell_that_is_rung_from_many_threads_forgets_nobody() -> None:
 
     heard = run(asyncio.wait_for(listen(), PATIENCE)).heard
     assert len(set(heard)) == 8000
-    assert [n for who, n in heard if who == 3] == list(range(2000)), "each one's in order"
+    assert [n for who, n in heard if who == 3] == list(range(2000)), "in order for each thread"
 
 
 def test_the_service_takes_as_many_files_as_it_may_have() -> None:

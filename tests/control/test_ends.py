@@ -1,4 +1,4 @@
-"""A job that is through while an order for it is on its way: its end waits for nobody."""
+"""A job that finishes while an order for it is pending: its end waits for no worker."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def emitted(engine: LiveEngine) -> list[type[ev.Event]]:
     return [type(delivered.event) for delivered in engine.live.out]
 
 
-def test_newcomers_that_were_on_their_way_are_not_waited_for(engine: LiveEngine) -> None:
+def test_joining_workers_that_were_starting_are_not_waited_for(engine: LiveEngine) -> None:
     job = job_with(engine, OLD, OLD, NEW)
     order(engine, OrderKind.RESCALE, GPUS)
     first, second, _ = job.workers.values()
@@ -89,7 +89,7 @@ def test_newcomers_that_were_on_their_way_are_not_waited_for(engine: LiveEngine)
     assert job.end_reported
 
 
-def test_who_trains_with_the_others_is_waited_for(engine: LiveEngine) -> None:
+def test_a_member_of_the_group_is_waited_for(engine: LiveEngine) -> None:
     job = job_with(engine, OLD, NEW)  # the switch to the second one is over
     first, second = job.workers.values()
     assert not engine.exits.done(job, first)
@@ -118,10 +118,10 @@ def test_a_gpu_of_a_worker_that_ended_quietly_gets_no_other_before_that_is_settl
     assert engine.exits.done(job, first)
 
 
-def test_a_start_whose_worker_was_fenced_on_a_node_that_is_back_is_given_up(
+def test_a_start_with_a_fenced_worker_on_a_node_that_is_back_is_given_up(
     engine: LiveEngine,
 ) -> None:
-    """The node was lost and came back while the controller was away: nobody tells its loss."""
+    """The node was lost and came back while the controller was down: no event reports the loss."""
     job = job_with(engine, NEW)
     order(engine, OrderKind.START, GPUS[:1])
     (worker,) = job.workers.values()
@@ -131,7 +131,7 @@ def test_a_start_whose_worker_was_fenced_on_a_node_that_is_back_is_given_up(
 
 
 @pytest.mark.parametrize("kind", [OrderKind.RESCALE, OrderKind.STOP])
-def test_a_worker_that_was_told_to_leave_is_heard_before_the_job_counts_as_done(
+def test_a_job_ends_only_after_its_leaving_worker_has_exited(
     engine: LiveEngine, kind: OrderKind
 ) -> None:
     """It trains until it leaves, and may be the one that reports the last epoch."""
@@ -163,7 +163,7 @@ def test_exits_are_forgotten_when_the_end_of_the_job_is_safe(engine: LiveEngine)
     assert forgotten == [A]
 
 
-def test_a_gpu_that_a_plan_has_filled_again_is_not_told_as_free(engine: LiveEngine) -> None:
+def test_a_gpu_that_a_plan_has_filled_again_is_not_reported_free(engine: LiveEngine) -> None:
     """Two workers are lost at once; the plan made after the first puts one where the second was."""
     job = job_with(engine, OLD, OLD, OLD)
     _, second, third = job.workers.values()
@@ -182,7 +182,7 @@ def test_a_gpu_that_a_plan_has_filled_again_is_not_told_as_free(engine: LiveEngi
     assert isinstance(delivered.event, ev.Woke), f"{GPUS[2]} has a new worker: {delivered}"
 
 
-def test_a_rescale_whose_member_is_lost_before_it_was_told_is_given_up(engine: LiveEngine) -> None:
+def test_a_rescale_that_loses_a_member_before_its_order_is_given_up(engine: LiveEngine) -> None:
     job = job_with(engine, OLD, OLD, NEW)
     order(engine, OrderKind.RESCALE, GPUS)
     engine.exits.exited(next(iter(job.workers)), Exit(code=1, at=0.0, cause="exited"))
@@ -199,15 +199,15 @@ def test_a_cancelled_job_frees_the_gpus_of_workers_that_ended_quietly(engine: Li
     assert events[1].gpu == GPUS[1]
 
 
-def test_newcomers_that_were_sent_away_are_not_waited_for(engine: LiveEngine) -> None:
+def test_stopped_joining_workers_are_not_waited_for(engine: LiveEngine) -> None:
     job = job_with(engine, OLD, NEW)
     order(engine, OrderKind.RESCALE, GPUS[:2])
     engine.runner.give_up_rescale(job, "a test")
     assert engine.exits.done(job, next(iter(job.workers.values())))
 
 
-def test_a_switch_that_was_told_fails_when_the_last_worker_has_left(engine: LiveEngine) -> None:
-    """Both were stopped from outside: nobody else would answer the order."""
+def test_a_published_switch_fails_when_the_last_worker_has_left(engine: LiveEngine) -> None:
+    """Both workers were stopped from outside: no other worker would answer the order."""
     job = job_with(engine, OLD, OLD)
     order(engine, OrderKind.RESCALE, GPUS[:1], published=True)
     for launch in list(job.workers):
@@ -234,5 +234,5 @@ def test_all_workers_of_a_job_that_has_ended_are_stopped_after_a_restart(
         forget=lambda job: pytest.fail("its exits are still needed"),
     )
     engine.live.state.occupants = {gpu: Occupant(A, OLD) for gpu in GPUS}
-    take_over(engine)
+    take_over(engine, {}, {})
     assert stopped == list(there)

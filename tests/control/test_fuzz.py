@@ -90,7 +90,7 @@ def test_no_request_breaks_it_and_none_that_is_refused_changes_anything(world: W
 
 
 def _tame(case: Case[Any]) -> None:
-    """What is accepted is run: let it be something small, and nobody waits for output."""
+    """Accepted jobs run: the command is small, and the test does not wait for its output."""
     body: Any = case.body
     if isinstance(body, dict) and isinstance(body.get("command"), list) and body["command"]:
         body["command"][0] = "true"

@@ -34,7 +34,7 @@ def test_a_pair_is_not_broken_while_a_whole_one_is_free(world: World) -> None:
     world.settings["group_size"] = 0
     world.restart()
     assert {slot["group"] for slot in world.get("/api/cluster")["slots"]} == {None}
-    assert where(world, two) == ["local/2", "local/3"], "who is there stays"
+    assert where(world, two) == ["local/2", "local/3"], "a running job keeps its GPUs"
     for job in (one, two):
         world.post(f"/api/jobs/{job}/cancel")
         world.wait_end(job)

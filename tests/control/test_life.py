@@ -24,7 +24,7 @@ def test_an_elastic_job_trains_reports_and_ends(world: World) -> None:
         abs(card["queue_seconds"] + card["run_seconds"] - (card["ended_at"] - card["submitted_at"]))
         < 1e-6
     )
-    assert "joined: 100 samples, batch 10, 0.0 MB of parameters" in world.story(job)
+    assert "Joined: 100 samples, batch 10, 1.0 kB of parameters." in world.story(job)
     assert "epoch 3" in world.output(job)
     curves = world.get(f"/api/jobs/{job}/curves")
     assert [round(v, 3) for _, v in curves["loss"]] == [1.0, 0.5, 0.333]
@@ -75,7 +75,7 @@ def test_a_script_that_never_joins_though_it_could_is_found_out(
     world.wait_end(hog)
     card = world.wait_state(job, "running")
     assert not card["elastic"]
-    assert "has not called ones.join within the time" in "".join(world.story(job))
+    assert "has not called ones.join in time" in "".join(world.story(job))
     world.restart()
     assert not world.job(job)["elastic"], "it is in the log"
     end.open()
@@ -94,7 +94,7 @@ def test_a_script_that_joins_late_is_elastic_again(make_world: Callable[..., Wor
     assert (card["state"], card["epochs"], card["failures"]) == ("finished", 8, 0)
 
 
-def test_torch_is_loaded_for_newcomers_while_others_still_leave(
+def test_torch_is_loaded_for_joining_workers_while_others_still_leave(
     make_world: Callable[..., World],
 ) -> None:
     world = make_world(policy="equi", slots=2)
@@ -103,7 +103,7 @@ def test_torch_is_loaded_for_newcomers_while_others_still_leave(
     wait_for(lambda: world.job(first)["gpus"] == 2 and world.job(first)["state"] == "running")
     second = world.submit(1, 0.1, elastic=True)
     wait_for(lambda: list(world.dir.runs.glob(f"live/{second}/*/lock")))
-    assert world.job(first)["gpus"] == 2, "nobody has left yet"
+    assert world.job(first)["gpus"] == 2, "no worker has left yet"
     assert not world.launches(second)
     leave.open()
     assert world.wait_end(second)["state"] == "finished"
@@ -114,7 +114,10 @@ def test_a_failing_script_fails_with_its_exit_code_after_its_retries(world: Worl
     job = world.submit(3, 0.1, "fail-at=2", retries=1)
     card = world.wait_end(job)
     assert card["state"] == "failed"
-    assert card["message"] == "its last worker died: exit code 3 (2 of 2 tries)"
+    assert card["message"] == (
+        "Its last worker died: exit code 3. Try 2 of 2: no tries are left."
+        f" Its output: ones logs {job}"
+    )
     assert [p["exit_code"] for p in world.launches(job)] == [3, 3]
 
 
@@ -123,7 +126,7 @@ def test_a_program_that_is_not_there_fails_with_its_name(world: World) -> None:
     assert "/no/such/program: no such file or directory" in world.wait_end(job)["message"]
 
 
-def test_cancel_ends_those_who_do_not_listen(world: World) -> None:
+def test_cancel_ends_workers_that_ignore_it(world: World) -> None:
     job = world.submit(1000, 1.0, "deaf")
     fixed = world.run(
         ["sh", "-c", "trap '' TERM; setsid sleep 1000 & while :; do sleep 1; done"], gpus=1
@@ -133,7 +136,7 @@ def test_cancel_ends_those_who_do_not_listen(world: World) -> None:
     pids = [p["pid"] for j in (job, fixed) for p in world.launches(j)]
     for each in (job, fixed):
         assert world.post(f"/api/jobs/{each}/cancel")["state"] in ("stopping", "cancelled")
-        assert world.wait_end(each)["message"].startswith("cancelled by ")
+        assert world.wait_end(each)["message"].startswith("Cancelled by ")
     wait_for(lambda: not any(is_alive(pid) for pid in pids))
     live = world.dir.runs / "live"
     wait_for(lambda: not alive_below(live / job) and not alive_below(live / fixed))
@@ -160,7 +163,7 @@ def test_stop_rules_end_a_job(world: World) -> None:
 
 def test_a_time_limit_is_kept(world: World) -> None:
     job = world.run(["sleep", "1000"], max_run_seconds=1.0)
-    assert world.wait_end(job)["message"] == "cancelled by its time limit of 1 s"
+    assert world.wait_end(job)["message"] == "Cancelled by its time limit of 1 s (--max-run)"
 
 
 def test_all_workers_killed_means_another_try_from_the_checkpoint(world: World) -> None:
@@ -187,7 +190,7 @@ def test_ones_exec_killed_is_a_loss_and_another_try(world: World) -> None:
     end.open()
     card = world.wait_end(job)
     assert (card["state"], card["failures"]) == ("finished", 1)
-    assert any("ones-exec, its parent, was killed" in line for line in world.story(job))
+    assert any("the parent of the worker, was killed" in line for line in world.story(job))
 
 
 def test_what_a_script_prints_is_kept_within_bounds(world: World) -> None:

@@ -35,11 +35,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
     [
         (
             {"command": ["x" * KIB, "y" * KIB]},
-            "command: 2050 bytes are too many; the limit is max_command_kb = 2",
+            "command: 2050 bytes is too long; the limit is max_command_kb = 2",
         ),
         (
             {"env": {f"N{i}": "v" * 1000 for i in range(4)}},
-            "env: 4016 bytes are too many; the limit is max_environment_kb = 3",
+            "env: 4016 bytes is too large; the limit is max_environment_kb = 3",
         ),
     ],
 )
@@ -51,12 +51,12 @@ def test_a_job_that_is_too_large_is_refused(
     assert service.http.get("/api/jobs?all=true").json() == []
 
 
-def test_a_user_has_so_many_jobs_that_have_not_ended(service: Inside) -> None:
+def test_a_user_has_a_limit_of_unfinished_jobs(service: Inside) -> None:
     ann = service.add_user("ann")
     jobs = [service.submit(ann).json()["id"] for _ in range(4)]
     refused = service.submit(ann)
     assert refused.status_code == 429
-    told = "ann has 4 jobs that have not ended; the limit is max_unfinished_jobs = 4"
+    told = "ann has 4 unfinished jobs; the limit is max_unfinished_jobs = 4"
     assert refused.json() == {"error": told}
     mine = service.submit()
     assert mine.status_code == 201, "another user's jobs do not count"
@@ -83,7 +83,7 @@ def test_users_have_a_small_range_of_priorities_and_admins_a_large_one(service: 
     assert service.submit(retries=101).status_code == 422
 
 
-def test_a_user_has_so_many_requests_at_the_same_time(service: Inside) -> None:
+def test_a_user_has_a_limit_of_concurrent_requests(service: Inside) -> None:
     cat, admin = service.add_user("cat"), dict(service.http.headers)
     most = service.service.limits.max_requests_per_user
 
@@ -115,7 +115,7 @@ def test_a_user_has_so_many_requests_at_the_same_time(service: Inside) -> None:
     refused, *others = run_apart(ask())
     assert refused.status_code == 429
     assert refused.headers["retry-after"] == "1"
-    told = f"cat has {most} requests at the same time"
+    told = f"cat already has {most} requests in progress"
     assert refused.json() == {"error": f"{told}; the limit is max_requests_per_user = {most}"}
     assert [answer.status_code for answer in others] == [200] * (most + 2)
 
@@ -175,8 +175,8 @@ def test_bodies_of_strangers_are_not_read(service: Inside) -> None:
         yield b"x" * 1000
 
     for path, told in (
-        ("/api/jobs", "no token, or a wrong one"),
-        ("/worker/reports", "the token is not that of a job"),
+        ("/api/jobs", "missing or invalid token"),
+        ("/worker/reports", "missing or invalid token of a job"),
     ):
         for token in ("wrong", "w\xf6rong"):
             header = {"Authorization": f"Bearer {token}".encode("latin-1")}
@@ -186,7 +186,7 @@ def test_bodies_of_strangers_are_not_read(service: Inside) -> None:
 
 
 def test_reports_beyond_the_limits_are_refused(service: Inside) -> None:
-    """With a real job, whose worker is a process that sleeps."""
+    """With a real job; its worker is a process that sleeps."""
     job = service.submit(gpus=None, elastic=None).json()["id"]
     wait_for(lambda: service.service.engine.live.jobs[job].workers, "it does not start")
     token = bearer(service.service.tokens.of(job))
@@ -201,7 +201,7 @@ def test_reports_beyond_the_limits_are_refused(service: Inside) -> None:
 
     refused = send(501)
     assert refused.status_code == 422, refused.text
-    told = f"job {job}: 501 reports in one request are too many"
+    told = f"job {job}: 501 reports in one request"
     assert refused.json() == {"error": f"{told}; the limit is max_reports_per_request = 500"}
     answers = [send(500) for _ in range(5)]
     late = [answer for answer in answers if answer.status_code == 429]

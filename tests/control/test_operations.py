@@ -70,7 +70,7 @@ def test_users_workers_and_commands_speak_tls(world: World) -> None:
     assert ones(world, "ps", SSL_CERT_FILE=world.trust).returncode == 0
     stranger = ones(world, "ps")
     assert stranger.returncode == 1
-    assert "its certificate is not trusted here" in stranger.stderr
+    assert "the service's certificate is not trusted" in stranger.stderr
     link = world.post("/api/link")["url"]
     cookie = anyone("GET", link, verify=world.context()).headers["set-cookie"].lower()
     assert "secure" in cookie
@@ -89,7 +89,7 @@ def test_half_a_pair_or_a_wrong_one_is_refused_by_name(
 ) -> None:
     cert, key = map(str, certificate)
     for settings, words in (
-        ({"tls_certificate": cert}, "tls_key: a certificate and its key come together"),
+        ({"tls_certificate": cert}, "tls_key: missing; a certificate needs its key"),
         ({"tls_certificate": key, "tls_key": cert}, f"tls_certificate: {key}, {cert}: "),
         ({"tls_certificate": "/no/cert", "tls_key": key}, "No such file or directory"),
     ):

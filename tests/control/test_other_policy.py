@@ -81,7 +81,7 @@ def test_another_policy_goes_on_with_the_jobs_that_are_there(store: Store, polic
         record(event)
         assert scheduler.handle(event).actions == ()
     store.flush()
-    # its own snapshot now says whose it is, whatever the header was
+    # its own snapshot names its policy, whatever the header was
     again, _ = recover(store, header(policy), create(policy), before=header("equi"))
     assert again.policy.save() == scheduler.policy.save()
     recover(store, header("equi"), create("equi"), before=header("equi"))
@@ -124,5 +124,5 @@ def test_a_log_that_two_policies_have_made_is_not_replayed_as_that_of_one(
             )
         )  # fmt: skip
     assert [found.returncode for found in said] == [0, 2, 2]
-    assert "another policy, other settings or another version decided" in said[1].stderr
+    assert "cannot be replayed: the policy (equi now), its settings" in said[1].stderr
     assert said[1].stderr == said[2].stderr

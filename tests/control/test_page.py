@@ -1,4 +1,4 @@
-"""The web page below the browser: who gets in, what headers say, what the stream tells."""
+"""The web page without a browser: access, headers, and the event stream."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read(client: httpx.Client, until: str, times: int = 1, **query: Any) -> list
     raise AssertionError("the stream ended")
 
 
-def test_who_is_not_logged_in_is_told_how(world: World) -> None:
+def test_a_user_that_is_not_logged_in_sees_how_to(world: World) -> None:
     for path in ("/", "/timeline", "/decisions", "/jobs/nobody-1"):
         answer = anyone("GET", f"{world.http.base_url}{path}")
         assert answer.status_code == 401
@@ -56,9 +56,7 @@ def test_who_is_not_logged_in_is_told_how(world: World) -> None:
     assert "<script>" not in used.text
 
 
-def test_a_page_that_is_not_there_is_told_to_who_reads_as_a_page(
-    world: World, browser: httpx.Client
-) -> None:
+def test_a_missing_page_is_an_html_page_for_browsers(world: World, browser: httpx.Client) -> None:
     found = browser.get("/nothing-<b>", headers={"Accept": "text/html"})
     assert found.status_code == 404
     assert "There is no page /nothing-" in found.text
@@ -130,7 +128,7 @@ def test_a_page_is_told_all_it_shows_and_then_what_is_new(
 ) -> None:
     job = world.submit(3, 0.2)
     world.wait_end(job)
-    wait_for(lambda: world.story(job)[-1].endswith("has left"))
+    wait_for(lambda: world.story(job)[-1].endswith("has left."))
     news = read(browser, "decisions")
     assert [name for name, _ in news] == ["hello", "problems", "jobs", "cluster", "decisions"]
     told = dict(news)
@@ -166,7 +164,7 @@ def test_output_goes_on_where_a_page_left_off(world: World, browser: httpx.Clien
     world.wait_end(job)
 
 
-def test_a_user_is_told_nothing_of_others_jobs(world: World) -> None:
+def test_a_user_sees_nothing_of_others_jobs(world: World) -> None:
     token = world.post("/api/users", {"name": "dora"}, 201)["token"]
     job = world.run(["sleep", "100"], gpus=1, name="secret")
     wait_for(lambda: world.job(job)["state"] == "running")
@@ -185,7 +183,7 @@ def test_a_user_is_told_nothing_of_others_jobs(world: World) -> None:
     world.wait_end(job)
 
 
-def test_the_timeline_tells_who_had_which_gpu_when(world: World) -> None:
+def test_the_timeline_shows_the_job_on_each_gpu(world: World) -> None:
     end = world.gate()
     job = world.submit(2, 0.3, f"end-when={end}")
     wait_for(lambda: world.job(job)["state"] == "running")

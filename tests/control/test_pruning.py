@@ -11,9 +11,11 @@ import pytest
 from ones.control.pruning import DAY, Pruning, Retention
 from ones.control.schema import submissions
 from ones.control.store import Store, insert
-from ones.control.submission import Submission, remove_environments, submissions_of
-from ones.exec import Exit, Spec, Status, read_output
-from ones.exec.records import write_record
+from ones.control.stored_submissions import remove_environments, submissions_of
+from ones.control.submission import Submission
+from ones.exec import Exit, Launch, Status
+from ones.exec.output import read_output
+from ones.exec.run_dir import write_record
 from tests.control.world import World
 from tests.processes import wait_for
 
@@ -59,7 +61,7 @@ def launch(run_dir: Path, id: str, began: float, *sizes: int, alive: bool = Fals
     """A launch as `ones-exec` leaves it, with segments of these sizes."""
     directory = run_dir / id
     directory.mkdir(parents=True)
-    write_record(directory, Spec(id=id, argv=("true",), cwd="/", env={}))
+    write_record(directory, Launch(id=id, job="j", slots=(), argv=("true",), cwd="/", env={}))
     write_record(directory, Status(pid=1, born=1, started_at=began, boot_id="b"))
     if not alive:
         write_record(directory, Exit(code=0, at=began, cause="exited"))

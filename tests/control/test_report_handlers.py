@@ -11,8 +11,9 @@ from ones.control.clock import Clock
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import NOW, LiveJob
 from ones.control.live.live_state import EngineDeps
+from ones.control.persistence import Done
 from ones.control.recorder import begin, recover
-from ones.control.store import Done, Entry, Operation, Store
+from ones.control.store import Entry, Operation, Store
 from ones.control.submission import Submission
 from ones.control.tokens import JobTokens
 from ones.core import events as ev
@@ -32,7 +33,7 @@ HEADER = Header(
 
 
 class SlowStore(Store):
-    """Takes writes and keeps them back until it is told to let go."""
+    """Takes writes and holds them back until the test releases them."""
 
     held: list[tuple[list[Entry], list[Operation], Done | None]] | None = None
 

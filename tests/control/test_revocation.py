@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ones.control.accounts import User
-from ones.control.api.cluster import _news as events
+from ones.control.api.cluster import _changes as events
 from ones.control.page.feed import Feed
 from ones.control.page.stream import _news as page_news
 from tests.asynchronous import run_apart
@@ -63,7 +63,7 @@ def test_open_streams_end(
     async def follow() -> None:
         news = stream(service, ann)
         assert (await anext(news))["event"] == "hello"
-        await asyncio.to_thread(accounts.limit, "ann", 3)  # changes nothing here
+        await asyncio.to_thread(accounts.set_limit, "ann", 3)  # changes nothing here
         assert accounts.is_current(ann)
         if end == "renew":
             await asyncio.to_thread(accounts.renew, "ann")
@@ -75,15 +75,15 @@ def test_open_streams_end(
     run_apart(asyncio.wait_for(follow(), 60))
 
 
-def test_a_name_whose_jobs_are_kept_is_not_given_to_another_user(service: Inside) -> None:
+def test_a_name_with_kept_jobs_is_not_given_to_another_user(service: Inside) -> None:
     ann = service.add_user("ann")
     job = service.submit(ann).json()["id"]
     service.http.post(f"/api/jobs/{job}/cancel")
     service.http.delete("/api/users/ann")
     refused = service.http.post("/api/users", json={"name": "ann"})
     assert refused.status_code == 422
-    told = "name: 'ann' was the name of a removed user whose jobs are kept"
-    assert refused.json() == {"error": f"{told}; choose another, such as 'ann2'"}
+    told = "name: 'ann' belongs to jobs of a removed user"
+    assert refused.json() == {"error": f"{told}; choose another name, such as 'ann2'"}
     ann2 = service.add_user("ann2")
     assert service.http.get("/api/jobs?all=true", headers=ann2).json() == []
     service.add_user("bob")

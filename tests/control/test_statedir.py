@@ -1,4 +1,4 @@
-"""One controller for a directory: who has it, who only looks, and how a start fails."""
+"""One controller per state directory: its lock, readers, and failed starts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_a_command_that_only_looks_does_not_stop_a_start(
 ) -> None:
     looking = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(looking, fcntl.LOCK_SH)
-    assert not StateDir(tmp_path).is_locked(), "two who look do not see each other"
+    assert not StateDir(tmp_path).is_locked(), "two readers do not see each other"
     monkeypatch.setattr("ones.control.statedir.time.sleep", lambda seconds: os.close(looking))
     directory = StateDir(tmp_path)
     directory.lock()
     assert directory.is_locked()
     monkeypatch.setattr("ones.control.statedir.time.sleep", lambda seconds: None)
-    with pytest.raises(UserError, match="another controller is running here"):
+    with pytest.raises(UserError, match="is used by another controller"):
         StateDir(tmp_path).lock()
     directory.unlock()
     assert not directory.is_locked()
@@ -47,7 +47,7 @@ def test_the_holder_is_known_before_it_can_be_reached(tmp_path: Path) -> None:
 
 
 def test_down_ends_a_controller_that_has_only_begun_to_start(tmp_path: Path) -> None:
-    """The address in the directory is that of an earlier one, whose number is somebody else's."""
+    """The address in the directory is that of an earlier controller; its pid is reused."""
     directory = StateDir(tmp_path)
     directory.make()
     innocent = subprocess.Popen(["sleep", "1000"])
@@ -124,6 +124,6 @@ def test_a_directory_of_another_user_is_refused(
     with pytest.raises(UserError) as refused:
         StateDir(tmp_path).make()
     assert str(refused.value) == (
-        f"{tmp_path}: belongs to user {mine}, and the service runs as user {mine + 1};"
+        f"{tmp_path}: belongs to user {mine}, but the service runs as user {mine + 1};"
         " choose a directory below it with --state"
     )

@@ -35,7 +35,7 @@ def test_into_a_pipe_it_prints_once(world: World) -> None:
     assert f"[{job}" in seen.stdout, "the slot"
     assert "1 of 4 slots in use" in seen.stdout
     assert "policy fifo" in seen.stdout
-    assert "starts on local/" in seen.stdout
+    assert "Started on 1 GPU (local/" in seen.stdout
     world.post(f"/api/jobs/{job}/cancel")
     world.wait_end(job)
     assert f"[{job}" not in top(world, "--all").stdout

@@ -55,7 +55,8 @@ def test_a_job_grows_loses_a_worker_and_its_controller_and_ends_well(
     os.kill(alive[1]["pid"], signal.SIGKILL)
     wait_for(lambda: world.job(job)["losses"] == 1, seconds=SLOW)
     wait_for(
-        lambda: any("re-formed after a loss" in line for line in world.story(job)), seconds=SLOW
+        lambda: any("Continued with the remaining workers" in line for line in world.story(job)),
+        seconds=SLOW,
     )
     world.restart()
     hurry(world)

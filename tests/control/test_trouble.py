@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ones.control.server import _listen
+from ones.control.server import _listen, _listen_again
+from ones.control.statedir import Address, StateDir
 from ones.errors import WorldError
 from tests.control.test_recovery import check_log
 from tests.control.test_training import SLOW, hurry, submit
@@ -113,7 +114,7 @@ def _train_through_a_full_disk(world: World, disk: Path) -> None:
     wait_for(lambda: world.job(job)["epochs"] >= 2, seconds=SLOW)
     kept = wait_for(lambda: sorted(disk.glob(f"{job}/*.pt")))
     fill(disk / "ballast")
-    wait_for(lambda: "a checkpoint was not written" in world.output(job), seconds=SLOW)
+    wait_for(lambda: "checkpoint was not written" in world.output(job), seconds=SLOW)
     epochs = world.job(job)["epochs"]
     wait_for(lambda: world.job(job)["epochs"] > epochs, "it trains on", SLOW)
     assert [path for path in kept if path.exists()], "what was written is still there"
@@ -187,3 +188,23 @@ def test_a_port_that_is_taken_is_said_with_what_to_do() -> None:
         _listen("127.0.0.1", port)
     assert taken.proto == socket.IPPROTO_TCP, "or small answers wait for 40 ms"
     taken.close()
+
+
+def test_another_port_after_a_restart_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Running workers know only the port of before."""
+    taken = _listen("127.0.0.1", 0)
+    port = taken.getsockname()[1]
+    directory = StateDir(tmp_path)
+    directory.write_address(Address(pid=1, url=f"http://127.0.0.1:{port}"))
+    other = _listen_again(directory, "127.0.0.1", 0)
+    assert other.getsockname()[1] != port
+    (line,) = caplog.records
+    assert line.getMessage() == "port changed"
+    assert str(port) in line.before  # type: ignore[attr-defined]
+    caplog.clear()
+    taken.close()
+    other.close()
+    _listen_again(directory, "127.0.0.1", 0).close()
+    assert not caplog.records, "the old port is free again"

@@ -35,7 +35,7 @@ def ends_told(story: Callable[[], list[str]]) -> list[str]:
     """The lines that tell of a job's end, which its card shows a moment before they are stored."""
 
     def ends() -> list[str]:
-        return [line for line in story() if line.startswith("ended")]
+        return [line for line in story() if line.startswith("Ended")]
 
     return wait_for(ends, "its end is not told")
 
@@ -141,7 +141,7 @@ class World:
     def submit(self, *words: object, **more: Any) -> str:
         """A paced job: epochs, seconds of each, wishes."""
         command = [sys.executable, PACED, *map(str, words)]
-        return self.run(command, **more)  # nobody says that it is elastic, so it needs no zygote
+        return self.run(command, **more)  # not declared elastic, so it needs no zygote
 
     def gate(self) -> Gate:
         """A new one, closed."""
@@ -161,8 +161,28 @@ class World:
             card = self.job(job)
             if card["state"] in states:
                 return card
-            assert time.monotonic() < deadline, (card, self.story(job), self.log())
+            assert time.monotonic() < deadline, self.evidence(job)
             time.sleep(0.05)
+
+    def wait_epochs(self, job: str, epochs: int) -> None:
+        """Wait until the job has finished this many epochs. Fails at once if it ends before."""
+        deadline = time.monotonic() + PATIENCE
+        while (card := self.job(job))["epochs"] < epochs:
+            assert card["ended_at"] is None, self.evidence(job)
+            assert time.monotonic() < deadline, self.evidence(job)
+            time.sleep(0.01)
+
+    def evidence(self, job: str) -> str:
+        """Card, processes, history and output of a job and the log of the controller, for the
+        message of an assertion."""
+        parts = {
+            "card": self.job(job),
+            "launches": self.launches(job),
+            "history": "\n".join(self.story(job)[-50:]),
+            "output": self.output(job)[-3000:],
+            "log of the controller": self.log()[-10_000:],
+        }
+        return "\n".join(f"--- {name}\n{part}" for name, part in parts.items())
 
     def wait_end(self, job: str, seconds: float = PATIENCE) -> Any:  # noqa: ANN401
         ends = ("finished", "converged", "failed", "cancelled")

@@ -91,7 +91,7 @@ def test_jobs_of_owners_without_room_are_hidden_and_the_others_in_order(
     for number, (owner, priority) in enumerate(jobs):
         waiting.add(JobId(f"j{number}"), owner, (-priority, number))
     for owner, limit in limits.items():
-        waiting.limit(owner, limit)
+        waiting.set_limit(owner, limit)
     waiting.use.update(use)
 
     def has_room(owner: str) -> bool:

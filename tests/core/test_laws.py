@@ -21,8 +21,9 @@ from ones.core import (
 )
 from ones.core import events as ev
 from ones.core.plan import Rescale, Start
-from ones.testing.chaos import ChaosEngine, RandomPolicy
+from ones.testing.chaos import ChaosEngine
 from ones.testing.invariants import check_invariants
+from tests.random_policy import RandomPolicy
 
 seeds = st.integers(0, 2**32)
 
@@ -52,7 +53,7 @@ def run_chaos(
 @settings(max_examples=150, deadline=None)
 @given(seeds)
 def test_whatever_happens_the_tables_agree_and_every_job_ends(seed: int) -> None:
-    """The engine asserts, too: nobody is put on a GPU where another process still is."""
+    """The engine also asserts that no job is placed on a GPU with another process."""
     scheduler, _, log = run_chaos(seed, trouble=0.15)
     submitted = [e.job.id for e in log if isinstance(e, ev.JobSubmitted)]
     assert sorted(scheduler.state.ended) == sorted(submitted)

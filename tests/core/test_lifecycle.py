@@ -24,14 +24,16 @@ def test_every_phase_can_be_reached() -> None:
     assert reached == set(Phase)
 
 
-def test_a_job_whose_end_is_decided_never_trains_again() -> None:
+def test_a_job_with_a_decided_end_never_trains_again() -> None:
     assert {moved.phase for moved in TABLE[Phase.ENDING].values()} == {Phase.ENDING}
     for phase in set(Phase) - {Phase.ENDING}:
         assert transition("a", phase, Trigger.END_DECIDED) == (Phase.ENDING, True)
 
 
 def test_what_the_table_does_not_have_is_an_error() -> None:
-    with pytest.raises(BrokenEngineError, match=r"job a-1: 'all workers ready' .* while waiting"):
+    with pytest.raises(
+        BrokenEngineError, match=r"job a-1: 'all workers ready' .* in phase waiting"
+    ):
         transition("a-1", Phase.WAITING, Trigger.ALL_READY)
 
 

@@ -104,7 +104,7 @@ def test_a_freed_gpu_goes_to_the_next_in_line_once_it_is_really_free() -> None:
     assert engine.plans[-1].at == 9.3  # not at 9.0, when the job ended, but when both had left
 
 
-def test_two_jobs_that_trade_a_gpu_do_it_in_two_strokes() -> None:
+def test_two_jobs_that_trade_a_gpu_do_it_in_two_steps() -> None:
     scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
     scheduler.handle(ev.JobSubmitted(0.0, job(A)))
@@ -144,7 +144,7 @@ def test_a_job_that_keeps_no_gpu_goes_through_a_checkpoint() -> None:
     assert back.actions == (Start(A, on(3), 32),)
 
 
-def test_a_single_switch_is_enough_when_nobody_waits_for_what_is_left() -> None:
+def test_a_single_switch_is_enough_when_no_job_waits_for_the_freed_gpus() -> None:
     scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1)])})
     scheduler.handle(ev.JobSubmitted(0.0, job(A)))
@@ -168,7 +168,7 @@ def test_a_failed_rescale_restores_what_was_held_and_frees_what_was_promised() -
 
 
 def test_workers_that_are_stopped_from_outside_while_a_job_grows_cost_no_try() -> None:
-    """As `ones down` without a controller does it, or the machine: nobody died."""
+    """As after `ones down` without a controller, or a shutdown: no worker failed."""
     scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
     scheduler.handle(ev.JobSubmitted(0.0, job(A)))
@@ -213,7 +213,7 @@ def test_reports_of_an_old_generation_are_dropped_and_counted() -> None:
     assert apply(scheduler.state, epoch(3.5, A, 2, generation=Generation(plan.number, 1)))
 
 
-def test_a_late_farewell_does_not_free_a_gpu_that_was_given_again() -> None:
+def test_a_late_worker_left_does_not_free_a_gpu_that_was_given_again() -> None:
     scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
     scheduler.handle(ev.JobSubmitted(0.0, job(A)))
@@ -264,7 +264,7 @@ def test_cancelling_works_in_every_phase() -> None:
             ready(scheduler, A, 1.0)
         wish.target = Schedule()
         plan = scheduler.handle(ev.CancelRequested(2.0, A, "her"))
-        assert plan.actions == (Finish(A, EndReason.CANCELLED, "cancelled by her"),)
+        assert plan.actions == (Finish(A, EndReason.CANCELLED, "Cancelled by her"),)
         assert scheduler.state.records[A].phase is Phase.ENDING
         scheduler.handle(ev.JobEnded(3.0, A, EndReason.FINISHED))
         assert scheduler.state.ended[A].reason is EndReason.CANCELLED
@@ -286,7 +286,7 @@ def test_a_worker_that_dies_costs_its_job_no_more_than_itself() -> None:
     assert (record.failures, record.losses) == (0, 1)
 
 
-def test_who_went_on_before_the_loss_was_told_need_not_do_so_again() -> None:
+def test_a_job_that_regrouped_before_the_loss_event_need_not_do_so_again() -> None:
     """A node is lost when nothing can run there any more: its jobs know of it long before."""
     scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0), gpu(1), gpu(2)])})
@@ -305,7 +305,7 @@ def test_who_went_on_before_the_loss_was_told_need_not_do_so_again() -> None:
     assert record.settled
 
 
-def test_a_job_whose_workers_all_die_is_tried_again_as_often_as_it_may() -> None:
+def test_a_job_without_surviving_workers_is_retried_up_to_its_limit() -> None:
     scheduler = Scheduler(Cluster.of(1), create("fifo"))
     scheduler.handle(ev.JobSubmitted(0.0, job(A, retries=1)))
     ready(scheduler, A, 1.0)
@@ -316,7 +316,9 @@ def test_a_job_whose_workers_all_die_is_tried_again_as_often_as_it_may() -> None
     (finish,) = final.actions
     assert isinstance(finish, Finish)
     assert finish.reason is EndReason.FAILED
-    assert finish.message == "its last worker died: killed (2 of 2 tries)"
+    assert finish.message == (
+        "Its last worker died: killed. Try 2 of 2: no tries are left. Its output: ones logs a"
+    )
 
 
 def test_a_node_that_goes_down_is_not_the_job_s_fault() -> None:
@@ -490,7 +492,7 @@ def test_what_a_policy_raises_is_told_as_its_own(method: str) -> None:
     broken = Wish()
     setattr(broken, method, slip)
     scheduler = Scheduler(Cluster.of(1), broken)
-    told = rf"its {method} raised KeyError: 'a' \(test_scheduler\.py:\d+\)"
+    told = rf"`{method}` raised KeyError: 'a' \(test_scheduler\.py:\d+\)"
     with pytest.raises(BrokenPolicyError, match=told):
         scheduler.handle(ev.JobSubmitted(0.0, job(A)))
 
@@ -509,13 +511,13 @@ def test_a_policy_is_woken_when_it_asked_for_it() -> None:
 @pytest.mark.parametrize(
     ("target", "complaint"),
     [
-        (Schedule({JobId("x"): on(0)}), "x got GPUs but is not an unfinished job"),
-        (Schedule({A: on(7, batch=64)}), "a got GPU n0/7, which is not there"),
+        (Schedule({JobId("x"): on(0)}), "x got GPUs and is not an unfinished job"),
+        (Schedule({A: on(7, batch=64)}), "a got GPU n0/7, which does not exist"),
         (Schedule({A: on(0, batch=16)}), "before it has joined; requested: 64"),
         (Schedule({A: on(0, 1, 2)}), r"a got 3 GPUs, not in 1\.\.2"),
         (
             Schedule({A: Allocation.as_scripted([gpu(0)]), B: Allocation.as_scripted([gpu(0)])}),
-            "GPU n0/0 went to b and to a",
+            "GPU n0/0 was given to job b and to job a",
         ),
         (Schedule({A: Allocation((Worker(gpu(0), 64, 0),))}), "micro_steps is not at least 1"),
     ],
@@ -536,7 +538,7 @@ def test_a_pinned_job_must_be_left_alone() -> None:
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
     scheduler.handle(ev.JobSubmitted(0.0, job(A)))
     wish.target = Schedule()
-    with pytest.raises(BrokenPolicyError, match="a is in transition and was to be changed"):
+    with pytest.raises(BrokenPolicyError, match="a is pinned and its allocation was changed"):
         scheduler.handle(ev.Woke(1.0))
 
 
@@ -565,7 +567,7 @@ def test_a_gpu_that_was_set_aside_keeps_its_worker_and_gets_no_new_one() -> None
     assert scheduler.state.dropped["duplicate"] == 1
     assert gpu(1) not in scheduler.state.free
     assert gpu(2) in scheduler.state.free, "the others of its node are not meant"
-    assert scheduler.state.schedule[A].gpus == (gpu(0),), "who is there may stay"
+    assert scheduler.state.schedule[A].gpus == (gpu(0),), "a running job may stay"
     wish.target = Schedule({A: on(0, 1)})
     with pytest.raises(BrokenPolicyError, match=f"{gpu(1)}, which is draining"):
         scheduler.handle(ev.Woke(3.0))
@@ -591,7 +593,7 @@ def test_a_job_that_never_joined_is_left_alone_from_then_on() -> None:
     assert scheduler.state.view().job(A).pinned
     assert not scheduler.state.view().job(A).job.elastic
     wish.target = Schedule({A: on(0, 1)})
-    with pytest.raises(BrokenPolicyError, match="a is in transition and was to be changed"):
+    with pytest.raises(BrokenPolicyError, match="a is pinned and its allocation was changed"):
         scheduler.handle(ev.Woke(301.0))
     wish.target = scheduler.state.schedule
     scheduler.handle(
@@ -619,7 +621,7 @@ def epoch(
     )
 
 
-def test_a_restored_brain_asks_again_at_once_and_does_what_a_crash_left_undone() -> None:
+def test_a_restored_scheduler_decides_at_once_and_completes_what_a_crash_left() -> None:
     scheduler = Scheduler(Cluster.of(1), create("fifo"))
     scheduler.recall(ev.JobSubmitted(0.0, job(A)))
     scheduler.recall(ev.CancelRequested(1.0, A, "her"))  # and then the power failed
@@ -670,7 +672,10 @@ def test_a_start_that_fails_says_why() -> None:
     plan = scheduler.handle(ev.RescaleFailed(1.0, A, Generation(1), "port in use"))
     (finish,) = plan.actions
     assert isinstance(finish, Finish)
-    assert finish.message == "its start failed: port in use (1 of 1 tries)"
+    assert finish.message == (
+        "Its start failed: port in use. Try 1 of 1: submit it with --retries to allow more."
+        " Its output: ones logs a"
+    )
 
 
 def test_every_event_has_its_handler() -> None:

@@ -1,4 +1,4 @@
-"""From any schedule to any other, in strokes: leavers first, then those who come."""
+"""From any schedule to any other in steps: leaving workers first, then joining ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guide to embedding: `ones` in a simulator that is not ours, in fair weather and foul."""
+"""The guide to embedding: `ones` in another simulator, with failures and odd inputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from docs.guides.examples.embed import Training, World, mean_completion, workload
+from docs.guides.examples.embed import Simulator, Training, mean_completion, workload
 from ones.core import Allocation, Cluster, Generation, JobId, Scheduler
 from ones.core import events as ev
 from ones.core.job import SwitchCost
@@ -36,23 +36,23 @@ def test_kinds_may_be_unknown() -> None:
     assert ones < fifo
 
 
-class Talkative(World):
-    """Knows nothing of `decide=False`: everything that happens at a tick is told, and asked."""
+class DecidingAlways(Simulator):
+    """Does not use `decide=False`: asks for a decision after every event of a tick."""
 
-    def tell(self) -> None:
-        while self.news:
-            self.obey(self.scheduler.handle(self.news.popleft()))
+    def deliver(self) -> None:
+        while self.events:
+            self.carry_out(self.scheduler.handle(self.events.popleft()))
 
 
 def test_it_may_be_asked_after_every_single_event() -> None:
-    """What cannot be told apart by time is decided on one by one: it must not go wrong."""
-    told_at_once = World(scheduler("ones", 30.0), workload(2, 6), 60.0, 30.0).run()
-    one_by_one = Talkative(scheduler("ones", 30.0), workload(2, 6), 60.0, 30.0).run()
-    assert set(told_at_once) == set(one_by_one)
-    assert sum(one_by_one.values()) < 1.25 * sum(told_at_once.values())
+    """Decisions between events of the same time must not do harm."""
+    together = Simulator(scheduler("ones", 30.0), workload(2, 6), 60.0, 30.0).run()
+    one_by_one = DecidingAlways(scheduler("ones", 30.0), workload(2, 6), 60.0, 30.0).run()
+    assert set(together) == set(one_by_one)
+    assert sum(one_by_one.values()) < 1.25 * sum(together.values())
 
 
-class Capped(World):
+class Capped(Simulator):
     """No job gets more than twice the GPUs that it has had."""
 
     refused = 0
@@ -67,14 +67,14 @@ class Capped(World):
         job, had = t.job.id, t.runs.gpus if t.runs else ()
         if to is not None and to.n_gpus > max(1, 2 * self.most.get(job, 0)):
             self.refused += 1
-            self.news.append(ev.RescaleFailed(self.now, job, generation, "no such step"))
+            self.events.append(ev.RescaleFailed(self.now, job, generation, "no such step"))
             self.leave(job, generation, set(to.gpus) - set(had))
             return
         self.most[job] = max(self.most.get(job, 0), to.n_gpus if to else 0)
         super().change(t, to, generation)
 
 
-def test_a_world_that_refuses_large_steps_is_not_asked_for_ever() -> None:
+def test_a_simulator_that_refuses_large_steps_is_not_asked_for_ever() -> None:
     jobs = [replace(t, job=structs.replace(t.job, retries=20)) for t in workload(3, 16)]
     world = Capped(scheduler("ones", 30.0), jobs, 60.0, 30.0)
     assert len(world.run()) == 16
@@ -82,14 +82,14 @@ def test_a_world_that_refuses_large_steps_is_not_asked_for_ever() -> None:
     assert 0 < world.refused < 6 * 16
 
 
-def test_lengths_may_span_four_orders_of_magnitude_and_accuracy_need_not_be_told() -> None:
+def test_lengths_may_span_four_orders_of_magnitude_and_accuracy_need_not_be_reported() -> None:
     jobs = workload(4, 24)
     for i, t in enumerate(jobs):
         t.kind = replace(t.kind, size=max(200, t.kind.size // 10 ** (i % 4)))
     lengths = [t.kind.size * t.kind.epochs * t.kind.sample for t in jobs]
     assert max(lengths) > 1e4 * min(lengths)
-    seconds = World(scheduler("ones", 30.0), jobs, 60.0, 30.0).run()
+    seconds = Simulator(scheduler("ones", 30.0), jobs, 60.0, 30.0).run()
     short = [seconds[t.job.id] for t, length in zip(jobs, lengths, strict=True) if length < 60]
     assert len(seconds) == 24
     assert short
-    assert max(short) < 600.0  # nobody starves behind the long ones
+    assert max(short) < 600.0  # no job starves behind the long ones

@@ -97,7 +97,7 @@ def test_after_its_patience_a_job_is_overtaken_no_more() -> None:
 
 @pytest.mark.parametrize("example", ["test_shortest.py", "test_scratch.py", "test_disk.py"])
 def test_the_contract_suites_run_without_a_clone(example: str, tmp_path: Path) -> None:
-    """As in a directory of somebody else: no configuration of ours, nothing but the files."""
+    """As in a user's directory: without our configuration, with these files only."""
     for file in EXAMPLES.glob("*.py"):
         shutil.copy(file, tmp_path)
     done = subprocess.run(
@@ -115,7 +115,7 @@ def test_the_settings_of_the_example_are_found() -> None:
     assert [setting.name for setting in settings_of("shortest")] == ["patience"]
 
 
-def test_the_scripted_story_goes_as_the_guide_says() -> None:
+def test_the_scripted_run_matches_the_guide() -> None:
     told = printed_by(DOCS / "guides" / "examples" / "freed_gpu.py")
     assert told.splitlines()[-1] == " 9.3 s  plan 3: Start b"
 

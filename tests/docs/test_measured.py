@@ -4,33 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from docs.bench_tables import markdown
 from docs.measured import replace_table, result_json
 from ones.lab.paper.measurements import HOME
-
-
-def pause(size: float, change: str, rival: str, ours: float, theirs: float) -> dict[str, Any]:
-    parts = ("agree", "connect", "state", "resume", "background_connect", "background_feed")
-    return {
-        "case": f"{size:g} MB {change}", "parameter_mb": size, "change": change, "n": 2,
-        "pause_ms": ours, "pause_ms_low": ours / 2, "pause_ms_high": 2 * ours,
-        **{f"{part}_ms": 1.0 for part in parts}, "slowed_ms": 3.0,
-        "rival": rival, "rival_pause_ms": theirs, "ratio": theirs / ours, "load_average": 0.5,
-    }  # fmt: skip
-
-
-PAUSES = [
-    pause(25.4, "1->2", "checkpoint", 40.0, 8000.0),
-    pause(25.4, "1->2", "zygote", 40.0, 300.0),
-    pause(537.0, "1->2", "checkpoint", 400.0, 26000.0),
-]
-
-
-def result(bench: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"bench": bench, "commit": "abc1234", "load_average": 0.3, "cores": 2,
-            "measured_at": "2026-01-02 03:04 UTC", "rows": rows}  # fmt: skip
+from tests.bench_results import PAUSES, pause, result
 
 
 def test_a_table_has_a_line_for_each_change_with_its_rivals_beside() -> None:
@@ -43,7 +21,7 @@ def test_a_table_has_a_line_for_each_change_with_its_rivals_beside() -> None:
     assert lines[-3] == "Reached in every row."
 
 
-def test_what_was_missed_is_named() -> None:
+def test_missed_goals_are_named() -> None:
     slow = [pause(50.0, "1->2", "checkpoint", 100.0, 2900.0), pause(400.0, "1->2", "zygote", 9, 20)]
     told = markdown([result("rescale", [*PAUSES, *slow])])
     assert "Missed: 50 MB 1->2 against checkpoint (29x), 400 MB 1->2 against zygote (2.2" in told
@@ -59,7 +37,7 @@ def test_what_was_missed_is_named() -> None:
     assert "Missed at 2 workers: cnn (+3.1 %)." in markdown([result("overhead", [over])])
 
 
-def test_what_was_compared_with_life_is_told_with_its_order() -> None:
+def test_the_fidelity_table_has_errors_and_the_order() -> None:
     row = dict.fromkeys(
         ("n", "mean_jct_seconds", "simulated_mean_jct_seconds", "mean_job_error_percent",
          "max_job_error_percent", "rescales", "simulated_rescales", "preemptions", "restarts",

@@ -60,7 +60,7 @@ def test_a_pickle_that_would_run_code_is_refused(
 
 
 def test_a_folder_without_cifar_is_refused(tmp_path: Path, neighbour: Neighbour) -> None:
-    with pytest.raises(SystemExit, match="data_batch_1: not there"):
+    with pytest.raises(SystemExit, match="data_batch_1: no such file"):
         neighbour("images").cifar10(Namespace(data=tmp_path, samples=10, classes=10))
 
 

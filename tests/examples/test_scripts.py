@@ -53,7 +53,7 @@ def test_a_script_of_the_workload_refuses_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, str(script), "--data", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: {tmp_path}/data_batch_1: not there")
+    assert done.stderr.startswith(f"error: {tmp_path}/data_batch_1: no such file")
     assert done.stderr.count("\n") == 1
 
 

@@ -1,4 +1,4 @@
-"""A node that nobody renews the lease of ends its workers by itself, and takes none."""
+"""A node with an expired lease ends its workers by itself, and starts none."""
 
 from __future__ import annotations
 
@@ -78,16 +78,18 @@ def test_a_renewed_one_lets_workers_run_on(node: Node) -> None:
     assert ended.exit.code == 3
 
 
-def test_without_one_nobody_is_started(node: Node) -> None:
+def test_without_a_lease_no_worker_is_started(node: Node) -> None:
     node.run("1-a", "exit 0")
     ended = node.wait(Exited, "1-a")
     assert isinstance(ended, Exited)
     assert ended.exit.cause == "fenced", "which is not the job's fault"
-    wait_for(lambda: alive_below(node.root) == [], "ones-exec waits for nobody")
+    wait_for(lambda: alive_below(node.root) == [], "a worker outlives the lease")
 
 
 @pytest.mark.parametrize("cause", ["fenced", "stopped"])
-def test_who_waits_for_torch_when_it_runs_out_has_not_failed(node: Node, cause: str) -> None:
+def test_a_worker_that_waits_for_torch_when_the_lease_ends_has_not_failed(
+    node: Node, cause: str
+) -> None:
     never_ready = node.root / "python"
     never_ready.write_text("#!/bin/sh\nexec sleep 1003\n")
     never_ready.chmod(0o755)

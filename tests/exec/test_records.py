@@ -6,14 +6,16 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from ones.exec import Exit, Spec, Status, known_launches, read_exit, read_output, read_spec
-from ones.exec import read_status as status_in
+from ones.exec import Exit, Launch, Status
 from ones.exec.files import make_private, read_regular
-from ones.exec.records import MAX_RECORD, parse_exit, write_record
+from ones.exec.output import read_output
+from ones.exec.records import parse_record
+from ones.exec.run_dir import MAX_RECORD, known_launches, read_record, write_record
 
 NOW = 1_700_000_000.0
 EXIT = {"code": 1, "signal": None, "at": NOW, "cause": "exited", "message": ""}
@@ -64,24 +66,62 @@ def test_a_record_that_cannot_be_read_is_missing(
     make(tmp_path / "exit.json")
     if make is not link:
         make(tmp_path / "status.json")
-    assert read_exit(tmp_path) is None
-    assert status_in(tmp_path) is None
-    assert read_spec(tmp_path) is None
+    assert read_record(tmp_path, Exit) is None
+    assert read_record(tmp_path, Status) is None
+    assert read_record(tmp_path, Launch) is None
     record = Exit(code=0, at=time.time(), cause="exited")
     if make is not Path.mkdir:
         write_record(tmp_path, record)
-        assert read_exit(tmp_path) == record, "it can be replaced by a true one"
+        assert read_record(tmp_path, Exit) == record, "it can be replaced by a true one"
 
 
 def test_what_is_written_is_read_again_whatever_it_says(tmp_path: Path) -> None:
-    spec = Spec(id="1-a", argv=("sh",), cwd="/", env={"A": "\udcff"}, slots=("n/0",))
+    launch = Launch(id="1-a", job="j", slots=("n/0",), argv=("sh",), cwd="/", env={"A": "\udcff"})
     status = Status(pid=7, born=9, started_at=NOW, boot_id="b")
-    for record in (spec, status, Exit(code=None, signal=9, at=NOW, cause="lost", message="é")):
+    for record in (launch, status, Exit(code=None, signal=9, at=NOW, cause="lost", message="é")):
         write_record(tmp_path, record)
-    assert read_spec(tmp_path) == spec
-    assert status_in(tmp_path) == status
-    assert read_exit(tmp_path) == parse_exit({**EXIT, "code": None, "signal": 9, "cause": "lost",
-                                           "message": "é"})  # fmt: skip
+    assert read_record(tmp_path, Launch) == launch
+    assert read_record(tmp_path, Status) == status
+    assert read_record(tmp_path, Exit) == parse_record(
+        Exit, {**EXIT, "code": None, "signal": 9, "cause": "lost", "message": "é"}
+    )
+
+
+def test_a_launch_is_read_from_json_as_it_was() -> None:
+    launch = Launch(id="1-a", job="j", slots=("n0/0",), argv=("true",), cwd="/", env={})
+    plain = {**asdict(launch), "slots": ["n0/0"], "argv": ["true"]}
+    assert parse_record(Launch, plain) == launch
+
+
+def test_a_launch_that_version_0_1_recorded_is_read(tmp_path: Path) -> None:
+    """`spec.json` had no job, and two fields that are constants now."""
+    (tmp_path / "spec.json").write_text(
+        '{"id": "3-n0.1", "argv": ["sh", "-c", "true"], "cwd": "/", "env": {"A": "b"},'
+        ' "grace_seconds": 5.0, "zygote": true, "segment_bytes": 8388608, "segments": 8,'
+        ' "slots": ["n0/1"]}'
+    )
+    assert read_record(tmp_path, Launch) == Launch(
+        id="3-n0.1",
+        job="",
+        slots=("n0/1",),
+        argv=("sh", "-c", "true"),
+        cwd="/",
+        env={"A": "b"},
+        grace_seconds=5.0,
+        zygote=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"id": "../a"}, {"id": ".a"}, {"id": ""}, {"id": 1}, {"argv": []}, {"env": {"A": 1}}],
+    ids=str,
+)
+def test_a_launch_that_cannot_be_started_is_refused(wrong: dict[str, object]) -> None:
+    plain = {"id": "1-a", "slots": [], "argv": ["true"], "cwd": "/", "env": {}}
+    parse_record(Launch, plain)
+    with pytest.raises(ValueError, match="launch"):
+        parse_record(Launch, {**plain, **wrong})
 
 
 def test_a_record_is_not_written_through_a_link(tmp_path: Path) -> None:
@@ -92,7 +132,7 @@ def test_a_record_is_not_written_through_a_link(tmp_path: Path) -> None:
     (run / "exit.new").symlink_to(precious)
     write_record(run, Exit(code=0, at=NOW, cause="exited"))
     assert precious.read_text() == "mine"
-    assert read_exit(run) is not None
+    assert read_record(run, Exit) is not None
 
 
 def test_linked_launches_and_output_are_not_followed(tmp_path: Path) -> None:

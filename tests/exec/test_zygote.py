@@ -140,7 +140,7 @@ def test_one_that_was_prepared_is_there_before_the_first_worker_and_is_used(worl
     world.launcher.prepare(world.launch("1-g", "wait", job="next"))
     below = world.root / "live" / "next"
     wait_for(lambda: list(below.glob("*/zygote.sock")), "it does not come up", SLOW)
-    assert not list(below.glob("*/*/spec.json")), "nobody was launched"
+    assert not list(below.glob("*/*/spec.json")), "no worker was launched"
     assert not world.launcher.history("next")
     before = alive_below(below)
     world.run("1-g", "wait", job="next")
@@ -151,7 +151,7 @@ def test_one_that_was_prepared_is_there_before_the_first_worker_and_is_used(worl
     world.exit("1-g")
 
 
-def test_they_die_with_ones_exec_though_nobody_is_there_to_clear_up(tmp_path: Path) -> None:
+def test_workers_die_with_ones_exec_without_any_cleanup(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.run("1-h", "wait")
     pid = world.pid("1-h")

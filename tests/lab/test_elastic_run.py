@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ones.control.live.worker_exchange import AdmittedWorker, WorkerExchange
 from ones.errors import InvalidSettingError
-from ones.lab.elastic_run import SchedulePhase, parse_schedule
+from ones.lab.elastic_run import ElasticRun
+from ones.lab.scripted_policy import SchedulePhase, parse_schedule
+from ones.launchers import Launch
+from ones.launchers.devices import cpu_slots
+from ones.launchers.local import NODE, LocalLauncher
+from ones.wire import Reports, pack
 
 MAIN = "from ones.cli import main; main()"
 SCRIPT = """
@@ -54,16 +61,71 @@ def test_a_wrong_schedule_is_refused_in_one_line(text: str, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def run(tmp_path: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    path = tmp_path / "train.py"
-    path.write_text(script)
+class EagerLauncher(LocalLauncher):
+    """Its workers call the controller before `launch` returns; then the run is interrupted."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, cpu_slots(NODE, 1))
+        self.run: ElasticRun | None = None
+        self.admitted: list[AdmittedWorker] = []
+
+    def launch(self, launch: Launch) -> None:
+        assert self.run is not None
+        plan = int(launch.env["ONES_PLAN"])
+        message = Reports(job=launch.job, worker=launch.slots[0], plan=plan, first=1)
+        self.admitted.append(WorkerExchange(self.run).admit(pack(message), launch.job))
+        self.run.interrupt()
+
+
+def test_a_worker_that_calls_at_once_is_part_of_its_job(tmp_path: Path) -> None:
+    """It would exit if it were not known yet, and its start would fail."""
+    launcher = EagerLauncher(tmp_path / "launcher")
+    schedule = parse_schedule("0:1", 1)
+    run = ElasticRun(["true"], schedule, slots=1, directory=tmp_path, launcher=launcher)
+    launcher.run = run
+    run.run()
+    assert [admitted.worker.name for admitted in launcher.admitted] == [f"{NODE}/0"]
+
+
+#: modules of the extra [serve] that neither the base nor torch installs
+SERVE = ("sqlalchemy", "alembic", "fastapi", "starlette", "uvicorn", "sse_starlette", "psutil",
+         "prometheus_client", "cryptography", "pynvml")  # fmt: skip
+#: python runs it first, in the controller, the supervisor and the workers alike
+NOT_INSTALLED = f"""
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {SERVE}:
+            raise ModuleNotFoundError(f"{{name}} belongs to [serve]", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def python(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """As if only [train] were installed."""
+    (tmp_path / "sitecustomize.py").write_text(NOT_INSTALLED)
     return subprocess.run(
-        [sys.executable, "-c", MAIN, "run", *options, "--", sys.executable, str(path)],
+        [sys.executable, *words],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
+
+
+def run(tmp_path: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "train.py"
+    path.write_text(script)
+    return python(tmp_path, "-c", MAIN, "run", *options, "--", sys.executable, str(path))
+
+
+@pytest.mark.parametrize("module", SERVE)
+def test_modules_of_the_service_are_missing_in_these_tests(tmp_path: Path, module: str) -> None:
+    found = python(tmp_path, "-c", f"import {module}")
+    assert f"{module} belongs to [serve]" in found.stderr
 
 
 def test_a_job_is_run_by_its_schedule(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ print(len(count.compiled), count.compiled)
 """
 
 
-def test_a_policy_that_nobody_knows_is_refused_here_already() -> None:
+def test_an_unknown_policy_is_refused_here_already() -> None:
     with pytest.raises(UnknownNameError, match="fifoo"):
         warm_up("fifoo")
 

@@ -15,10 +15,10 @@ def test_what_a_library_prints_is_no_result(capfd: pytest.CaptureFixture[str]) -
     libc = ctypes.CDLL(None)
     with results_only():
         libc.printf(b"from a solver\n")
-        print("from somebody's policy")
+        print("from a user's policy")
     libc.printf(b"ours\n")
     libc.fflush(None)
-    assert capfd.readouterr() == ("ours\n", "from somebody's policy\n")
+    assert capfd.readouterr() == ("ours\n", "from a user's policy\n")
 
 
 def test_a_process_is_measured() -> None:

@@ -23,7 +23,7 @@ from tests.processes import wait_for
 
 
 class Driver:
-    """Two GPUs; on the second one somebody is at work. With `islands`, a GPU for each, and NVLink
+    """Two GPUs; another process uses the second one. With `islands`, a GPU for each, and NVLink
     between those with the same number; with `sockets`, where each is."""
 
     NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK, NVML_TOPOLOGY_SYSTEM = 2, 0, 50
@@ -76,7 +76,7 @@ class Driver:
         return SimpleNamespace(total=16 << 30)
 
 
-def test_a_gpu_that_somebody_else_uses_is_shown_with_who_it_is() -> None:
+def test_a_gpu_in_use_by_another_process_is_shown_with_its_user() -> None:
     free, used = gpu_slots("n0", lambda pid: False, Driver())
     assert (free.id, free.name, free.memory_mb, free.device) == ("n0/0", "V100", 16384, "GPU-0")
     assert free.used_by == ()
@@ -90,7 +90,7 @@ def test_our_own_processes_are_no_strangers() -> None:
 
 def test_no_driver_means_no_gpus_and_a_broken_one_is_said() -> None:
     assert gpu_slots("n0", lambda pid: False, Driver(present=False)) == []
-    with pytest.raises(WorldError, match="NVIDIA driver does not tell its GPUs: unknown error"):
+    with pytest.raises(WorldError, match="NVIDIA driver did not list its GPUs: unknown error"):
         gpu_slots("n0", lambda pid: False, Driver(broken=True))
 
 
@@ -130,7 +130,7 @@ def test_a_mesh_that_lacks_some_links_is_no_group_but_its_sockets_are() -> None:
 
     found = groups(8, linked, lambda a, b: a // 4 == b // 4)
     assert found == ("socket0",) * 4 + ("socket1",) * 4
-    # a chain: whoever comes first, no part has all its members near one another
+    # a chain: in any order, no part has all its members near one another
     assert groups(3, lambda a, b: abs(a - b) == 1, lambda a, b: True) == ("",) * 3
 
 
@@ -163,10 +163,10 @@ def test_slots_keep_their_device_while_jobs_run(
     (tmp_path / "live" / "job" / "n0").mkdir(parents=True)
     assert shown() == [(0, "A", True), (1, "B", True), (2, "C", False)], "B is gone, C stays 2"
     (tmp_path / "live" / "job" / "n0").rmdir()
-    assert shown() == [(0, "A", True), (1, "C", False)], "nobody is there: numbered anew"
+    assert shown() == [(0, "A", True), (1, "C", False)], "no job is there: numbered anew"
 
 
-def test_strangers_who_come_and_go_are_told(tmp_path: Path) -> None:
+def test_other_processes_on_gpus_are_reported_when_they_come_and_go(tmp_path: Path) -> None:
     now = found()
     launcher = LocalLauncher(tmp_path, now, look=lambda: now, look_seconds=0.01)
     heard: list[LauncherEvent] = []
@@ -178,7 +178,7 @@ def test_strangers_who_come_and_go_are_told(tmp_path: Path) -> None:
         assert launcher.slots()[1].used_by == ("x",)
         now = found(gone="B")
         wait_for(lambda: len(heard) == 2)
-        assert "does not find it" in launcher.slots()[1].used_by[0]
+        assert "does not list this GPU" in launcher.slots()[1].used_by[0]
         now = found()
         wait_for(lambda: len(heard) == 3)
         assert not any(slot.used_by for slot in launcher.slots())

@@ -32,7 +32,7 @@ for epoch in job.epochs(3):
 """
 
 #: `ray` as the reader of the guide has it: what he says to `ray start` is said to it, on a node of
-#: a cluster that harms nobody else here, and with a GPU that it has not
+#: a cluster that does not disturb others on this machine, with a GPU that does not exist
 RAY = """\
 #!{python}
 import os, subprocess, sys

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ones.exec.records import fenced, not_started
 from ones.launchers import Exited, Launch, LaunchedProcess, LauncherEvent, Started
 from ones.launchers.devices import cpu_slots
-from ones.launchers.exits import fenced, not_started
 from ones.launchers.launch_table import LaunchTable
 from ones.launchers.local import LocalLauncher
 from tests import processes
@@ -53,7 +53,7 @@ def test_an_exit_is_final_and_unknown_launches_are_ignored(reported: Reported) -
     reported.table.place("9-z", "n0")
     assert reported.events == [Exited("1-a", first)]
     assert reported.table.living("1-a") is None
-    assert reported.table.node_of("9-z") == ""
+    assert reported.table.get("9-z") is None
 
 
 def test_a_job_is_forgotten_node_by_node(reported: Reported) -> None:
@@ -61,7 +61,7 @@ def test_a_job_is_forgotten_node_by_node(reported: Reported) -> None:
         reported.table.add(launch(id))
         if node:
             reported.table.place(id, node)
-    reported.table.restore(LaunchedProcess(id="2-a", job="other", slots=()), "n0")
+    reported.table.restore(LaunchedProcess(id="2-a", job="other", slots=(), node="n0"))
     assert reported.table.nodes_of("j") == {"n0", "n1", ""}
     assert [p.id for p in reported.table.living_on("n0")] == ["1-a", "2-a"]
     reported.table.forget("j", "n0")
@@ -73,7 +73,7 @@ def test_a_job_is_forgotten_node_by_node(reported: Reported) -> None:
     assert reported.events == []
 
 
-def test_a_job_none_of_whose_launches_began_is_forgotten(tmp_path: Path) -> None:
+def test_a_job_without_any_started_launch_is_forgotten(tmp_path: Path) -> None:
     launcher = LocalLauncher(tmp_path, cpu_slots("n9", 1))
     launcher.open(lambda event: None)
     try:

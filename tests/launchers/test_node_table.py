@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
-from ones.launchers import Launch, LauncherEvent, Slot, SlotLost, SlotSuspect, SlotUp
+from ones.launchers import LauncherEvent, Slot, SlotLost, SlotSuspect, SlotUp
 from ones.launchers.node_table import NodeTable, RemoteNode
 
 SLOT = Slot(node="n0", index=1, kind="gpu", device="3", used_by=("x (pid 7)",), group="nvlink0")
@@ -41,9 +40,3 @@ def test_changes_of_a_node_are_events_of_its_slots(tmp_path: Path) -> None:
     nodes.keep_only(["n1", "n2"])
     assert [node.name for node in nodes.all()] == ["n1"]
     assert events == []
-
-
-def test_a_launch_is_read_from_json_as_it_was() -> None:
-    launch = Launch(id="1-a", job="j", slots=("n0/0",), argv=("true",), cwd="/", env={})
-    plain = {**asdict(launch), "slots": ["n0/0"], "argv": ["true"]}
-    assert Launch.of(plain) == launch

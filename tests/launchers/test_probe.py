@@ -14,11 +14,11 @@ from ones.launchers.probe import Probe, check_probe, write_probe
 def test_a_probe_tells_what_a_node_cannot_see(tmp_path: Path) -> None:
     probe = write_probe(str(tmp_path / "shared"))
     assert check_probe(probe) == ""
-    assert check_probe(Probe(str(tmp_path / "elsewhere"), probe.word)) == (
+    assert check_probe(Probe(str(tmp_path / "elsewhere"), probe.content)) == (
         f"{tmp_path}/elsewhere: no such file or directory"
     )
     another = write_probe(str(tmp_path / "other"))
-    assert check_probe(Probe(another.directory, probe.word)).endswith(
+    assert check_probe(Probe(another.directory, probe.content)).endswith(
         "/other: is another directory than the controller's"
     )
     (tmp_path / "file").touch()
@@ -31,4 +31,4 @@ def test_a_probe_tells_what_a_node_cannot_see(tmp_path: Path) -> None:
 def test_a_probe_goes_through_fsspec() -> None:
     probe = write_probe("memory://bucket/checkpoints")
     assert check_probe(probe) == ""
-    assert "is another directory" in check_probe(replace(probe, word="x"))
+    assert "is another directory" in check_probe(replace(probe, content="x"))

@@ -99,7 +99,7 @@ def test_a_file_is_a_launcher(tmp_path: Path, context: LauncherContext) -> None:
 @pytest.mark.parametrize(
     ("text", "problem", "words"),
     [
-        ("x = 1\n", InvalidFileError, "no class with a method `launch`: no launcher is there"),
+        ("x = 1\n", InvalidFileError, "has no launcher: a class with a method `launch`"),
         (
             "class Half:\n    def launch(self): ...\n    def open(self): ...\n",
             InvalidSettingError,

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ones.exec import Spec
-from ones.exec.records import write_record
+from ones.exec import Launch
+from ones.exec.run_dir import write_record
 from ones.launchers.run_dirs import RunDirs
+
+
+def launch(id: str) -> Launch:
+    return Launch(id=id, job="a", slots=(), argv=("true",), cwd="/", env={})
 
 
 def test_what_nodes_have_of_a_job_is_archived_one_by_one(tmp_path: Path) -> None:
@@ -17,7 +21,7 @@ def test_what_nodes_have_of_a_job_is_archived_one_by_one(tmp_path: Path) -> None
     for node in ("n0", "n1"):
         directory = dirs.directory("a/b", node, f"1-{node}")
         directory.mkdir(parents=True)
-        write_record(directory, Spec(id=f"1-{node}", argv=("true",), cwd="/", env={}))
+        write_record(directory, launch(f"1-{node}"))
         (directory / "out.000000000000000").write_bytes(node.encode())
     dirs.archive("a/b", "n0", "")
     assert [kept.node for kept in dirs.all()] == ["n1"]
@@ -36,12 +40,12 @@ LOOKS = ("glob", "iterdir", "is_dir", "is_file", "stat", "read_text", "open")
 def test_what_is_archived_while_it_is_looked_at_is_not_missed(
     look: int, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Just before or after each look at the disk in turn: who reads a log sees nothing of it."""
+    """Just before or after each access to the disk in turn: readers of a log are not affected."""
     dirs = RunDirs(tmp_path)
     dirs.make()
     directory = dirs.directory("a", "n0", "1-a")
     directory.mkdir(parents=True)
-    write_record(directory, Spec(id="1-a", argv=("true",), cwd="/", env={}))
+    write_record(directory, launch("1-a"))
     (directory / "out.000000000000000").write_bytes(b"told")
     left = look
 

@@ -51,7 +51,7 @@ def test_checkpoints_on_s3_are_found_by_generation_and_pruned(bucket: str) -> No
     stale.save({"progress": {"step": 99}, "w": torch.zeros(3)}, (3, 0), 99)
     state = reader.load()
     assert state is not None
-    assert state["progress"]["step"] == 3, "of the newest generation, whoever wrote last"
+    assert state["progress"]["step"] == 3, "of the newest generation, not of the last writer"
     assert torch.equal(state["w"], torch.ones(3) * 3)
     assert len(reader._all()) <= 3
 
@@ -60,7 +60,7 @@ def test_checkpoints_on_s3_are_found_by_generation_and_pruned(bucket: str) -> No
 def test_a_probe_on_s3_tells_a_missing_bucket(bucket: str) -> None:
     probe = write_probe(bucket)
     assert check_probe(probe) == ""
-    assert check_probe(Probe("s3://nowhere/x", probe.word)).startswith("s3://nowhere/x: ")
+    assert check_probe(Probe("s3://nowhere/x", probe.content)).startswith("s3://nowhere/x: ")
 
 
 @pytest.mark.slow

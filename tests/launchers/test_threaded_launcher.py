@@ -17,7 +17,7 @@ from tests.processes import wait_for
 
 
 class Turning(ThreadedLauncher):
-    """A launcher whose loop fails, and whose clock is looked at."""
+    """A launcher with a loop that fails and a clock that is observed."""
 
     turns = 0
 

@@ -143,7 +143,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
             world.down()
 
 
-def test_a_network_that_is_cut_and_mended_costs_a_pause_and_gives_no_gpu_to_two(
+def test_a_network_outage_costs_a_pause_and_gives_no_gpu_to_two_jobs(
     site: Site,
 ) -> None:
     world, near, far = site.world, site.near, site.far

@@ -85,7 +85,7 @@ def test_alone_the_published_trainer_needs_two_parts() -> None:
     assert GoodputModel(job_view(), BatchRules(), steps).best(1, 1, at_most=LIMIT)[1] == 1
 
 
-def test_nobody_gets_more_than_twice_what_it_was_measured_on() -> None:
+def test_no_job_gets_more_than_twice_its_measured_gpus() -> None:
     rules = BatchRules()
     assert gpu_limit(job_view(0), rules, 64) == 1
     assert gpu_limit(job_view(1), rules, 64) == 2

@@ -37,7 +37,7 @@ def test_a_job_past_the_short_ones_is_worth_less_than_a_new_one() -> None:
         gittins.learn(length)
     assert gittins.index(0.0) > gittins.index(60.0)
     assert gittins.index(9_950.0) > gittins.index(60.0)  # it is about to end
-    assert gittins.index(10_000.0) == 0.0  # nobody was ever longer
+    assert gittins.index(10_000.0) == 0.0  # no job was ever longer
 
 
 def test_only_the_latest_lengths_count() -> None:

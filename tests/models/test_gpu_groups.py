@@ -34,7 +34,7 @@ def on(node: Node, indexes: set[int]) -> list[Gpu]:
 
 
 def fewest(rooms: list[int], n_gpus: int) -> int:
-    """Groups that so many GPUs need at least: the roomiest first."""
+    """The minimum number of groups for these GPUs: largest groups first."""
     needed = 0
     for room in sorted(rooms, reverse=True):
         if n_gpus <= 0:
@@ -61,7 +61,7 @@ def test_what_is_picked_was_free_and_is_in_the_fewest_groups(
 
 
 @given(grouped_nodes(), subsets, subsets, st.integers(0, 9))
-def test_who_is_there_already_gets_company_from_the_own_group_first(
+def test_a_job_grows_within_its_own_group_first(
     node: Node, indexes: set[int], held: set[int], n_gpus: int
 ) -> None:
     free, mine = on(node, indexes - held), on(node, held)

@@ -21,7 +21,7 @@ def claim(name: str, steps: float, *, most: int = 64, least: int = 1) -> GainCan
     return GainCandidate(JobId(name), "", int(name), least, most, steps, linear)
 
 
-def anybody(owner: str, gpus: int) -> bool:
+def no_limit(owner: str, gpus: int) -> bool:
     return True
 
 
@@ -31,7 +31,7 @@ def test_the_gain_of_a_job_that_scales_perfectly_is_r_by_c_c_plus_1() -> None:
 
 
 def test_all_spare_gpus_go_to_the_job_a_hundred_times_longer() -> None:
-    sizes = marginal_gains([claim("0", 100.0), claim("1", 10_000.0)], 8, anybody)
+    sizes = marginal_gains([claim("0", 100.0), claim("1", 10_000.0)], 8, no_limit)
     assert sizes == {"0": 1, "1": 7}
 
 
@@ -39,7 +39,7 @@ def test_all_spare_gpus_go_to_the_job_a_hundred_times_longer() -> None:
 def test_where_gains_fall_it_is_the_best_division_there_is(steps: list[int], gpus: int) -> None:
     """With 1/f(c) = 1/c every gain is smaller than the one before: greed finds the optimum."""
     claims = [claim(str(i), float(s)) for i, s in enumerate(steps)]
-    found = marginal_gains(claims, gpus, anybody)
+    found = marginal_gains(claims, gpus, no_limit)
 
     def seconds(sizes: tuple[int, ...]) -> float:
         return sum(c.steps * linear(n) for c, n in zip(claims, sizes, strict=True))
@@ -51,20 +51,20 @@ def test_where_gains_fall_it_is_the_best_division_there_is(steps: list[int], gpu
 
 def test_more_jobs_than_gpus_get_one_each_in_their_order() -> None:
     claims = [claim(str(i), 10.0 * (i + 1)) for i in range(5)]
-    assert marginal_gains(claims, 3, anybody) == {"0": 1, "1": 1, "2": 1}
+    assert marginal_gains(claims, 3, no_limit) == {"0": 1, "1": 1, "2": 1}
 
 
 def test_a_job_that_one_more_gpu_would_slow_does_not_get_it() -> None:
     slow = GainCandidate(JobId("0"), "", 0, 1, 8, 100.0, lambda gpus: 1.0 + (gpus > 2) - 0.1 * gpus)
-    assert marginal_gains([slow], 8, anybody) == {"0": 2}
+    assert marginal_gains([slow], 8, no_limit) == {"0": 2}
 
 
 def test_looking_ahead_leaps_over_the_step_at_the_edge_of_a_node() -> None:
     stairs = {1: 1.0, 2: 0.6, 3: 0.5, 4: 0.4, 5: 0.45, 6: 0.44, 7: 0.43, 8: 0.2}
     job = GainCandidate(JobId("0"), "", 0, 1, 8, 100.0, stairs.__getitem__)
-    assert marginal_gains([job], 8, anybody) == {"0": 4}
-    assert marginal_gains([job], 8, anybody, jump=4) == {"0": 8}
-    assert marginal_gains([job], 7, anybody, jump=4) == {"0": 4}
+    assert marginal_gains([job], 8, no_limit) == {"0": 4}
+    assert marginal_gains([job], 8, no_limit, jump=4) == {"0": 8}
+    assert marginal_gains([job], 7, no_limit, jump=4) == {"0": 4}
 
 
 def test_an_owner_s_limit_holds() -> None:

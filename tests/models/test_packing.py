@@ -11,7 +11,7 @@ from ones.models.packing import GpuPool
 
 
 def view_with(free: list[int], per_node: int = 4) -> View:
-    """Nodes with so many free GPUs each."""
+    """Nodes with these numbers of free GPUs."""
     cluster = Cluster.of(per_node * len(free), per_node)
     state = State(cluster)
     for node, room in zip(cluster.nodes.values(), free, strict=True):

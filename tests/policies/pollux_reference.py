@@ -79,7 +79,7 @@ def repair(problem: AllocationProblem, rows: Counts, stream: Stream) -> None:
             for i, node in enumerate(order):
                 row[node] = min(row[node], left) if i < problem.most_nodes else 0
                 left -= row[node]
-    # no more than nodes have, nor than owners may; nobody below its least
+    # within the capacity of nodes and the limits of owners; no job below its minimum
     left_on, room = problem.capacity.copy(), problem.room.copy()
     for job, row in enumerate(rows):
         np.minimum(row, left_on, out=row, casting="unsafe")

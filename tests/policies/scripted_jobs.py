@@ -18,7 +18,7 @@ from ones.core.job import Configuration, SwitchCost
 from ones.core.plan import Finish, Rescale, Start, Stop
 from ones.core.schedule import Allocation
 
-#: jobs whose names begin so are the odd ones
+#: prefix of the names of jobs with odd reports
 ODD = "odd"
 #: seconds between two rounds of reports
 ROUND = 60.0
@@ -261,7 +261,7 @@ class ScriptedJobs:
 
 
 def live(policy: Policy, alter: Alter, *, asked: Asked = PLAIN, times: int = 1) -> ScriptedJobs:
-    """The odd job beside two others, until all have ended; two more come later; so many times.
+    """The odd job beside two others, until all have ended; two more come later; `times` times.
 
     One of the others is of the odd job's kind, so that policies use for it what they learn from
     the odd one.

@@ -21,7 +21,7 @@ from tests.policies.scripted_jobs import ScriptedJobs
 
 
 def measured(name: str, configurations: int) -> Policy:
-    """A policy that a job has told of so many batches."""
+    """A policy after reports of a job with this number of batches."""
     policy = create(name, seed=1, oracle=lambda job, gpus, batch: RemainingWork(9.0, 2.0))
     lives = ScriptedJobs(policy, lambda event: [event])
     lives.submit("a", kind="resnet", owner="ann")
@@ -49,7 +49,7 @@ def test_the_table_of_kinds_remembers_the_configurations_measured_last() -> None
     assert known[-1][:4] == [1, 1, 1, 1]
 
 
-def test_kinds_of_which_nothing_was_heard_for_long_are_forgotten() -> None:
+def test_kinds_without_recent_reports_are_forgotten() -> None:
     effort, lengths, one = Effort(raw=False), KindLengths(), told(a_job(), noise=77.0)
     for i in range(MAX_KINDS + 10):
         job = replace(one, job=structs.replace(one.job, kind=f"kind-{i}"))

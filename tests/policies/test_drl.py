@@ -115,13 +115,15 @@ class Guarded(Drl):
         if not changes:
             self.idle += 1
             fits = [job for job in view.waiting if job.job.min_gpus <= len(view.free)]
-            assert not fits, "somebody could have started"
+            assert not fits, "a job could have started"
         return decision
 
 
 @pytest.mark.parametrize("mechanism", ["checkpoint", "elastic"])
 @pytest.mark.parametrize("sampled", [False, True])
-def test_one_job_at_a_time_nobody_preempted_batches_fixed(mechanism: str, sampled: bool) -> None:
+def test_one_job_changes_at_a_time_none_is_preempted_batches_are_fixed(
+    mechanism: str, sampled: bool
+) -> None:
     policy = Guarded(seed=1, sampled=sampled)
     trace = generate(jobs=30, seed=9, gap=8.0)
     result = Simulator(trace, Cluster.of(16), policy, mechanism=mechanism, seed=1).run()
@@ -139,7 +141,7 @@ def started(scheduler: Scheduler, job: Job) -> int:
     return start.allocation.n_gpus
 
 
-def test_of_a_job_that_nobody_knows_only_the_size_asked_for_is_open() -> None:
+def test_an_unknown_job_can_only_have_its_requested_size() -> None:
     scheduler = Scheduler(Cluster.of(64), create("drl"))
     assert started(scheduler, Job(id=JobId("a"), submitted_at=0.0, requested_gpus=3)) == 3
     job = Job(id=JobId("b"), submitted_at=1.0, kind="k", requested_gpus=40, requested_batch=64)
@@ -178,14 +180,14 @@ def test_its_notes_say_why() -> None:
     for name in ("a", "b"):
         scheduler.handle(ev.JobSubmitted(0.0, Job(id=JobId(name), submitted_at=0.0)))
     notes = [scheduler.state.records[JobId(name)].note for name in ("a", "b")]
-    assert notes[0] == "chosen to start on 1 GPU of 1 free, about 300 s left on one GPU"
-    assert notes[1] == "waits: no GPU is free"
+    assert notes[0] == "Started on 1 GPU: chosen by the learned policy."
+    assert notes[1] == "Waiting for 1 GPU: no GPU is free. ⟨running:⟩"
 
 
 # what it knows of kinds
 
 
-def test_what_is_left_is_told_by_finished_jobs_that_went_further() -> None:
+def test_remaining_work_is_estimated_from_longer_finished_jobs() -> None:
     kinds = KindTable()
     for batch, samples in ((64, 100), (64, 200), (64, 300), (128, 9000)):
         kinds.learn_length("k", batch, samples)
@@ -272,7 +274,7 @@ def test_what_was_learned_survives_being_saved() -> None:
     assert twin.save() == learner.save()
 
 
-def test_told_not_to_learn_it_keeps_no_memories() -> None:
+def test_without_online_learning_it_records_nothing() -> None:
     policy = Drl(online=False)
     Simulator(generate(jobs=5, seed=1, gap=5.0), Cluster.of(8), policy).run()
     assert policy.save()["tuner"]["memories"] == []

@@ -14,7 +14,7 @@ from ones.workload import Incident, Trace, TraceJob, Training
 def submit(
     scheduler: Scheduler, sizes: list[int], priorities: list[float] | None = None
 ) -> list[str]:
-    """Who runs, after all have come."""
+    """The running jobs after all submissions."""
     for i, size in enumerate(sizes):
         priority = priorities[i] if priorities else 0.0
         job = Job(id=JobId(f"j{i}"), submitted_at=0.0, requested_gpus=size, priority=priority)
@@ -25,15 +25,17 @@ def submit(
 def test_the_head_of_the_line_blocks_those_behind_it() -> None:
     scheduler = Scheduler(Cluster.of(4), create("fifo"))
     assert submit(scheduler, [3, 2, 1]) == ["j0"]
-    assert scheduler.state.records[JobId("j1")].note == "first in line: needs 2 GPUs, 1 free"
+    assert scheduler.state.records[JobId("j1")].note == (
+        "Waiting: needs 2 GPUs at the same time. ⟨running:⟩ ⟨queue:2⟩"
+    )
 
 
-def test_with_backfill_those_who_fit_go_ahead() -> None:
+def test_with_backfill_jobs_that_fit_go_ahead() -> None:
     scheduler = Scheduler(Cluster.of(4), create("fifo", backfill=True))
     assert submit(scheduler, [3, 2, 1]) == ["j0", "j2"]
 
 
-def test_a_higher_priority_goes_first_and_nobody_is_interrupted() -> None:
+def test_a_higher_priority_goes_first_and_no_job_is_interrupted() -> None:
     scheduler = Scheduler(Cluster.of(2), create("fifo"))
     assert submit(scheduler, [2, 2, 2], [0.0, 0.0, 5.0]) == ["j0"]
     scheduler.handle(ev.JobEnded(1.0, JobId("j0"), EndReason.FINISHED))
@@ -48,13 +50,27 @@ def test_a_raised_priority_moves_a_job_to_the_front() -> None:
     assert list(scheduler.state.schedule) == ["j2"]
 
 
-def test_an_owner_at_the_limit_blocks_nobody_else() -> None:
+def test_an_owner_at_the_limit_blocks_no_other_owner() -> None:
     scheduler = Scheduler(Cluster.of(4), create("fifo"))
     scheduler.handle(ev.OwnerLimitSet(0.0, "greedy", 1))
     for i, owner in enumerate(("greedy", "greedy", "modest")):
         job = Job(id=JobId(f"j{i}"), submitted_at=0.0, owner=owner)
         scheduler.handle(ev.JobSubmitted(0.0, job))
     assert list(scheduler.state.schedule) == ["j0", "j2"]
+
+
+def test_a_job_over_the_limit_of_its_owner_waits_with_the_reason_that_is_true_for_it() -> None:
+    scheduler = Scheduler(Cluster.of(8), create("fifo"))
+    scheduler.handle(ev.OwnerLimitSet(0.0, "ann", 3))
+    for i, size in enumerate((2, 2, 4)):
+        job = Job(id=JobId(f"j{i}"), submitted_at=0.0, owner="ann", requested_gpus=size)
+        scheduler.handle(ev.JobSubmitted(0.0, job))
+    notes = {job: record.note for job, record in scheduler.state.records.items()}
+    assert notes[JobId("j1")] == (
+        "Waiting: ann may use 3 GPUs and uses 2; this job needs 2."
+        " It starts when another job of ann ends."
+    )
+    assert notes[JobId("j2")].startswith("Waiting: needs 4 GPUs, but the limit of ann is 3.")
 
 
 def test_a_batch_smaller_than_the_gpus_is_made_to_fit_once_the_job_is_known() -> None:

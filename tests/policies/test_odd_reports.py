@@ -19,19 +19,27 @@ from ones.testing.invariants import check_invariants
 from tests.odd_values import STOPPED_ONCE, VALUES, Oddity, all_odd, oddities, reported_fields
 from tests.policies.scripted_jobs import ODD, PLAIN, USUAL, Alter, Asked, ScriptedJobs, live
 
-#: the short run tries one in so many of the odd values of each field, by policy; at least one
-ONE_IN = {"fifo": 1, "drl": 6, "equi": 6, "optimus": 6, "ones": 99, "ones-paper": 99}
+#: the short run tries one in N of the odd values of each field, by policy; at least one
+ONE_IN = {
+    "fifo": 1,
+    "drl": 6,
+    "equi": 6,
+    "optimus": 6,
+    "ones": 99,
+    "ones-paper": 99,
+    "ones-artifact": 99,
+}
 #: a life takes these policies 0.4 s: in the short run only several odd fields at once
 SLOW = ("pollux", "sia")
-#: the long run tries all values in each of the ways, but for these policies one in so many
-ONE_IN_LONG = {"ones": 3, "ones-paper": 3, "pollux": 12, "sia": 12}
+#: the long run tries all values in each of the ways, but for these policies one in N
+ONE_IN_LONG = {"ones": 3, "ones-paper": 3, "ones-artifact": 3, "pollux": 12, "sia": 12}
 #: policies with other settings, which use other models
 OTHER_SETTINGS: list[tuple[str, dict[str, object]]] = [
     ("tiresias", {"variant": "gittins", "placement": "step-time"}),
     ("optimus", {"lookahead": True, "placement": "stay"}),
     ("optimus", {"knowledge": "oracle"}),
     ("ones", {"link": "max", "throughput": "per-gpu"}),
-    ("ones-paper", {"effective": True}),
+    ("ones-paper", {"predictor": "gaussian-process", "throughput": "fitted"}),
     ("pollux", {"power": -1.0, "least_local_batch": 2}),
 ]
 
@@ -94,14 +102,14 @@ WAYS: tuple[Way, ...] = (once, always, beside)
 
 
 def sampled(one_in: int, first: int) -> Iterable[Oddity]:
-    """Of the values of each field at least one, and one in so many."""
+    """One in N of the values of each field, at least one."""
     for _, group in groupby(oddities(), key=lambda oddity: oddity[:2]):
         values = list(group)
         yield from values[first % min(one_in, len(values)) :: one_in]
 
 
 def kills(name: str, values: Iterable[Oddity], first_way: int = 0) -> list[str]:
-    """The odd values that stop the policy; each is told in one of the ways."""
+    """The odd values that stop the policy; each is reported in one of the ways."""
     found = []
     for number, oddity in enumerate(values):
         way = WAYS[(number + first_way) % len(WAYS)]

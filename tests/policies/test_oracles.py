@@ -117,7 +117,7 @@ def test_without_an_oracle_it_is_refused_in_one_line(name: str) -> None:
 
 def test_others_never_get_to_see_it() -> None:
     def unavailable_oracle(job: JobView, gpus: int, batch: int) -> RemainingWork:
-        raise AssertionError("somebody looked")
+        raise AssertionError("the oracle was called")
 
     trace = generate(jobs=10, seed=1, gap=5.0)
     for name in ("fifo", "tiresias", "optimus"):

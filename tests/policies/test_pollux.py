@@ -241,7 +241,7 @@ def test_dearer_restarts_are_fewer() -> None:
     assert restarts(300.0) < restarts(0.1)
 
 
-def test_a_new_job_starts_at_once_unless_it_is_told_to_wait_for_the_round() -> None:
+def test_a_new_job_starts_at_once_unless_the_setting_makes_it_wait() -> None:
     def starts_after(**settings: Any) -> float:
         scheduler = Scheduler(Cluster.of(8), create("pollux", seed=1, **settings))
         scheduler.handle(ev.JobSubmitted(130.0, Job(id=JobId("a"), submitted_at=130.0)))

@@ -67,10 +67,10 @@ def test_a_file_is_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("class Mine(:\n", r"SyntaxError: invalid syntax \(mine\.py, line 1\)"),
         ("\nimport nothing_of_that_name\n", r"ModuleNotFoundError: .*that_name' \(mine\.py:2\)"),
         ("\n\nleast = 1 / 0\n", r"ZeroDivisionError: division by zero \(mine\.py:3\)"),
-        ("from ones.policies.fifo import Fifo\n", ".*: no policy is there"),
+        ("from ones.policies.fifo import Fifo\n", "has no policy: a class with a method `decide`"),
         (
             "class B:\n    def decide(self): ...\nclass A(B):\n    pass\n",
-            r"has several policies \(A, B\): let all but one begin with _",
+            r"has several policies \(A, B\); prefix all but one with _",
         ),
     ],
 )

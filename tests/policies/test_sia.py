@@ -13,7 +13,7 @@ from ones.core import NodeId
 from ones.core.job import JobId
 from ones.models.allocation import exact, total
 from ones.models.whole_nodes import WholeNodePlacement
-from ones.policies.sia import Choice, sizes_for, solve, total_cost
+from ones.policies.sia import Choice, Floats, sizes_for, solve
 from tests.policies.test_pollux import long_job, sizes_over_time
 
 seeds = st.integers(0, 2**32 - 1)
@@ -26,6 +26,12 @@ def some_choices(seed: int, jobs: int, gpus: int) -> list[Choice]:
         for job in range(jobs)
         for c in sizes_for(4, gpus)
     ]
+
+
+def total_cost(choices: list[Choice], waiting: Floats, sizes: list[int]) -> float:
+    """The sum that the program minimises."""
+    costs = {(c.job, c.gpus): c.cost for c in choices}
+    return sum(costs[j, c] if c else float(waiting[j]) for j, c in enumerate(sizes))
 
 
 @settings(max_examples=40, deadline=None)
@@ -77,7 +83,7 @@ NODES = [NodeId(f"n{i}") for i in range(4)]
 
 @settings(max_examples=100, deadline=None)
 @given(seeds)
-def test_a_place_is_found_and_who_does_not_change_stays_if_it_can(seed: int) -> None:
+def test_every_job_is_placed_and_unchanged_jobs_stay_if_possible(seed: int) -> None:
     """Powers of two and whole nodes always fit: no job is broken over more nodes than it needs."""
     rng = np.random.default_rng(seed)
     sizes = {node: 4 for node in NODES}

@@ -22,7 +22,7 @@ def world(gpus: int, **settings: Any) -> ImmediateEngine:
     return ImmediateEngine(create("tiresias", **settings), gpus)
 
 
-def test_with_one_queue_it_is_first_come_first_served_for_those_who_fit() -> None:
+def test_with_one_queue_it_is_first_come_first_served_for_jobs_that_fit() -> None:
     jobs = world(4, thresholds="none")
     for name, size in (("a", 3), ("b", 2), ("c", 1)):
         jobs.submit(name, gpus=size)
@@ -38,11 +38,11 @@ def test_a_wide_job_sinks_after_threshold_by_gpus_and_yields_to_a_later_one() ->
     jobs = world(8, thresholds="published")
     jobs.submit("wide", gpus=8)
     jobs.submit("early", at=3250 / 8 - 5)
-    assert jobs.running == ["wide"]  # the same queue: nobody is interrupted
+    assert jobs.running == ["wide"]  # the same queue: no job is interrupted
     jobs.until(3250 / 8 + 0.001)
     assert jobs.running == ["early"]
     assert jobs.preempted == ["wide"]
-    assert jobs.note("wide").startswith("interrupted for others: waits in queue 2 of 3")
+    assert jobs.note("wide").startswith("Preempted: made room for ⟨job:early⟩. Its work is saved")
 
 
 def test_it_does_not_sink_a_moment_too_early() -> None:
@@ -53,7 +53,7 @@ def test_it_does_not_sink_a_moment_too_early() -> None:
     assert jobs.running == ["wide"]
 
 
-def test_who_sinks_is_behind_those_who_wait_in_the_lower_queue() -> None:
+def test_a_demoted_job_is_behind_the_waiting_jobs_of_the_lower_queue() -> None:
     jobs = world(1, thresholds="100")
     jobs.submit("a")
     jobs.submit("b", at=10.0)
@@ -62,10 +62,10 @@ def test_who_sinks_is_behind_those_who_wait_in_the_lower_queue() -> None:
     jobs.until(201.0)
     assert jobs.running == ["a"]  # b has sunk too, behind a
     jobs.until(5_000.0)
-    assert jobs.running == ["a"]  # within the last queue: by start, nobody is interrupted
+    assert jobs.running == ["a"]  # within the last queue: by start, no job is interrupted
 
 
-def test_nobody_interrupts_another_of_its_queue() -> None:
+def test_no_job_interrupts_another_of_its_queue() -> None:
     jobs = world(2, thresholds="1000")
     for i in range(6):
         jobs.submit(f"j{i}", at=float(i))
@@ -89,7 +89,7 @@ def test_promotion_bounds_waiting_by_the_last_run() -> None:
     assert forgiven["forgotten"] == pytest.approx(100.0)
 
 
-def test_without_the_knob_nobody_is_promoted() -> None:
+def test_without_the_knob_no_job_is_promoted() -> None:
     jobs = world(1, thresholds="100")
     jobs.submit("long")
     for i in range(8):
@@ -106,7 +106,7 @@ def test_a_higher_priority_comes_before_any_queue() -> None:
     assert jobs.running == ["vip"]
 
 
-def test_gittins_prefers_whoever_is_likely_to_end() -> None:
+def test_gittins_prefers_the_job_that_is_likely_to_end() -> None:
     """Lengths of 50 and 1000 GPU-seconds: past 50, a job is a long one."""
     jobs = world(1, variant="gittins", thresholds="2000", gittins_quantum=60.0, gittins_cells=6)
     for i in range(4):

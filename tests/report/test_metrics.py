@@ -51,7 +51,7 @@ def test_without_a_completed_job_there_are_no_times() -> None:
         times = (none.mean_jct, none.median_jct, none.p95_jct, none.p99_jct)
         assert (*times, none.mean_exec, none.mean_queue, none.makespan) == (None,) * 7
         assert none.utilization == 0.0
-    assert metrics.rescale_rate is None  # nobody ran
+    assert metrics.rescale_rate is None  # no job ran
     assert (metrics.finished, metrics.failed, metrics.cancelled, metrics.unfinished) == (0, 1, 1, 1)
 
 

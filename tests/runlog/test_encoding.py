@@ -143,7 +143,7 @@ def test_a_worker_that_an_earlier_controller_left_has_the_last_generation() -> N
 
 
 def test_only_entries_go_into_the_log() -> None:
-    with pytest.raises(TypeError, match="Stop does not travel here"):
+    with pytest.raises(TypeError, match="Stop is not an entry of a run log"):
         encode(Stop(A))  # type: ignore[arg-type]
 
 
@@ -165,9 +165,9 @@ SPEED = (
         ("0.5", '"nan"', "step_seconds: 'nan' is not more than 0"),
         ("0.5", "9" * 400, f"step_seconds: {'9' * 57}... is too large"),
         ("[1,1,32,1]", "[1,1,0,1]", "configuration[2]: 0 is not at least 1"),
-        ("[1,1,32,1]", "[1]", "configuration: [1] has not 3 items"),
+        ("[1,1,32,1]", "[1]", "configuration: [1] does not have 3 items"),
         ('"a"', "[" * 100_000, "is not JSON: "),
-        ("1.0", "Infinity", "is not JSON: it knows no Infinity"),
+        ("1.0", "Infinity", "is not JSON: Infinity is not a JSON value"),
     ],
 )
 def test_a_value_out_of_its_bounds_is_refused_by_name(old: str, new: str, message: str) -> None:

@@ -28,9 +28,10 @@ from ones.runlog import (
     tail_limit,
 )
 from ones.sim.run import Simulator
-from ones.testing.chaos import ChaosEngine, RandomPolicy
+from ones.testing.chaos import ChaosEngine
 from ones.testing.invariants import check_invariants
 from ones.workload import Incident, Trace, generate
+from tests.random_policy import RandomPolicy
 
 CLUSTER = Cluster.of(16)
 POLICIES = ("fifo", "equi")
@@ -52,7 +53,7 @@ def troubled_trace(jobs: int, seed: int) -> Trace:
 
 
 def run(path: Path, policy: str, *, jobs: int = 30, tail: int = 150, seed: int = 1) -> Scheduler:
-    """Run it, write its log with a snapshot every so many events, and give its scheduler."""
+    """Runs it, writes its log with a snapshot every N events, and returns its scheduler."""
     simulator = Simulator(
         troubled_trace(jobs, seed), CLUSTER, create(policy, seed=seed), mechanism="elastic"
     )
@@ -92,7 +93,7 @@ def assert_same(scheduler: Scheduler, other: Scheduler) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_snapshot_and_tail_give_the_same_brain_as_the_whole_log(
+def test_snapshot_and_tail_give_the_same_scheduler_as_the_whole_log(
     tmp_path: Path, policy: str
 ) -> None:
     path = tmp_path / "run.jsonl"
@@ -170,7 +171,7 @@ def test_a_tail_longer_than_any_snapshot_left_out_is_read(tmp_path: Path) -> Non
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), tail=st.integers(1, 60))
-def test_whatever_happens_snapshot_and_tail_give_the_brain_back(
+def test_snapshot_and_tail_recover_the_scheduler_of_any_run(
     tmp_path_factory: pytest.TempPathFactory, seed: int, tail: int
 ) -> None:
     """In a world that loses workers, fails orders and kills nodes, half way and at the end."""
@@ -206,7 +207,7 @@ def recorded(policy: str) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def test_orders_that_nobody_decides_are_in_the_runs_below() -> None:
+def test_orders_without_a_decision_are_in_the_runs_below() -> None:
     finished = [
         action
         for entry in recorded("equi")
@@ -219,7 +220,7 @@ def test_orders_that_nobody_decides_are_in_the_runs_below() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(POLICIES), st.data())
-def test_a_log_that_ends_anywhere_gives_a_sound_brain(policy: str, data: st.DataObject) -> None:
+def test_a_log_that_ends_anywhere_gives_a_valid_scheduler(policy: str, data: st.DataObject) -> None:
     entries = recorded(policy)
     cut = data.draw(st.integers(0, len(entries)))
     scheduler = Scheduler(CLUSTER, create(policy))
@@ -267,7 +268,7 @@ def test_a_snapshot_that_goes_beyond_its_log_is_refused(tmp_path: Path) -> None:
         ("", "is not a snapshot: '' is not JSON: Expecting value at column 1"),
         ("[]", "is not a snapshot: list indices must be integers or slices, not str"),
         ("{}", "is not a snapshot: 'version'"),
-        ('{"version":99}', f"version: 99 is not {VERSION}"),
+        ('{"version":99}', f"version: 99 is not supported; this version of ones reads {VERSION}"),
         (f'{{"version":{VERSION}}}', "is not a snapshot: 'offset'"),
         (
             f'{{"version":{VERSION},"offset":1,"lines":1,"ended":0,"policy":{{}},"state":7}}',
@@ -289,7 +290,9 @@ def test_ended_jobs_that_are_missing_or_damaged_are_refused(tmp_path: Path) -> N
     run(path, "fifo")
     lines = ended_of(path).read_text().splitlines(keepends=True)
     ended_of(path).write_text("".join(lines[:-1]))
-    with pytest.raises(InvalidFileError, match=rf"holds {len(lines) - 1} ended jobs of"):
+    with pytest.raises(
+        InvalidFileError, match=rf"has {len(lines) - 1} ended jobs, the snapshot needs"
+    ):
         recovered(path)
     ended_of(path).write_text("".join(["{}\n", *lines[1:]]))
     with pytest.raises(InvalidFileError, match=r"run\.jsonl\.ended:1: id: is missing"):
@@ -299,7 +302,7 @@ def test_ended_jobs_that_are_missing_or_damaged_are_refused(tmp_path: Path) -> N
         recovered(path)
 
 
-def test_a_log_whose_times_go_back_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_a_log_with_decreasing_times_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     run(path, "fifo", jobs=8, tail=10**9)
     with path.open("a") as file:

@@ -111,7 +111,7 @@ def test_a_plan_before_any_event_is_a_difference(tmp_path: Path) -> None:
 
 
 def test_a_log_that_ends_anywhere_is_the_same_up_to_there(tmp_path: Path) -> None:
-    """After Ctrl-C the plan for the last event may be missing: nobody can say it was another."""
+    """After Ctrl-C the plan for the last event may be missing: that is not a difference."""
     lines = run(tmp_path / "run.jsonl", jobs=4).read_bytes().splitlines(keepends=True)
     path = tmp_path / "cut.jsonl"
     for n in range(1, len(lines), 19):
@@ -124,7 +124,7 @@ def test_a_log_that_ends_anywhere_is_the_same_up_to_there(tmp_path: Path) -> Non
             assert found.open_end == is_plan(lines[n].decode())
 
 
-def test_a_log_whose_times_go_back_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_a_log_with_decreasing_times_is_refused_with_its_line(tmp_path: Path) -> None:
     path = run(tmp_path / "run.jsonl", jobs=4)
     with path.open("a") as file:
         file.write('{"type":"Woke","at":0.5}\n')

@@ -89,13 +89,13 @@ def test_a_first_start_takes_its_time_and_then_the_script_joins() -> None:
     assert state.ended[A].epochs == 40
 
 
-def test_newcomers_warm_up_while_the_others_train_and_the_pause_is_short() -> None:
+def test_joining_workers_start_while_the_others_train_and_the_pause_is_short() -> None:
     state, log = play(Diary({0.0: 1, 30.0: 2}), trace())
     switched = first(log, ev.Rescaled)
     assert isinstance(switched, ev.Rescaled)
     step = 0.08  # 64 samples: 30 ms + 64 x 0.78 ms
     assert switched.pause_seconds == TIMES.rescale
-    assert 30 + TIMES.newcomer <= switched.at - TIMES.rescale <= 30 + TIMES.newcomer + step
+    assert 30 + TIMES.join <= switched.at - TIMES.rescale <= 30 + TIMES.join + step
     epochs_meanwhile = [e for e in log if isinstance(e, ev.EpochFinished) and 30 < e.at < 40]
     assert epochs_meanwhile  # training went on
     assert state.ended[A].rescales == 1
@@ -122,7 +122,7 @@ def test_by_checkpoint_a_change_of_only_the_batch_costs_the_end_of_the_step() ->
     assert 30 <= switched.at <= 30.2
 
 
-def test_who_leaves_is_gone_at_the_next_step() -> None:
+def test_a_leaving_worker_is_gone_at_the_next_step() -> None:
     _, log = play(Diary({0.0: 2, 30.0: 1}), trace())
     left = first(log, ev.WorkerLeft)
     assert 30.0 <= left.at <= 30.2
@@ -255,7 +255,7 @@ def test_a_job_that_fails_or_is_killed_does_so_after_its_epochs() -> None:
         assert epochs == 7
 
 
-def test_who_re_scales_by_checkpoint_recovers_by_checkpoint() -> None:
+def test_with_checkpoint_rescaling_recovery_uses_the_checkpoint() -> None:
     class Wide(Diary):
         def decide(self, view: View) -> Decision:
             if A in view.jobs and A not in view.schedule and not view.job(A).pinned:
@@ -281,7 +281,7 @@ def test_many_small_jumps_within_an_epoch_are_a_large_one() -> None:
     assert job.progress == before
 
 
-def test_a_script_that_runs_out_of_memory_says_so_and_goes_on_in_parts() -> None:
+def test_a_script_that_runs_out_of_memory_reports_it_and_accumulates() -> None:
     job = Job(id=A, submitted_at=0.0, requested_batch=8192, epochs=2)
     training = Training(kind=KIND, dataset_size=64_000, base_batch=64)
     log: list[Event | Plan] = []
@@ -304,6 +304,6 @@ def test_late_in_virtual_time_no_step_is_lost() -> None:
     assert steps == {100}
 
 
-def test_a_cancel_at_the_instant_of_submission_is_heard() -> None:
+def test_a_cancel_at_the_time_of_submission_is_handled() -> None:
     state, _ = play(Diary({0.0: 1}), trace(40, ev.CancelRequested(0.0, A, "her")))
     assert state.ended[A].reason is EndReason.CANCELLED

@@ -19,14 +19,14 @@ from tests.sim.test_engine import Diary, first, trace
 
 A = JobId("a")
 TIMES = SwitchTimes(
-    first_start=2.0, newcomer=1.0, regroup=0.1, rescale=0.2, restart=3.0, notice=0.4, leave=0.3,
+    first_start=2.0, join=1.0, regroup=0.1, rescale=0.2, restart=3.0, notice=0.4, leave=0.3,
     stop=0.6, finish=0.05, clear=0.25, epoch=0.15, recover=0.8, warms_early=False,
 )  # fmt: skip
 
 
 @dataclass
 class Slow(KindPhysics):
-    """A kind whose changes take what they take live."""
+    """A kind with the delays of a live service."""
 
     def __init__(self, training: Truth) -> None:
         assert isinstance(training, Training)
@@ -83,7 +83,7 @@ def test_without_elasticity_a_change_is_a_stop_and_a_start() -> None:
     sizes = [a.allocation.n_gpus for a in orders if isinstance(a, Rescale)]
     assert set(sizes) <= {2}  # with the first size, to its own batch
     assert [a.allocation.n_gpus for a in orders if isinstance(a, Start)] == [2, 4, 3]
-    assert state.ended[A].preemptions == 0  # it was moved, and nobody took its place
+    assert state.ended[A].preemptions == 0  # it was moved, and no other job took its GPUs
     stopped = order(log, Stop)
     assert order(log, Start, stopped.at).at - stopped.at >= TIMES.stop
 
@@ -98,10 +98,10 @@ def test_a_killed_worker_is_lost_and_the_others_re_form() -> None:
     assert state.ended[A].epochs == 40
 
 
-def test_an_order_for_a_job_that_is_through_leaves_nobody_on_a_gpu() -> None:
+def test_an_order_for_a_finished_job_leaves_no_worker_on_a_gpu() -> None:
     _, log = play({0.0: 1}, epochs=3)
     end = first(log, ev.JobEnded).at
-    for moment in (end - 0.04, end - 0.01):  # its epochs are done, and nobody knows yet
+    for moment in (end - 0.04, end - 0.01):  # its epochs are done, and not reported yet
         state, _ = play({0.0: 1, moment: 4}, epochs=3)
         assert state.ended[A].epochs == 3
         state, _ = play({0.0: 1, moment: 0}, epochs=3)

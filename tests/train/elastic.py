@@ -14,8 +14,13 @@ from typing import Any
 import psutil
 import torch
 
-from ones.lab.elastic_run import ElasticRun, RunOutcome, parse_schedule
+from ones.control.live.jobs import gpu_of
+from ones.lab.elastic_run import ElasticRun, RunOutcome
+from ones.lab.scripted_policy import JOB, parse_schedule
+from ones.launchers.devices import cpu_slots
+from ones.launchers.local import NODE
 from ones.train.store_process import StoreAddress
+from ones.wire.messages import Order
 from tests.processes import PATIENCE
 from tests.train.forks import ForkLauncher
 
@@ -63,17 +68,43 @@ class Elastic:
         return outcome
 
     def comes_after(self, phase: int, *, steps: int) -> None:
-        """A phase is due so many steps after the one before it is in force, whenever that is."""
-        schedule = list(self.run._schedule)
+        """A phase is due a number of steps after the one before it is in force."""
+        schedule = list(self.run.policy.phases)
         before, this = schedule[phase - 1], schedule[phase]
 
         def said(text: str) -> None:
             switched = re.match(rf"step (\d+): \d+ -> {before.workers} workers", text)
             if switched:
                 schedule[phase] = replace(this, step=int(switched[1]) + steps)
-                self.run._schedule = tuple(schedule)
+                self.run.policy.phases = tuple(schedule)
 
-        self.run._say = said
+        self.run.on_event = said
+
+    def worker_pid(self, worker: str) -> int:
+        process = self.run.engine.live.jobs[JOB].on(gpu_of(worker))
+        assert process is not None
+        pid = self.launcher.running()[process.launch].pid
+        assert pid is not None
+        return pid
+
+    def order_last(self, order: Order) -> None:
+        """By hand, instead of the schedule; the run ends when all workers have left."""
+        live = self.run.engine.live
+        live.winding_down = True  # no others are started
+        for launch in list(live.jobs[JOB].workers):
+            live.mailbox.put(launch, order)
+        self._end_after_exits()
+
+    def fence(self) -> None:
+        """The engine does not know the job any more, as after its end; then the run ends."""
+        live = self.run.engine.live
+        live.post(live.jobs.clear)
+        self._end_after_exits()
+
+    def _end_after_exits(self) -> None:
+        while len(self.run.outcome.exits) < len(self.launcher.running()):
+            time.sleep(0.05)
+        self.run.interrupt()
 
     def _watch(self, over: threading.Event) -> None:
         """Where the job's store listens: it may be replaced on the way."""
@@ -140,7 +171,7 @@ def elastic(
 ) -> Elastic:
     out = tmp_path / "out"
     out.mkdir()
-    launcher = ForkLauncher(zygote, tmp_path / "forks")
+    launcher = ForkLauncher(zygote, tmp_path / "forks", cpu_slots(NODE, 4))
     words = {name: str(value) for name, value in env.items()}
     run = ElasticRun(
         ["python", str(SCRIPTS / "regress.py")],

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from ones.exec import Chunk, Exit
+from ones.exec import Exit
+from ones.exec.output import Chunk
 from ones.launchers import Exited, Launch, LaunchedProcess, Slot, Started
 from ones.launchers.api import Listener
 
@@ -39,7 +40,8 @@ def _is_alive(pid: int) -> bool:
 class ForkLauncher:
     """As `ones.launchers.local`, without an ones-exec: torch is imported once for all tests."""
 
-    def __init__(self, zygote: str, directory: Path) -> None:
+    def __init__(self, zygote: str, directory: Path, slots: list[Slot]) -> None:
+        self._slots = slots
         self._zygote, self._directory = zygote, directory
         self.job_dir = directory / "job"
         self.job_dir.mkdir(parents=True)
@@ -61,7 +63,7 @@ class ForkLauncher:
         self._listener = listener
 
     def slots(self) -> list[Slot]:
-        return []
+        return self._slots
 
     def launch(self, launch: Launch) -> None:
         run_dir = self._directory / launch.id

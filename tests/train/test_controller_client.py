@@ -9,19 +9,40 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from ones.config import ServiceSettings
+from ones.control.clock import Clock
+from ones.control.limits import Limits
+from ones.control.live.engine import LiveEngine
+from ones.control.live.jobs import LiveJob, LiveWorker
+from ones.control.live.live_state import EngineDeps
+from ones.control.persistence import Done
+from ones.control.submission import Submission
+from ones.control.tokens import JobTokens
+from ones.core.cluster import Cluster, Gpu, NodeId
+from ones.core.engine import drive
+from ones.core.job import JobId
+from ones.core.scheduler import Scheduler
+from ones.lab.elastic_run import MemoryRecorder
 from ones.lab.worker_server import WorkerServer
+from ones.launchers import Launcher
+from ones.policies import create
 from ones.train import unsent_reports
 from ones.train.controller_client import ControllerClient
 from ones.wire import Reports, unpack
 from ones.wire.environment import KEPT_REPORTS, WorkerEnvironment
 from ones.wire.messages import Epoch, Leaving, Order, Ready, Report, Steps, Withdraw
+from tests.cut_answers import CuttingProxy
+
+TOKENS = JobTokens(b"key")
+LAUNCH = "j~1~n.0"
+NO_LAUNCHER = cast(Launcher, None)  # no process is started or stopped
 
 
-def environment(url: str, token: str = "t") -> WorkerEnvironment:
+def environment(url: str, token: str) -> WorkerEnvironment:
     return WorkerEnvironment(
         controller=url, token=token, job="j", worker="n/0", plan=1, run_dir="", job_dir="",
         checkpoints="",
@@ -29,12 +50,38 @@ def environment(url: str, token: str = "t") -> WorkerEnvironment:
 
 
 class Controller:
-    """What it has heard, and a server that can be taken away."""
+    """The live engine with one worker, and a server that can be taken away."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[tuple[int, int], Report]] = []
-        self.placed = True
-        self.server = WorkerServer("t", on_report=self._hear, has_place=lambda worker: self.placed)
+        self.tokens, self.limits = TOKENS, Limits.of(ServiceSettings())
+        self.server = WorkerServer(self)
+        recorder = MemoryRecorder(lambda entry: None)
+        scheduler = Scheduler(Cluster(), create("fifo"))
+        deps = EngineDeps(
+            store=recorder, recorder=recorder, launcher=NO_LAUNCHER, clock=Clock(),
+            tokens=TOKENS, url=self.server.url, checkpoints="", on_report=self._hear,
+        )  # fmt: skip
+        self.engine = LiveEngine(scheduler, deps)
+        self.job = LiveJob(JobId("j"), Submission(name="j", argv=("-",), cwd="/"))
+        self.job.workers[LAUNCH] = LiveWorker(LAUNCH, (Gpu(NodeId("n"), 0),), 1)
+        self.engine.live.jobs[self.job.id] = self.job
+        self._loop = threading.Thread(target=drive, args=(scheduler, self.engine, recorder))
+
+    def open(self) -> None:
+        self._loop.start()
+        self.server.open()
+
+    def close(self) -> None:
+        self.server.close()
+        self.engine.stop()
+        self._loop.join()
+
+    def order(self, order: Order) -> None:
+        self.engine.live.mailbox.put(LAUNCH, order)
+
+    def report(self, message: Reports, done: Done) -> None:
+        self.engine.report(message, done)
 
     def _hear(self, message: Reports, report: Report) -> None:
         self.heard.append(((message.plan, message.incarnation), report))
@@ -52,7 +99,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def client(url: str, **options: Any) -> ControllerClient:
-    token = options.pop("token", "t")
+    token = options.pop("token", TOKENS.of("j"))
     made = ControllerClient(
         environment(url, token),
         on_order=options.get("on_order", lambda order: None),
@@ -69,13 +116,13 @@ def epoch(number: int) -> Epoch:
 
 def test_reports_arrive_in_order_and_once() -> None:
     controller = Controller()
-    controller.server.open()
+    controller.open()
     mine = client(controller.server.url)
     for number in range(50):
         mine.report(epoch(number))
     assert mine.flush(60)
     mine.stop()
-    controller.server.close()
+    controller.close()
     assert controller.reports == [epoch(number) for number in range(50)]
 
 
@@ -87,10 +134,10 @@ def test_a_report_that_is_refused_is_left_out_and_the_others_arrive(
     reports = [epoch(1), epoch(2), Epoch(epoch=3, steps=-1, samples=1), epoch(4), epoch(5)]
     for report in reports:
         mine.report(report)
-    controller.server.open()
+    controller.open()
     assert mine.flush(60)
     mine.stop()
-    controller.server.close()
+    controller.close()
     assert controller.reports == [epoch(1), epoch(2), epoch(4), epoch(5)]
     assert "the controller refused a report (Epoch)" in caplog.text
 
@@ -101,10 +148,10 @@ def test_reports_keep_their_generation() -> None:
     mine.report(epoch(1))
     mine.generation = (2, 1)
     mine.report(epoch(2))
-    controller.server.open()
+    controller.open()
     assert mine.flush(60)
     mine.stop()
-    controller.server.close()
+    controller.close()
     assert controller.heard == [((1, 0), epoch(1)), ((2, 1), epoch(2))]
 
 
@@ -118,57 +165,74 @@ def test_what_was_said_while_the_controller_was_down_is_told_later(
         mine.report(Steps(epoch=1, steps=number, samples=number))
     mine.report(Ready())
     assert not mine.flush(0.3)
-    controller.server.open()
+    controller.open()
     assert mine.flush(60)
     mine.stop()
-    controller.server.close()
+    controller.close()
     assert controller.reports[-1] == Ready()
     assert Steps(epoch=1, steps=4, samples=4) in controller.reports
     assert len(controller.reports) < 6  # counts replace one another
 
 
+def test_a_controller_that_dies_in_the_middle_of_an_answer_loses_nothing() -> None:
+    controller = Controller()
+    controller.open()
+    controller.order(Withdraw(7, 6))
+    orders: list[Order] = []
+    with CuttingProxy(controller.server.url) as proxy:
+        mine = client(proxy.url, on_order=orders.append)
+        for number in range(3):
+            mine.report(epoch(number))
+            assert mine.flush(60)
+        eventually(lambda: orders == [Withdraw(7, 6)])
+        mine.stop()
+    controller.close()
+    assert controller.reports == [epoch(number) for number in range(3)]
+    assert len(proxy.cut) >= 3
+
+
 def test_an_order_comes_once_and_at_once() -> None:
     controller = Controller()
-    controller.server.open()
+    controller.open()
     orders: list[Order] = []
     stores: list[str] = []
     mine = client(controller.server.url, on_order=orders.append, on_store=stores.append)
     mine.report(Ready())
     assert mine.flush(60)
-    controller.server.store_is("h:1:2")
-    controller.server.order("n/0", Withdraw(7, 6))
+    controller.job.store = "h:1:2"
+    controller.order(Withdraw(7, 6))
     eventually(lambda: orders == [Withdraw(7, 6)])
     mine.report(Ready())
     assert mine.flush(60)
-    controller.server.order("n/0", Withdraw(9, 8))
+    controller.order(Withdraw(9, 8))
     eventually(lambda: len(orders) == 2)
     mine.stop()
-    controller.server.close()
+    controller.close()
     assert orders == [Withdraw(7, 6), Withdraw(9, 8)]
     assert stores[-1] == "h:1:2"
 
 
 def test_a_worker_without_a_place_is_told() -> None:
     controller = Controller()
-    controller.placed = False
-    controller.server.open()
+    controller.engine.live.jobs.clear()
+    controller.open()
     fenced = threading.Event()
     mine = client(controller.server.url, on_fenced=fenced.set)
     mine.report(Ready())
     assert fenced.wait(60)
     mine.stop()
-    controller.server.close()
+    controller.close()
     assert controller.reports == []
 
 
 def test_a_wrong_token_is_not_heard() -> None:
     controller = Controller()
-    controller.server.open()
+    controller.open()
     mine = client(controller.server.url, token="guessed")
     mine.report(Ready())
     assert not mine.flush(0.5)
     mine.stop()
-    controller.server.close()
+    controller.close()
     assert controller.reports == []
 
 
@@ -177,7 +241,7 @@ def test_a_wrong_token_is_not_heard() -> None:
 
 def ending(url: str, run_dir: Path) -> ControllerClient:
     made = ControllerClient(
-        replace(environment(url), run_dir=str(run_dir)),
+        replace(environment(url, TOKENS.of("j")), run_dir=str(run_dir)),
         on_order=lambda order: None,
         on_fenced=lambda: None,
         on_store=lambda address: None,
@@ -195,11 +259,11 @@ def kept_in(run_dir: Path) -> list[Reports]:
 
 def test_unacknowledged_reports_are_on_disk_when_the_worker_has_ended(tmp_path: Path) -> None:
     controller = Controller()
-    controller.server.open()
+    controller.open()
     mine = ending(controller.server.url, tmp_path)
     mine.report(epoch(1))
     assert mine.flush(60)
-    controller.server.close()
+    controller.close()
     mine.report(epoch(2))
     mine.generation = (2, 1)
     mine.report(epoch(3))
@@ -215,11 +279,11 @@ def test_unacknowledged_reports_are_on_disk_when_the_worker_has_ended(tmp_path: 
 
 def test_nothing_is_kept_when_all_was_heard(tmp_path: Path) -> None:
     controller = Controller()
-    controller.server.open()
+    controller.open()
     mine = ending(controller.server.url, tmp_path)
     mine.report(epoch(1))
     mine.close(60)
-    controller.server.close()
+    controller.close()
     assert not list(tmp_path.iterdir())
 
 

@@ -40,7 +40,7 @@ def train(job: ElasticJob, net: nn.Module, epochs: int = 2, **options: Any) -> N
 def plain(
     make: Callable[[nn.Module], torch.optim.Optimizer], clip: float | None = None
 ) -> nn.Module:
-    """The same loop as everybody writes it, in the same order of samples."""
+    """The same loop in plain PyTorch, with the same order of samples."""
     net, (xs, ys) = model(), data().tensors
     opt = make(net)
     for epoch in range(2):
@@ -189,7 +189,7 @@ def refusals() -> list[tuple[Callable[[], object], str]]:
         (lambda: ones.join(model(), opt, data(), 4), "parameters that are not the model's"),
         (
             lambda: ones.join(net, opt, data(), 4).step(torch.zeros(1)),
-            "job.step belongs into `for ... in job.batches",
+            "call job.step once for each batch, in `for ... in job.batches",
         ),
     ]
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ones.lab.elastic_run import parse_schedule
+from ones.lab.scripted_policy import parse_schedule
 from ones.train.learning_rate import LearningRate, rule_for
 from ones.train.sampler import permutation, step_samples
 from tests.train.elastic import Elastic, elastic

@@ -1,4 +1,4 @@
-"""The gradient noise scale of gradients whose noise is known."""
+"""The gradient noise scale of gradients with known noise."""
 
 from __future__ import annotations
 

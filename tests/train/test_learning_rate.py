@@ -62,5 +62,6 @@ def test_the_schedule_is_multiplied_and_never_overwritten() -> None:
 
 def test_a_rule_that_gives_nothing_is_refused() -> None:
     rate = LearningRate(lambda ratio: 0.0, base_batch=10)
-    with pytest.raises(InvalidSettingError, match=r"lr_rule gives 0\.0 for batch 20, base 10"):
+    problem = r"lr_rule returns 0\.0 for batch 20, base batch 10"
+    with pytest.raises(InvalidSettingError, match=problem):
         rate.set_batch(20, step=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,7 +18,7 @@ SLOW = "15:nothing"
 
 def order_at(job: Elastic, step: int, order: Order) -> None:
     """To all workers, once the job has come so far."""
-    thread = when(job, lambda: steps_seen(job) >= step, lambda: job.run.order_all(order))
+    thread = when(job, lambda: steps_seen(job) >= step, lambda: job.order_last(order))
     job.run.run()
     thread.join()
 
@@ -46,7 +45,7 @@ def test_all_save_and_leave_and_the_next_ones_go_on(zygote: str, tmp_path: Path)
     order_at(job, 15, CheckpointAndLeave(99))
     assert exit_codes(job) == [0, 0, 0]
     assert not (job.out / "final.pt").exists()
-    (saved,) = (tmp_path / "checkpoints").glob("*.pt")
+    (saved,) = (tmp_path / "checkpoints" / "run").glob("*.pt")
     step = torch.load(saved, weights_only=True)["progress"]["step"]
     assert step >= 15
     job.nothing_is_left()
@@ -80,10 +79,9 @@ def test_a_job_that_is_cancelled_leaves_at_once(zygote: str, tmp_path: Path) -> 
 
 def test_a_worker_without_a_place_goes_quietly(zygote: str, tmp_path: Path) -> None:
     job = elastic(zygote, tmp_path, "0:1", HOLD="5:nothing")
-    fence: Callable[[], None] = lambda: job.run.fence("local/0")  # noqa: E731
-    thread = when(job, lambda: steps_seen(job) >= 5, fence)
+    thread = when(job, lambda: steps_seen(job) >= 5, job.fence)
     job.run.run()
     thread.join()
     assert set(exit_codes(job)) == {FENCED}, "0 would say that the script is done"
-    assert "local/0 leaves: its job has replaced it (fenced by the controller)" in job.output()
+    assert "worker local/0 exits: its job has replaced it (fenced by" in job.output()
     assert not (job.out / "final.pt").exists()

@@ -1,4 +1,4 @@
-"""Recovery: a worker without state that is told to leave leaves."""
+"""Recovery: a worker without state leaves on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ones.wire.messages import End, Member
 
 
 class JoiningWorker(WorkerContext):
-    """A worker whose wait for survivors is interrupted by an order."""
+    """A worker that gets an order while it waits for survivors."""
 
     def __init__(self, *, has_state: bool) -> None:
         self.layout = GroupLayout(2, 0, (Member(worker="n/0", batch=8),))

@@ -1,4 +1,4 @@
-"""Process groups whose members are threads of this process."""
+"""Process groups with threads of this process as members."""
 
 from __future__ import annotations
 

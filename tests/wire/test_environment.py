@@ -1,4 +1,4 @@
-"""What a training process is told by whoever starts it."""
+"""The environment of a training process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_without_a_controller_a_script_is_alone() -> None:
 
 def test_what_is_missing_or_wrong_is_named() -> None:
     env = HERE.to_env()
-    with pytest.raises(UserError, match="ONES_JOB_DIR is not set, though ONES_CONTROLLER is"):
+    with pytest.raises(UserError, match="ONES_JOB_DIR is not set, but ONES_CONTROLLER is"):
         WorkerEnvironment.from_env({k: v for k, v in env.items() if k != "ONES_JOB_DIR"})
     with pytest.raises(UserError, match="ONES_PLAN 'x' is not a whole number"):
         WorkerEnvironment.from_env({**env, "ONES_PLAN": "x"})

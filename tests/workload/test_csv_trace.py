@@ -151,7 +151,7 @@ def test_what_spreadsheets_write_is_read(tmp_path: Path) -> None:
 
 HEADER = "event,at,id,model,gpus,epochs,node\n"
 GOOD = "submit,1,a,bert-cola,1,,\n"
-#: text of the file, and what is said of it after its name
+#: text of the file, and the error message after the file's name
 MALFORMED = {
     "empty file": ("", ": is empty: a trace begins with a header"),
     "header only": (HEADER, ": holds no job"),
@@ -160,12 +160,12 @@ MALFORMED = {
         "at,id,modle\n1,a,b\n",
         ":1: unknown column 'modle'; did you mean 'model'?",
     ),
-    "column twice": ("at,id,model,at\n", ":1: at: is there twice"),
+    "column twice": ("at,id,model,at\n", ":1: at: appears twice"),
     "no column at": ("id,model\na,bert-cola\n", ":1: at: the column is missing"),
     "missing at": (HEADER + "submit,,a,bert-cola,1,,\n", ":2: at: is missing"),
     "unordered times": (
         HEADER + "submit,7,a,bert-cola,1,,\nsubmit,2,b,bert-cola,1,,\n",
-        ":3: at: 2 comes after 7: rows go by time",
+        ":3: at: 2 is below 7 of the row before; sort rows by time",
     ),
     "negative at": (HEADER + "submit,-1,a,bert-cola,1,,\n", ":2: at: -1 is not at least 0"),
     "nan at": (HEADER + "submit,nan,a,bert-cola,1,,\n", ":2: at: 'nan' is not a number"),
@@ -200,7 +200,7 @@ MALFORMED = {
     "missing model": (HEADER + "submit,1,a,,1,,\n", ":2: model: is missing"),
     "duplicate id": (
         HEADER + GOOD + "submit,2,a,bert-mrpc,1,,\n",
-        ":3: id: 'a' is there twice",
+        ":3: id: 'a' appears twice",
     ),
     "unknown model": (
         HEADER + GOOD + "submit,1,b,bert-colla,1,,\n",

@@ -153,9 +153,9 @@ def test_one_mix_of_requests_may_hold_for_all(mix: str) -> None:
         ({"gap": -1.0}, r"gap: -1\.0 is not a number of seconds"),
         ({"gap": float("nan")}, "gap: nan is not a number of seconds"),
         ({"gap": float("inf")}, "gap: inf is not a number of seconds"),
-        ({"scatter": -0.1}, r"scatter: -0\.1 is not in 0\.\.1"),
-        ({"scatter": 1.1}, r"scatter: 1\.1 is not in 0\.\.1"),
-        ({"scatter": float("nan")}, r"scatter: nan is not in 0\.\.1"),
+        ({"scatter": -0.1}, r"scatter: -0\.1 is not in 0\.\.2"),
+        ({"scatter": 2.1}, r"scatter: 2\.1 is not in 0\.\.2"),
+        ({"scatter": float("nan")}, r"scatter: nan is not in 0\.\.2"),
     ],
 )
 def test_what_cannot_be_generated_is_refused_by_name_and_value(
@@ -165,7 +165,7 @@ def test_what_cannot_be_generated_is_refused_by_name_and_value(
         made(**wrong)
 
 
-def test_a_mix_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_mix_is_refused() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown mix of requested GPUs 'shrt'.*'short'"):
         made(requests="shrt")
 

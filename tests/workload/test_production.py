@@ -105,7 +105,7 @@ def test_a_window_is_a_stretch_of_the_trace_that_the_seed_chooses() -> None:
             r":2: time: .1e13. is more",
         ),
         ("name,time,application,num_replicas\na,inf,bert,1\n", r":2: time: 'inf' is not a fin"),
-        ("name,time,application,num_replicas\na,0,bert,1\na,1,bert,1\n", r":3: name: 'a' is there"),
+        ("name,time,application,num_replicas\na,0,bert,1\na,1,bert,1\n", r":3: name: 'a' appears"),
         ("num_gpu,creation_time,deletion_time,scheduled_time\n1,5,1,9\n", r":2: deletion_time: 1"),
     ],
 )

@@ -46,7 +46,7 @@ def test_another_policy_can_be_asked(tmp_path: Path) -> None:
     assert row["workload"] == str(log)
 
 
-def test_jobs_that_came_together_are_not_sorted_by_who_ended_first(tmp_path: Path) -> None:
+def test_jobs_that_came_together_are_not_sorted_by_their_end(tmp_path: Path) -> None:
     log = record(tmp_path, policy="equi", gap=0.0, mechanism="elastic")
     trace, _ = read_recording(RunLog(log))
     names = [entry.job.id for entry in trace.jobs]
@@ -80,7 +80,7 @@ def test_a_log_in_which_nothing_ended_is_refused(tmp_path: Path) -> None:
         read_recording(RunLog(log))
 
 
-def test_starts_and_newcomers_take_as_long_as_they_took(tmp_path: Path) -> None:
+def test_starts_and_joining_workers_take_as_long_as_recorded(tmp_path: Path) -> None:
     costs = paper_numbers().costs
     trace, _ = read_recording(RunLog(record(tmp_path, policy="equi", mechanism="elastic")))
     trainings = [e.training for e in trace.jobs if isinstance(e.training, RecordedTraining)]
@@ -100,6 +100,6 @@ def test_what_was_not_measured_is_assumed(tmp_path: Path) -> None:
     quick = replace(training, start_seconds=0.5, join_seconds=0.0)
     unknown = replace(training, start_seconds=None, join_seconds=None)
     assert RecordedPhysics(quick).switch.first_start == 0.5
-    assert RecordedPhysics(quick).switch.newcomer == 0.0
+    assert RecordedPhysics(quick).switch.join == 0.0
     assert RecordedPhysics(unknown).switch.first_start == costs.cold_start_seconds
-    assert RecordedPhysics(unknown).switch.newcomer == costs.worker_start_seconds
+    assert RecordedPhysics(unknown).switch.join == costs.worker_start_seconds

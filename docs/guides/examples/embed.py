@@ -1,6 +1,6 @@
-"""Somebody else's simulator, scheduled by `ones`: events go in, plans come out.
+"""Another simulator, scheduled by `ones`: events go in, plans come out.
 
-Six made-up kinds of jobs on 32 GPUs; decisions once a minute; every change loses 30 s.
+Six synthetic kinds of jobs on 32 GPUs; decisions once a minute; every change costs 30 s.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ KINDS = {
 }
 
 
-NEVER = Generation(0)  # of a job that has not run
+NEVER = Generation(0)  # of a job that has not run yet
 
 
 @dataclass
 class Training:
-    """A job as this simulator has it."""
+    """A job of this simulator."""
 
     job: Job
     kind: Kind
     generation: Generation = NEVER
     runs: Allocation | None = None
     paused_until: float = 0.0
-    work: float = 0.0  # effective samples: the truth, which no policy sees
+    work: float = 0.0  # effective samples done; no policy sees this
     epochs: int = 0
-    samples: float = 0.0  # of the epoch under way
+    samples: float = 0.0  # of the current epoch
 
     def step_seconds(self, runs: Allocation) -> float:
         network = 0.0 if runs.n_gpus == 1 else self.kind.step * (0.3 if runs.n_nodes == 1 else 1.5)
@@ -71,46 +71,46 @@ class Training:
         return parts * self.kind.step + share * self.kind.sample + network
 
     def worth(self, runs: Allocation) -> float:
-        """Of a sample in a batch of this size."""
+        """Statistical efficiency of a sample in a batch of this size."""
         kind = self.kind
         return min(1.0, (kind.noise + kind.base_batch) / (kind.noise + runs.batch))
 
 
-class World:
+class Simulator:
     def __init__(
         self, scheduler: Scheduler, jobs: list[Training], tick: float, cost: float
     ) -> None:
         self.scheduler, self.tick, self.cost, self.now = scheduler, tick, cost, 0.0
-        self.coming = sorted(jobs, key=lambda t: t.job.submitted_at)
-        self.here: dict[JobId, Training] = {}
+        self.arrivals = sorted(jobs, key=lambda t: t.job.submitted_at)
+        self.active: dict[JobId, Training] = {}
         self.seconds: dict[JobId, float] = {}  # completion times
-        self.news: deque[Event] = deque()  # what the scheduler has not been told yet
+        self.events: deque[Event] = deque()  # not handled by the scheduler yet
 
     def run(self) -> dict[JobId, float]:
-        while self.coming or self.here:
-            for t in list(self.here.values()):
-                self.news += self.train(t)
+        while self.arrivals or self.active:
+            for t in list(self.active.values()):
+                self.events += self.train(t)
             self.now += self.tick
-            while self.coming and self.coming[0].job.submitted_at <= self.now:
-                t = self.coming.pop(0)
-                self.here[t.job.id] = t
-                self.news.append(ev.JobSubmitted(self.now, t.job))
-            self.tell()
-            self.obey(self.scheduler.handle(ev.Woke(self.now)))  # all is told: decide
-            self.tell()
+            while self.arrivals and self.arrivals[0].job.submitted_at <= self.now:
+                t = self.arrivals.pop(0)
+                self.active[t.job.id] = t
+                self.events.append(ev.JobSubmitted(self.now, t.job))
+            self.deliver()
+            self.carry_out(self.scheduler.handle(ev.Woke(self.now)))  # decides
+            self.deliver()
         return self.seconds
 
-    def tell(self) -> None:
-        """Nothing new is decided, but a GPU that was left may let an earlier order come true."""
-        while self.news:
-            self.obey(self.scheduler.handle(self.news.popleft(), decide=False))
+    def deliver(self) -> None:
+        """Handles events without a new decision; a freed GPU may complete an earlier one."""
+        while self.events:
+            self.carry_out(self.scheduler.handle(self.events.popleft(), decide=False))
 
     def train(self, t: Training) -> list[Event]:
-        """Until the next tick, and what is reported then."""
+        """Trains until the next tick; returns the reports."""
         end, start = self.now + self.tick, max(self.now, t.paused_until)
         if t.runs is None or start >= end:
             return []
-        runs, kind, job, who = t.runs, t.kind, t.job.id, t.generation
+        runs, kind, job, generation = t.runs, t.kind, t.job.id, t.generation
         step, worth = t.step_seconds(runs), t.worth(runs)
         left = (kind.size * kind.epochs - t.work) * step / runs.batch / worth
         seconds = min(end - start, left)
@@ -118,69 +118,77 @@ class World:
         t.work, t.samples = t.work + samples * worth, t.samples + samples
         how = Configuration(runs.n_gpus, runs.n_nodes, runs.batch, runs.workers[0].micro_steps)
         steps = max(1, round(seconds / step))
-        told: list[Event] = [
+        reports: list[Event] = [
             ev.ThroughputMeasured(
-                at=end, configuration=how, step_seconds=step, steps=steps, job=job, generation=who
+                at=end,
+                configuration=how,
+                step_seconds=step,
+                steps=steps,
+                job=job,
+                generation=generation,
             )
         ]
         while t.samples >= kind.size:
             t.samples, t.epochs = t.samples - kind.size, t.epochs + 1
             loss = 3.0 * 0.8 ** (t.work / kind.size)
-            told.append(
+            reports.append(
                 ev.EpochFinished(
                     at=end, epoch=t.epochs, samples=kind.size, steps=-(-kind.size // runs.batch),
-                    loss=loss, first_loss=3.0, gradient_noise=kind.noise, job=job, generation=who,
+                    loss=loss, first_loss=3.0, gradient_noise=kind.noise, job=job,
+                    generation=generation,
                 )
             )  # fmt: skip
         done = int(t.samples)
-        told.append(
+        reports.append(
             ev.StepsDone(
                 at=end,
                 epoch=t.epochs + 1,
                 steps=done // runs.batch,
                 samples=done,
                 job=job,
-                generation=who,
+                generation=generation,
             )
         )
         if seconds == left:
             self.seconds[job] = start + seconds - t.job.submitted_at
-            del self.here[job]
-            told.append(ev.JobEnded(end, job, EndReason.FINISHED, generation=who))
-            told += [ev.WorkerLeft(end, job, who, gpu) for gpu in runs.gpus]
-        return told
+            del self.active[job]
+            reports.append(ev.JobEnded(end, job, EndReason.FINISHED, generation=generation))
+            reports += [ev.WorkerLeft(end, job, generation, gpu) for gpu in runs.gpus]
+        return reports
 
-    def obey(self, plan: Plan) -> None:
+    def carry_out(self, plan: Plan) -> None:
         for order in plan.actions:
-            t = self.here.get(order.job)
-            if t is None and isinstance(order, Start | Rescale):  # it has ended: nobody comes
+            t = self.active.get(order.job)
+            if t is None and isinstance(order, Start | Rescale):  # it has ended: no worker starts
                 self.leave(order.job, Generation(plan.number), order.allocation.gpus)
             elif t is not None and isinstance(order, Start | Rescale):
                 self.change(t, order.allocation, Generation(plan.number))
             elif t is not None and isinstance(order, Stop):
                 self.change(t, None, t.generation)
-            elif t is not None and isinstance(order, Finish):  # the core gives it up
-                del self.here[order.job]
-                self.news.append(ev.JobEnded(self.now, order.job, order.reason))
+            elif t is not None and isinstance(order, Finish):  # the core has given the job up
+                del self.active[order.job]
+                self.events.append(ev.JobEnded(self.now, order.job, order.reason))
                 self.change(t, None, t.generation)
 
     def leave(self, job: JobId, generation: Generation, gpus: Iterable[Gpu]) -> None:
-        self.news += [ev.WorkerLeft(self.now, job, generation, gpu) for gpu in gpus]
+        self.events += [ev.WorkerLeft(self.now, job, generation, gpu) for gpu in gpus]
 
     def change(self, t: Training, to: Allocation | None, generation: Generation) -> None:
-        """At once; what it costs is a pause. Every worker that leaves or comes is reported."""
+        """Changes the allocation, with a pause; reports every worker that joins or leaves."""
         job, kind, old = t.job.id, t.kind, t.generation
         before, after = t.runs.gpus if t.runs else (), to.gpus if to else ()
         if to is not None:
-            to = to.resolved(kind.base_batch, kind.fits)  # the script's own, if none was chosen
+            to = to.resolved(
+                kind.base_batch, kind.fits
+            )  # the script's own batch, if the plan has none
         t.runs, t.generation, t.paused_until = to, generation, self.now + self.cost
         self.leave(job, old, set(before) - set(after))
         for gpu in set(after) - set(before):
-            self.news.append(ev.WorkerReady(self.now, job, generation, gpu))
+            self.events.append(ev.WorkerReady(self.now, job, generation, gpu))
         if before and after:
-            self.news.append(ev.Rescaled(self.now, job, generation, self.cost))
+            self.events.append(ev.Rescaled(self.now, job, generation, self.cost))
         elif after:
-            self.news.append(
+            self.events.append(
                 ev.JobDescribed(
                     at=self.now, job=job, generation=generation, dataset_size=kind.size,
                     base_batch=kind.base_batch, max_local_batch=kind.fits,
@@ -203,7 +211,7 @@ def workload(seed: int, n: int, *, apart: float = 60.0, hide: bool = False) -> l
 
 def mean_completion(policy: str, jobs: list[Training], *, tick: float, cost: float) -> float:
     scheduler = Scheduler(Cluster.of(32), create(policy), switch_cost=SwitchCost(cost, cost))
-    seconds = World(scheduler, jobs, tick, cost).run()
+    seconds = Simulator(scheduler, jobs, tick, cost).run()
     return sum(seconds.values()) / len(seconds)
 
 

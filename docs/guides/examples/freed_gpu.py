@@ -1,4 +1,4 @@
-"""A job ends, and the next one gets its GPUs: when they are really free, not before."""
+"""A job ends, and the next one gets its GPUs when their workers have left, not before."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FIRST, SECOND = Gpu(NodeId("n0"), 0), Gpu(NodeId("n0"), 1)
 
 
 def newest(plans: list[Plan]) -> Generation:
-    """What the orders of the last plan are answered with."""
+    """The generation with which the orders of the last plan are answered."""
     return Generation(plans[-1].number)
 
 
 engine = ScriptedEngine(
     [
         ev.JobSubmitted(0.0, Job(id=A, submitted_at=0.0, requested_gpus=2)),
-        # a function of the plans so far: the script need not know their numbers
+        # a function of the plans so far, because the script does not know their numbers
         lambda plans: ev.WorkerReady(5.0, A, newest(plans), FIRST),
         lambda plans: ev.WorkerReady(5.0, A, newest(plans), SECOND),
         ev.JobSubmitted(6.0, Job(id=B, submitted_at=6.0, requested_gpus=2)),

@@ -1,7 +1,7 @@
-"""Shortest first: of the jobs that wait, the one that should be done soonest starts next.
+"""Shortest job first: of the waiting jobs, the one with the shortest expected time starts next.
 
-A job's length is its declared epochs times what an epoch of its kind has taken so far.
-Nobody is interrupted. `patience` keeps long jobs from being overtaken for ever.
+The length of a job is its declared epochs times the median epoch time of its kind so far. No job is
+interrupted. `patience` limits how long a job can be overtaken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Shortest:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
         patience: float = field(
-            default=3600.0, metadata={"help": "seconds after which a job is overtaken no more"}
+            default=3600.0, metadata={"help": "seconds after which a job is not overtaken any more"}
         )
 
         def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class Shortest:
 
     def __init__(self, *, seed: int = 0, **settings: Any) -> None:
         self._settings = self.Settings(**settings)
-        self._epoch_seconds: dict[str, list[float]] = {}  # kind -> the last ones
+        self._epoch_seconds: dict[str, list[float]] = {}  # kind -> last epoch times
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         if isinstance(event, EpochFinished) and event.step_seconds is not None:
@@ -54,7 +54,7 @@ class Shortest:
         def place_in_line(job: JobView) -> tuple[float, bool, float, int]:
             return (-job.priority, not self._overdue(job, view.now), self._length(job), job.number)
 
-        # reads the whole queue; fifo shows how to look at no more than its head
+        # reads the whole queue; `fifo` shows how to read only its head
         for job in sorted(view.waiting, key=place_in_line):
             size = _size(job)
             if size > len(pool):
@@ -99,7 +99,7 @@ class Shortest:
 
 
 def _size(job: JobView) -> int:
-    """As many GPUs as were asked for, within what the job can use."""
+    """The requested GPUs, within the limits of the job."""
     size = max(job.job.requested_gpus, job.job.min_gpus)
     return size if job.max_gpus is None else min(size, job.max_gpus)
 
@@ -107,6 +107,6 @@ def _size(job: JobView) -> int:
 def _allocation(job: JobView, gpus: tuple[Gpu, ...]) -> Allocation:
     batch = job.job.requested_batch or job.base_batch
     if job.description is None and (batch is None or batch < len(gpus)):
-        return Allocation.as_scripted(gpus)  # the script's own batch, which nobody knows yet
+        return Allocation.as_scripted(gpus)  # the script's own batch, not known yet
     assert batch is not None
     return Allocation.even(gpus, max(batch, len(gpus)), job.local_limit)

@@ -81,7 +81,7 @@ class Attention(nn.Module):
 
 
 class Joined(nn.Module):
-    """A linear layer whose output is added to what was there before, and normalised."""
+    """A linear layer with a residual connection and layer normalisation."""
 
     def __init__(self, inputs: int, outputs: int, config: BertConfig) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Layer(nn.Module):
 
 
 class Bert(nn.Module):
-    """Tokens in (0 is padding), one vector for each out."""
+    """The encoder: takes tokens (0 is padding), returns one vector for each."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class BertClassifier(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, classes: int) -> BertClassifier:
-        """Pre-trained, with a new classifier on top."""
+        """A pre-trained encoder with a new classifier."""
         model = cls(BertConfig.read(folder / "config.json"), classes)
         model.bert.load(folder / "model.safetensors")
         return model

@@ -14,7 +14,7 @@ AUXILIARY = 0.4
 
 
 class InceptionV3(nn.Module):
-    """For images of 299 pixels; below that the auxiliary classifier has nothing left to see."""
+    """For images of 299 pixels; smaller ones leave no pixels for the auxiliary classifier."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Blocks that several of the networks are made of."""
+"""Building blocks that several networks share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ConvNorm(nn.Sequential):
         self, inputs: int, outputs: int, kernel: int | tuple[int, int], **options: Any
     ) -> None:
         eps = options.pop("eps", 1e-5)
-        options.setdefault("bias", False)  # the normalisation takes any bias away again
+        options.setdefault("bias", False)  # the normalisation removes any bias
         super().__init__(
             nn.Conv2d(inputs, outputs, kernel, **options),
             nn.BatchNorm2d(outputs, eps=eps),
@@ -24,7 +24,7 @@ class ConvNorm(nn.Sequential):
 
 
 class Branches(nn.Module):
-    """All branches see the same input; their outputs lie side by side in the channels."""
+    """Parallel branches on the same input; their outputs are concatenated as channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Branches(nn.Module):
 
 
 def start_from_scratch(model: nn.Module) -> None:
-    """Weights for a network that nobody has trained before (He et al. 2015 for convolutions)."""
+    """Initialises the weights of an untrained network (He et al. 2015 for convolutions)."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

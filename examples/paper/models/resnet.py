@@ -1,6 +1,6 @@
 """ResNet-18 and ResNet-50 (He et al. 2015, arXiv 1512.03385).
 
-The stride of a bottleneck is in its 3 x 3 convolution, as everybody trains it today.
+The stride of a bottleneck is in its 3 x 3 convolution, as in most implementations today.
 """
 
 from __future__ import annotations

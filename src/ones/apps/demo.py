@@ -1,8 +1,8 @@
 """`ones demo`: six real jobs on four CPU slots under the live service.
 
-The service has its own state directory and a free port, and nothing is left behind. At the end
-the recorded jobs are simulated under `fifo` (the alternative) and under the policy that ran them
-(how accurate such a simulation is).
+The service has its own state directory, which is removed at the end, and a free port. At the end
+the recorded jobs are simulated under `fifo`, for comparison, and under the policy that ran them, to
+show the accuracy of the simulation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import Any
 from ones.apps.service_snapshot import ServiceSnapshot, take_snapshot
 from ones.config import ServiceSettings
 from ones.errors import UserError, WorldError
-from ones.lab.installation import check_installed, examples
+from ones.extras import require
+from ones.lab.installation import examples
 from ones.lab.kernel_warmup import warm_up
 from ones.lab.runs import LOG_NAME, Run, RunSpec
 from ones.lab.service_client import ServiceClient
@@ -38,7 +39,7 @@ NEEDS = ("torch", "sklearn", "mlxtend", "fastapi", "sqlalchemy", "uvicorn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoJob:
-    at: float  # seconds after the first
+    at: float  # seconds after the first job
     script: str
     epochs: int
     arguments: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ class DemoJob:
     gpus: int = 1  # requested, for policies that need a request
 
 
-#: sized for two cores: about two minutes of both
+#: sized for two cores, which all jobs together keep busy for about two minutes
 JOBS = (
     DemoJob(at=0, script="stress.py", epochs=6, arguments=("--samples", "12000"), gpus=2),
     DemoJob(at=8, script="digits.py", epochs=12, target=0.98),
@@ -63,7 +64,7 @@ Show = Callable[[ServiceSnapshot, float, str], None]
 @dataclass(frozen=True, slots=True)
 class DemoResult:
     seconds: float
-    jobs: list[dict[str, Any]]  # their last cards, in order of submission
+    jobs: list[dict[str, Any]]  # the last card of each job, in order of submission
     live: dict[str, Any]
     #: results of the recorded jobs in the simulator, by policy; empty if no job completed
     simulated: dict[str, dict[str, Any]]
@@ -77,9 +78,10 @@ def demo(
     keep: Path | None = None,
     jobs: tuple[DemoJob, ...] = JOBS,
 ) -> DemoResult:
-    """`connect` makes a client from address and token; `show` is called often."""
+    """Run the demonstration. `connect` makes a client from address and token; `show` is called with
+    every snapshot."""
     scripts = examples()
-    check_installed("ones demo", *NEEDS)
+    require("ones demo", *NEEDS)
     from ones.control import service_process
     from ones.control.statedir import StateDir
 
@@ -90,7 +92,7 @@ def demo(
         warm_up(POLICY)
         address = service_process.start(settings, {})
         client = connect(address.url, StateDir(state).read_token() or "")
-        temporary = state / "tmp"  # torch leaves files there
+        temporary = state / "tmp"  # torch leaves files there; removed with the state directory
         temporary.mkdir()
         cards, seconds = _run_jobs(client, show, scripts, jobs, temporary)
         simulated = _simulate_again(state)
@@ -144,7 +146,7 @@ def _submit(client: ServiceClient, job: DemoJob, scripts: Path, temporary: Path)
 
 
 def _row(cards: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """The keys of the row of a simulated run."""
+    """The results of the live run, with the keys of a simulated run."""
     times = [card["ended_at"] - card["submitted_at"] for card in cards]
     n = len(cards)
     return {
@@ -183,7 +185,7 @@ def _simulate_again(state: Path) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def _state_directory(keep: Path | None) -> Iterator[Path]:
-    """The directory `keep`, or a temporary one; the service in it is ended."""
+    """The directory `keep`, or a temporary one. The service in it is stopped at the end."""
     from ones.control import service_process
     from ones.control.statedir import StateDir
 
@@ -202,7 +204,7 @@ def _state_directory(keep: Path | None) -> Iterator[Path]:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-#: a closed terminal and a polite kill end the demonstration as Ctrl-C does
+#: a closed terminal (SIGHUP) and SIGTERM end the demonstration as Ctrl-C does
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

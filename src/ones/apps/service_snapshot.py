@@ -1,4 +1,4 @@
-"""The visible state of a running service at one moment: slots, jobs, latest decisions."""
+"""A snapshot of a running service: slots, jobs, latest decisions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ServiceSnapshot:
 
 
 def take_snapshot(client: ServiceClient, *, ended: bool) -> ServiceSnapshot:
-    """Asks the service; `ended` includes the jobs that have ended."""
+    """Read a snapshot from the service; `ended`: also jobs that have ended."""
     return ServiceSnapshot(
         client.get("/api/cluster"),
         list(reversed(client.get("/api/jobs", all="true" if ended else None))),

@@ -1,4 +1,4 @@
-"""`ones demo --simulated`: the same fifty jobs under three policies, as table and picture."""
+"""`ones demo --simulated`: the same 50 jobs with three policies, as table and picture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Watch = Callable[[str, int], AbstractContextManager[Callable[[State], None] | No
 
 
 def simulated_demo(directory: Path, watch: Watch) -> tuple[list[dict[str, Any]], Path | None]:
-    """Returns the rows and the path of the picture (None without matplotlib)."""
+    """The rows of the table, and the path of the picture (None without matplotlib)."""
     rows = []
     for policy, mechanism in RUNS:
         run = Run(RunSpec(policy=policy, mechanism=mechanism, gpus=GPUS, jobs=JOBS, seed=SEED))
@@ -41,9 +41,7 @@ def _draw(directory: Path) -> Path | None:
     timelines = []
     for policy, mechanism in DRAWN:
         log = RunLog(_run_directory(directory, policy, mechanism) / LOG_NAME)
-        timelines.append(
-            (f"{policy}, {mechanism} re-scaling", timeline_of(log.header.cluster, log))
-        )
+        timelines.append((f"{policy}, {mechanism} rescaling", timeline_of(log.header.cluster, log)))
     path = directory / "schedule.png"
     try:
         draw_comparison(timelines, path)

@@ -1,4 +1,4 @@
-"""`ones trace play`: the jobs of a trace, submitted to the running service at their times.
+"""Submits the jobs of a trace to the running service at their times, for `ones trace play`.
 
 A TOML file names the script of each kind; by default it is the script of `examples/paper`, which
 has one for each kind of the paper's workload.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import string
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ones.config import read_toml
 from ones.core.events import CancelRequested
 from ones.core.job import Job
 from ones.errors import InvalidFileError, UnknownNameError, UserError
@@ -27,7 +27,7 @@ POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How jobs of a kind are started. Arguments may hold {samples}, {classes}, {batch}, ..."""
+    """How jobs of a kind are started. Arguments may contain {samples}, {classes}, {batch}, ..."""
 
     command: tuple[str, ...]
     cwd: str = ""
@@ -39,7 +39,7 @@ class TraceAction:
     """The submission or cancellation of a job at a time."""
 
     at: float  # seconds from the start of the trace
-    job: str  # its name in the trace
+    job: str  # name in the trace
     recipe: Recipe | None = None  # None: the job is cancelled
     options: Mapping[str, Any] = field(default_factory=dict)  # of the submission
 
@@ -53,23 +53,18 @@ class TraceSchedule:
 @dataclass(frozen=True, slots=True)
 class PlayedJob:
     job: str
-    id: str  # the service's
+    id: str  # id in the service
     at: float
     late_seconds: float
 
 
-#: from a recipe to the command that is submitted, and whether it calls `ones.join`
+#: returns the command of a recipe, and whether it calls `ones.join`
 Inspect = Callable[[Recipe], tuple[list[str], bool | None]]
 
 
 def read_recipes(path: Path) -> dict[str, Recipe]:
-    """Reads sections `[kinds.NAME]` (command, cwd, env); NAME `default` is for all other kinds."""
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise InvalidFileError(path, f"is not TOML: {problem}") from problem
+    """Recipes by kind, from sections `[kinds.NAME]` (command, cwd, env); `default`: all others."""
+    raw = read_toml(path)
     kinds = raw.pop("kinds", None)
     if not isinstance(kinds, dict) or raw:
         what = f"unknown section {next(iter(raw))!r}" if raw else "no section [kinds.NAME]"
@@ -78,30 +73,31 @@ def read_recipes(path: Path) -> dict[str, Recipe]:
 
 
 def _recipe(path: Path, name: str, plain: object) -> Recipe:
-    place = f"kinds.{name}"
+    section = f"kinds.{name}"
     if not isinstance(plain, dict):
-        raise InvalidFileError(path, f"{plain!r} is not a section", field=place)
+        raise InvalidFileError(path, f"{plain!r} is not a section", field=section)
     unknown = [key for key in plain if key not in ("command", "cwd", "env")]
     if unknown:
         problem = str(UnknownNameError("setting", unknown[0], ("command", "cwd", "env")))
-        raise InvalidFileError(path, problem, field=place)
+        raise InvalidFileError(path, problem, field=section)
     command = plain.get("command")
-    words = isinstance(command, list) and all(isinstance(word, str) for word in command)
-    if not words or not command:
-        raise InvalidFileError(path, "a list of words is needed", field=f"{place}.command")
+    is_list = isinstance(command, list) and all(isinstance(part, str) for part in command)
+    if not is_list or not command:
+        problem = f"{command!r} is not a list of strings"
+        raise InvalidFileError(path, problem, field=f"{section}.command")
     env = plain.get("env", {})
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise InvalidFileError(path, "names and texts are needed", field=f"{place}.env")
+        raise InvalidFileError(path, f"{env!r} is not a table of strings", field=f"{section}.env")
     # paths are relative to the file
     return Recipe(tuple(command), str((path.parent / plain.get("cwd", "")).absolute()), env)
 
 
 def paper_recipes() -> dict[str, Recipe]:
-    """The scripts of `examples/paper`, on random tensors: the cost without the results."""
+    """Recipes with the scripts of `examples/paper`, on random tensors."""
     folder = examples() / "paper"
-    words = ("--samples", "{samples}", "--classes", "{classes}", "--batch-size", "{base_batch}")
+    options = ("--samples", "{samples}", "--classes", "{classes}", "--batch-size", "{base_batch}")
     return {
-        path.stem.replace("_", "-"): Recipe((sys.executable, str(path), *words), str(folder))
+        path.stem.replace("_", "-"): Recipe((sys.executable, str(path), *options), str(folder))
         for path in sorted(folder.glob("*_*.py"))
     }
 
@@ -119,12 +115,14 @@ def schedule_of(
 
 def _submission(entry: TraceJob, recipes: Mapping[str, Recipe], more: Sequence[str]) -> TraceAction:
     job, training = entry.job, entry.training
+    if job.stop.joint:
+        raise UserError(f"job {job.id}: the service has no joint stop rule; simulate this trace")
     model = training.kind if isinstance(training, Training) else job.kind
     recipe = recipes.get(job.kind) or recipes.get(model) or recipes.get("default")
     if recipe is None:
         raise UnknownNameError(f"kind of job {job.id}", job.kind, recipes)
     values = _values(entry)
-    words = [_filled(word, values, job) for word in recipe.command]
+    command = [_filled(argument, values, job) for argument in recipe.command]
     options = {
         "name": str(job.id), "kind": job.kind, "priority": job.priority, "min_gpus": job.min_gpus,
         "max_gpus": job.max_gpus, "requested_gpus": job.requested_gpus,
@@ -134,7 +132,7 @@ def _submission(entry: TraceJob, recipes: Mapping[str, Recipe], more: Sequence[s
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
     return TraceAction(
-        job.submitted_at, job.id, Recipe((*words, *more), recipe.cwd, recipe.env), given
+        job.submitted_at, job.id, Recipe((*command, *more), recipe.cwd, recipe.env), given
     )
 
 
@@ -149,14 +147,14 @@ def _values(entry: TraceJob) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _filled(word: str, values: Mapping[str, object], job: Job) -> str:
+def _filled(argument: str, values: Mapping[str, object], job: Job) -> str:
     try:
-        for _, name, _, _ in string.Formatter().parse(word):
+        for _, name, _, _ in string.Formatter().parse(argument):
             if name is not None and name not in values:
                 raise UnknownNameError(f"name in the command of {job.kind}", name, values)
     except ValueError as problem:
-        raise UserError(f"command of {job.kind}: {word!r}: {problem}") from problem
-    return word.format_map(values)
+        raise UserError(f"command of {job.kind}: {argument!r}: {problem}") from problem
+    return argument.format_map(values)
 
 
 def play(
@@ -168,9 +166,9 @@ def play(
     speed: float = 1.0,
     on_submit: Callable[[PlayedJob], None] = lambda played: None,
 ) -> list[PlayedJob]:
-    """Submits and cancels jobs at their times, `speed` times as fast as the trace.
+    """Submit and cancel jobs at their times, `speed` times as fast as the trace.
 
-    `env` is the environment of all jobs; recipes add to it.
+    `env`: environment of all jobs; recipes add to it.
     """
     # everything is checked before the first job is submitted
     commands = [
@@ -199,7 +197,7 @@ def play(
 
 
 def await_all(client: ServiceClient, played: Sequence[PlayedJob]) -> list[dict[str, Any]]:
-    """Waits until all jobs have ended; returns their cards."""
+    """Wait until all jobs have ended, and return them."""
     while True:
         cards = [client.get(f"/api/jobs/{job.id}") for job in played]
         if all(card["ended_at"] is not None for card in cards):

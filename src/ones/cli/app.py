@@ -35,7 +35,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Share GPUs among training jobs: how many, and which batch size, decided while they run.",
+    help="Share GPUs among training jobs: each job's GPUs and batch size change while it trains.",
 )
 
 

@@ -1,4 +1,4 @@
-"""`ones audit`: what users did."""
+"""`ones audit`: the audit log."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from ones.cli.output import print_json, print_table, say
 from ones.cli.words import moment
 from ones.errors import UserError
 
-PAGE = 1000  # rows that the service gives at once
+PAGE = 1000  # maximum number of rows in one response
 _AGO = re.compile(r"(\d+)([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def audit(
-    limit: Annotated[int, typer.Option(help="Rows at most.", min=1)] = 100,
-    user: Annotated[str | None, typer.Option(help="By or about this user.")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of rows.", min=1)] = 100,
+    user: Annotated[str | None, typer.Option(help="Only rows by or about this user.")] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Not older: 30m, 12h, 7d, or 2026-01-31[T12:00]."),
+        typer.Option(metavar="TIME", help="Only rows since: 30m, 12h, 7d, or 2026-01-31[T12:00]."),
     ] = None,
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """List logins, refusals, and what was done to users, GPUs and others' jobs; for admins.
+    """Show the audit log (admins only): logins, refusals, changes of users, GPUs and other users'
+    jobs.
 
     Example: ones audit --since 7d --user ann
     """
@@ -48,7 +49,7 @@ def audit(
         print_json(rows)
         return
     if not rows:
-        say("no entries" + (" match" if user or since else "; the audit is empty"))
+        say("no entries" + (" match" if user or since else "; the audit log is empty"))
         return
     columns = ["when", "user", "action", "of", "detail", "from"]
     names = ("who", "action", "subject", "detail", "address")
@@ -57,7 +58,8 @@ def audit(
 
 
 def moment_of(text: str, now: float) -> float:
-    """
+    """The time that `--since` means, in seconds since 1970.
+
     >>> moment_of("2h", 10_000.0)
     2800.0
     """

@@ -1,4 +1,4 @@
-"""The service as the commands reach it: by its address and a token, over HTTP."""
+"""The HTTP client of the commands."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TIMEOUT = 60.0
 
 
 class Client:
-    """One line says what is wrong: no service, no token, or what the service answered."""
+    """Sends requests with a token. Errors are one line: no service, no token, or its response."""
 
     def __init__(self, url: str, token: str, certificate: str = "") -> None:
-        """`certificate`: a file of one that is trusted besides those of the machine."""
+        """`certificate`: file of a certificate to trust besides those of the machine."""
         import httpx
 
         self.url = url
@@ -35,7 +35,7 @@ class Client:
                 verify=_trusting(certificate) if url.startswith("https:") else True,
             )
         except httpx.InvalidURL as problem:
-            raise UserError(f"{url}: is not the address of a service: {problem}") from problem
+            raise UserError(f"{url}: is not a valid address of a service: {problem}") from problem
 
     def get(self, path: str, **query: Any) -> Any:  # noqa: ANN401
         return self._read(self._call("GET", path, params=_given(query)))
@@ -67,8 +67,8 @@ class Client:
         except httpx.TransportError as problem:
             if "CERTIFICATE_VERIFY_FAILED" in str(problem):
                 raise WorldError(
-                    f"{self.url}: its certificate is not trusted here ({problem});"
-                    " name a file with its authority in SSL_CERT_FILE"
+                    f"{self.url}: the service's certificate is not trusted ({problem});"
+                    " set SSL_CERT_FILE to the file of its authority"
                 ) from problem
             raise WorldError(
                 f"no service answers at {self.url} ({problem}); start it with: ones up"
@@ -78,11 +78,11 @@ class Client:
         try:
             text = str(answer.json()["error"])
         except (ValueError, KeyError, TypeError) as problem:
-            raise self._stranger(answer) from problem
+            raise self._not_ones(answer) from problem
         if answer.status_code == 401:
-            raise UserError(f"{self.url}: {text}; is ONES_API_TOKEN right?")
+            raise UserError(f"{self.url}: {text}; check ONES_API_TOKEN")
         if answer.status_code == 404:
-            raise _said(UnknownNameError, text)
+            raise _with_text(UnknownNameError, text)
         if answer.status_code < 500:
             raise UserError(text)
         raise WorldError(f"{self.url}: {text}")
@@ -91,18 +91,18 @@ class Client:
         try:
             return answer.json()
         except ValueError as problem:
-            raise self._stranger(answer) from problem
+            raise self._not_ones(answer) from problem
 
-    def _stranger(self, answer: Any) -> WorldError:  # noqa: ANN401
+    def _not_ones(self, answer: Any) -> WorldError:  # noqa: ANN401
         status = f"{answer.status_code} {answer.reason_phrase}".strip()
-        return WorldError(f"{self.url}: what answers there is not ONES ({status})")
+        return WorldError(f"{self.url}: another program answers at this address ({status})")
 
 
 def of_job(job: str, *more: str) -> str:
-    """Its path. What could not be an id must not lead elsewhere."""
+    """The URL path of a job. Raises for a text that would lead to another path."""
     if not job or "/" in job or job in (".", ".."):
-        raise UserError(f"unknown job {job!r}; all are in: ones ps --all")
-    return "/".join(("/api/jobs", *(quote(word, safe="") for word in (job, *more))))
+        raise UserError(f"unknown job {job!r}; list all jobs with: ones ps --all")
+    return "/".join(("/api/jobs", *(quote(part, safe="") for part in (job, *more))))
 
 
 def _trusting(certificate: str) -> ssl.SSLContext:
@@ -115,8 +115,8 @@ def _trusting(certificate: str) -> ssl.SSLContext:
     return context
 
 
-def _said(kind: type[UserError], text: str) -> UserError:
-    """The service's own words, without ours around them."""
+def _with_text(kind: type[UserError], text: str) -> UserError:
+    """An error with exactly the text of the service."""
     problem = kind.__new__(kind, text)
     problem.args = (text,)
     return problem
@@ -127,7 +127,7 @@ def _given(query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def connect(state: Path | None = None) -> Client:
-    """By ONES_URL and ONES_API_TOKEN, or as the state directory says."""
+    """The client of the service: by ONES_URL and ONES_API_TOKEN, or by the state directory."""
     url, token = os.environ.get("ONES_URL"), os.environ.get("ONES_API_TOKEN")
     if url and token:
         return Client(url, token)
@@ -140,13 +140,13 @@ def connect(state: Path | None = None) -> Client:
     if not url and (address is None or not directory.is_locked()):
         raise WorldError("no service is running; start it with: ones up")
     if token is None:
-        raise UserError(f"{directory.token}: no token there; set ONES_API_TOKEN")
+        raise UserError(f"{directory.token}: cannot be read; set ONES_API_TOKEN")
     assert url or address is not None
     certificate = trusted_by(directory, settings.service)
     return Client(url or (address.url if address else ""), token, certificate)
 
 
 def trusted_by(directory: StateDir, settings: ServiceSettings) -> str:
-    """The certificate that a service of this machine is known by; empty: none but the usual."""
+    """File of the certificate to trust for the service of a state directory; empty: none."""
     own = directory.authority
     return settings.tls_certificate or (str(own) if own.exists() else "")

@@ -1,4 +1,4 @@
-"""`ones cluster`: nodes and GPUs, who is where, and which of them are not to be used."""
+"""`ones cluster`: nodes, GPUs and the jobs on them; drain and undrain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def show(
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """Show nodes and GPUs: their state, who is where, and why one is not used.
+    """Show nodes and GPUs: their state, their jobs, and why a GPU is not used.
 
     Example: ones cluster
     """
@@ -39,7 +39,7 @@ def show(
             slot["id"],
             slot["name"],
             slot["state"],
-            slot["job"] or ("somebody's" if slot["owner"] else None),
+            slot["job"] or ("other user" if slot["owner"] else None),
             slot["owner"],
             slot["batch"] or None,
             slot["aside"],
@@ -47,7 +47,7 @@ def show(
         )
         for slot in found["slots"]
     ]
-    heads = ["GPU", "what", "state", "job", "owner", "batch", "why not used"]
+    heads = ["GPU", "model", "state", "job", "owner", "batch", "why not used"]
     print_table(None, [*heads, *(["group"] if grouped else [])], rows)
     for node, why in sorted(found["unfit"].items()):
         tell(f"{node} cannot be used: {why}")
@@ -69,7 +69,7 @@ def drain(
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """Let nobody new come to a node or a GPU; who is there may stay.
+    """Place no new workers on a node or a GPU; present workers may stay.
 
     Example: ones cluster drain local/3
     """
@@ -77,8 +77,8 @@ def drain(
     if json:
         print_json(found)
         return
-    there = sorted({s["job"] for s in found["slots"] if s["job"] and _is_in(s, place)})
-    say(f"{place}: nobody new comes" + (f"; still there: {', '.join(there)}" if there else ""))
+    jobs = sorted({s["job"] for s in found["slots"] if s["job"] and _is_in(s, place)})
+    say(f"{place}: draining" + (f"; jobs still there: {', '.join(jobs)}" if jobs else ""))
 
 
 @cluster.command()
@@ -87,7 +87,7 @@ def undrain(
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """Use a node or a GPU again, also one that was set aside because workers died there.
+    """Use a node or a GPU again, also a GPU that was cordoned because workers died on it.
 
     Example: ones cluster undrain local/3
     """
@@ -95,8 +95,23 @@ def undrain(
     if json:
         print_json(found)
         return
-    why = [s["aside"] for s in found["slots"] if s["id"] == place and s["aside"]]
-    say(f"{place}: {why[0]}: not used yet" if why else f"{place}: in use again")
+    say(f"{place}: {_still_out(found, place) or 'in use again'}")
+
+
+def _still_out(found: dict[str, Any], place: str) -> str:
+    """What stays out of service below the place, why, and what to do; empty: nothing."""
+    slots = [slot for slot in found["slots"] if _is_in(slot, place)]
+    out = {slot["id"]: slot["aside"] for slot in slots if slot["aside"]}
+    if place in out:
+        return f"still out of service: {out[place]}"
+    if out:
+        named = ", ".join(f"{gpu} ({why})" for gpu, why in out.items())
+        return f"in use again, except {named}. For one GPU: ones cluster undrain NODE/INDEX"
+    node = slots[0]["node"] if slots else place
+    states = {each["name"]: each["state"] for each in found["nodes"]}
+    if node != place and states.get(node) == "draining":
+        return f"still out of service: its node is draining; ones cluster undrain {node}"
+    return ""
 
 
 def _is_in(slot: dict[str, Any], place: str) -> bool:

@@ -1,4 +1,4 @@
-"""`ones compare`: many runs, side by side."""
+"""`ones compare`: simulates many runs and compares them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from ones.cli.options import (
     HideKinds,
     JobsTaken,
     Json,
+    Killed,
+    LeaveOut,
+    Mislabelled,
     Processes,
     Requests,
+    Rigid,
     Scatter,
+    StartUp,
     check_counts,
     parse_numbers,
 )
@@ -32,7 +37,7 @@ from ones.cli.settings import effective
 
 #: the columns of the printed table
 COLUMNS = {
-    "label": "policy", "gpus": "GPUs", "rescaling": "re-scaling", "load": "load", "n": "seeds",
+    "label": "policy", "gpus": "GPUs", "rescaling": "rescaling", "load": "load", "n": "seeds",
     "mean_jct": "mean completion s", "mean_jct_low": "95 % from", "mean_jct_high": "to",
     "p99_jct": "99 % within s", "mean_exec": "running s", "mean_queue": "queueing s",
     "within_200s": "within 200 s", "finished": "jobs finished",
@@ -41,21 +46,25 @@ COLUMNS = {
 
 def compare(
     policies: Annotated[
-        str, typer.Option(help="Names, as `ones,fifo`; `NAME:VARIANT` for a variant.")
+        str, typer.Option(help="Policies, as `ones,fifo`; `NAME:VARIANT` for a variant.")
     ],
-    seeds: Annotated[int, typer.Option(help="How many.")] = 10,
+    seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 10,
     first_seed: FirstSeed = 1000,
     gpus: Annotated[str, typer.Option(help="Cluster sizes, as 16,64.")] = "64",
     gpus_per_node: GpusPerNode = None,
     mechanism: Annotated[
         list[str] | None,
         typer.Option(
-            help="How changes are paid for: native, elastic, checkpoint; several as a list.",
+            help="Cost model of rescales: native, elastic, checkpoint; several as a list.",
             show_default="native",
         ),
     ] = None,
     workload: Annotated[
-        str, typer.Option(help="`paper`, or a file: a trace in CSV or a run log.")
+        str,
+        typer.Option(
+            help="`paper`, `paper-calibrated`, `paper-artifact`, or a file: a trace in CSV or a run"
+            " log."
+        ),
     ] = "paper",
     jobs: JobsTaken = None,
     gap: Gap = None,
@@ -69,12 +78,20 @@ def compare(
     scatter: Scatter = None,
     requests: Requests = None,
     hide_kinds: HideKinds = False,
+    start_up: StartUp = None,
+    leave_out: LeaveOut = "",
+    mislabelled: Mislabelled = 0.0,
+    killed: Killed = 0.0,
+    rigid: Rigid = 0.0,
     physics: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=FACTOR",
-            help="Multiply the simulator's truth, which no policy is told: `noise` (gradient noise"
-            " scales), `network` (speed between nodes), `rescale` (what changes cost); repeatable.",
+            metavar="KEY=VALUE",
+            help="Change a parameter of the simulator, which policies do not see. Factors:"
+            " `noise` (gradient noise scales), `reported-noise` (the same, only in reports),"
+            " `network` (speed between nodes), `rescale` (cost of changes), `startup` (start of"
+            " workers), `stragglers` (step times on slow nodes). Amounts: `loss-noise` (sigma),"
+            " `loss-waves` (part of the loss); repeatable.",
         ),
     ] = None,
     set_: Annotated[
@@ -89,13 +106,13 @@ def compare(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Keep every run here as it finishes, tables, figures and a page."
-            " The same command again does only what is missing."
+            help="Directory for the runs as they finish, tables, figures and a page."
+            " The same command again runs only what is missing."
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compare policies over seeds, cluster sizes and ways to re-scale; runs go in parallel.
+    """Compare policies over seeds, cluster sizes and cost models of rescales, in parallel.
 
     Example: ones compare --policies ones,equi,fifo --seeds 3 --gpus 16,64 --out out/compare
     """  # fmt: skip
@@ -108,8 +125,9 @@ def compare(
     from ones.lab.comparison.result_store import ResultStore, locked
     from ones.lab.comparison.results import Comparison, records_of, write_results
     from ones.lab.comparison.variants import parse_variants
-    from ones.lab.runs import RunSpec
+    from ones.lab.runs import GENERATED, RunSpec
     from ones.sim.perturbed import factors_of
+    from ones.workload.variations import JobShares
 
     settings = effective(gpus_per_node=gpus_per_node, jobs=jobs, gap=gap, scatter=scatter)
     chosen = settings.settings.sim
@@ -125,11 +143,14 @@ def compare(
             policy="",
             workload=workload,
             gpus_per_node=chosen.gpus_per_node,
-            jobs=chosen.jobs if workload == "paper" else jobs,
+            jobs=chosen.jobs if workload in GENERATED else jobs,
             gap=chosen.gap,
             scatter=chosen.scatter,
             requests=requests,
             hide_kinds=hide_kinds,
+            start_up=start_up,
+            left_out=leave_out,
+            shares=JobShares(mislabelled=mislabelled, killed=killed, rigid=rigid),
             physics=factors_of(physics or []),
         ),
     ).cells()
@@ -162,7 +183,8 @@ def compare(
     for record in comparison.records:
         left = record.row["unfinished"]
         if left:
-            say(f"ones: {record.cell.name}: {left:,} unfinished: nothing more could happen to them")
+            jobs_text = "1 job" if left == 1 else f"{left:,} jobs"
+            say(f"ones: {record.cell.name}: {jobs_text} unfinished when the simulation ended")
     for failure in failures:
         say(f"ones: {failure}")
     if comparison.exit_code:
@@ -172,7 +194,7 @@ def compare(
 def _cell(row: Mapping[str, Any], key: str) -> object:
     value = row[key]
     if key == "rescaling" and row["mechanism"] == "native":
-        return f"{value} (its own)"
+        return f"{value} (native)"
     if key == "within_200s" and value is not None:
         return f"{value:.0%}"
     return int(value) if key == "finished" and value == int(value) else value
@@ -181,4 +203,4 @@ def _cell(row: Mapping[str, Any], key: str) -> object:
 def _interrupted(home: Path | None, store: int) -> str:
     if home is None:
         return "interrupted; nothing was kept (--out DIR keeps runs as they finish)"
-    return f"interrupted; {store:,} finished runs are in {home}: the same command again goes on"
+    return f"interrupted; {store:,} finished runs are in {home}; run the same command to continue"

@@ -1,4 +1,4 @@
-"""`ones config`: the settings in force, and where each comes from."""
+"""`ones config`: the effective settings and their origins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def config(json: Json = False) -> None:
             values[f"launcher.{name}.{s.name}"] = given.get(name, {}).get(s.name, s.default)
     origins = {key: found.origins.get(key, "default") for key in values}
     for name, settings in found.settings.policy.items():
-        policies.create(name, oracle=unavailable_oracle, **settings)  # refuses values out of range
+        policies.create(
+            name, oracle=unavailable_oracle, **settings
+        )  # raises for values out of range
     of_policies = _settings_of(policies.names(), policies.settings_of)
     if json:
         print_json(
@@ -66,7 +68,7 @@ def config(json: Json = False) -> None:
             key = f"policy.{name}.{s.name}"
             value = found.settings.policy.get(name, {}).get(s.name, s.default)
             rows.append((key, str(value), found.origins.get(key, "default"), s.help))
-    print_table(None, ["setting", "value", "origin", "what it is"], rows)
+    print_table(None, ["setting", "value", "origin", "meaning"], rows)
     print(f"policies: {', '.join(of_policies)}")
     print(f"launchers: {', '.join((*OURS, *others))}")
 
@@ -74,7 +76,7 @@ def config(json: Json = False) -> None:
 def _settings_of(
     names: list[str], settings_of: Callable[[str], list[SettingInfo]]
 ) -> dict[str, list[SettingInfo]]:
-    """By name. One that cannot be imported is reported, and does not hide the others."""
+    """Settings of extensions by name. One that cannot be imported is reported and left out."""
     found = {}
     for name in names:
         try:

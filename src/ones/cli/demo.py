@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 def demo(
     keep: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep the service's state and the run log there."),
+        typer.Option(
+            metavar="DIR", help="Keep the service's state and the run log in this directory."
+        ),
     ] = None,
     simulated: Annotated[
         bool,
@@ -38,23 +40,23 @@ def demo(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="With --simulated: where logs and picture go.  [default: out/demo]"),
+        typer.Option(help="With --simulated: directory for logs and picture.  [default: out/demo]"),
     ] = None,
     json: Json = False,
 ) -> None:
     """Train six real jobs on 4 CPU slots of this machine under the scheduler, and watch.
 
-    They arrive over a minute; they grow, shrink and re-scale while they train. At the end:
-    what each took, and what first come, first served would have done with them. Its own state
-    directory and port; nothing is left behind.
+    The jobs arrive over a minute, and grow and shrink while they train. At the end: the time of
+    each job, and a comparison with first come, first served. The demo has its own state directory
+    and port, and removes all its files unless --keep is given.
     """
     if simulated:
         if keep is not None:
-            raise InvalidSettingError("--keep: with --simulated it is --out")
+            raise InvalidSettingError("--keep: not together with --simulated; use --out")
         _simulated(out or Path("out/demo"), json=json)
         return
     if out is not None:
-        raise InvalidSettingError("--out: only with --simulated; see --keep")
+        raise InvalidSettingError("--out: only together with --simulated; use --keep")
     from ones.apps.demo import demo as run_demo
     from ones.cli.client import Client
 
@@ -68,13 +70,13 @@ def demo(
 
 @contextmanager
 def _display() -> Iterator[Callable[[ServiceSnapshot, float, str], None]]:
-    """Draws the service again and again, or prints lines where that is not possible."""
+    """Draws the service repeatedly, or prints lines if the console cannot be redrawn."""
     from rich.live import Live
 
     from ones.cli.screen import Lines, is_live, picture
 
     console = err()
-    first = "the first time ever the search is compiled, which takes some seconds more"
+    first = "the first start compiles the search, which takes some seconds more"
     console.print(f"starting the service ({first}) ...", highlight=False)
     printed = False
 
@@ -82,7 +84,7 @@ def _display() -> Iterator[Callable[[ServiceSnapshot, float, str], None]]:
         nonlocal printed
         if not printed:
             printed = True
-            console.print("watch it in a browser, too (the link works once):", highlight=False)
+            console.print("web page (the link works once):", highlight=False)
             console.print(link, soft_wrap=True, highlight=False)
 
     if not is_live(console):
@@ -122,11 +124,11 @@ def _print(result: DemoResult) -> None:
         for job in result.jobs
     ]
     columns = ["job", "ended", "completion s", "waited s", "GPUs (mean)", "epochs", "accuracy"]
-    print_table("What happened", [*columns, "re-scales", "pause ms (mean)"], rows)
+    print_table("What happened", [*columns, "rescales", "pause ms (mean)"], rows)
     if result.simulated:
         _print_comparison(result)
     if result.kept is not None:
-        say(f"kept in {result.kept}; look: ones up --state {result.kept}")
+        say(f"kept in {result.kept}; open it with: ones up --state {result.kept}")
 
 
 def _print_comparison(result: DemoResult) -> None:
@@ -136,20 +138,20 @@ def _print_comparison(result: DemoResult) -> None:
         "mean_jct": "mean completion s",
         "mean_queue": "mean queueing s",
         "makespan": "last job done after s",
-        "rescales": "re-scales",
+        "rescales": "rescales",
     }
     rows: list[list[object]] = [
         [label, *(_value(row[key]) for row in names.values())] for key, label in wanted.items()
     ]
     title = "The same jobs again, simulated from their measured step times, starts and pauses"
     print_table(title, ["", *(n.replace("live", f"{live['policy']}, live") for n in names)], rows)
-    mine, rival = (result.simulated[p]["mean_jct"] for p in result.simulated)
-    lived = live["mean_jct"]
+    simulated, rival = (result.simulated[p]["mean_jct"] for p in result.simulated)
+    measured = live["mean_jct"]
     print(
-        f"In the simulator the mean completion time is {mine:.0f} s with {live['policy']} and"
+        f"In the simulator the mean completion time is {simulated:.0f} s with {live['policy']} and"
         f" {rival:.0f} s with first come, first served. The simulator is"
-        f" {abs(100 * (mine / lived - 1)):.0f} % {'above' if mine > lived else 'below'} the"
-        f" {lived:.0f} s that were lived through."
+        f" {abs(100 * (simulated / measured - 1)):.0f} %"
+        f" {'above' if simulated > measured else 'below'} the {measured:.0f} s of the live run."
     )
 
 
@@ -168,4 +170,4 @@ def _simulated(directory: Path, *, json: bool) -> None:
     if picture is None:
         say("no picture: matplotlib is not installed (pip install 'ones[report]')")
     else:
-        say(f"who had which GPU, with which batch: {picture}")
+        say(f"picture of GPUs, jobs and batches over time: {picture}")

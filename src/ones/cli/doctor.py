@@ -1,4 +1,4 @@
-"""`ones doctor`: examines the set-up."""
+"""`ones doctor`: checks the set-up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def doctor(
     state: StateDirectory = None,
     json: Json = False,
 ) -> int:
-    """Examine the set-up: what is wrong, and what to do. Exit code 1 if there is a problem."""
+    """Check the set-up: problems and their remedies. Exit code 1 if there is a problem."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""`ones drl`: the learned rival and its training."""
+"""`ones drl`: training of the policy `drl`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ones.lab.drl import TrainingStatus
     from ones.policies.drl.trained_weights import TrainedWeights
 
-drl = typer.Typer(no_args_is_help=True, help="The learned rival: train its network.")
+drl = typer.Typer(no_args_is_help=True, help="The learned policy: train its network.")
 
 
 @drl.callback()
@@ -37,17 +37,20 @@ def train(
         str, typer.Option(help="cem (imitate the best episodes) or pg (policy gradient).")
     ] = "cem",
     iterations: Annotated[int, typer.Option(help="Steps, each of 8 episodes.")] = 60,
-    seed: Annotated[int, typer.Option(help="Of weights, scenes and luck.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of weights, workloads and exploration.")] = 1,
     jobs: Annotated[int, typer.Option(help="Jobs of every trace.")] = 50,
+    workload: Annotated[
+        str, typer.Option(help="Traces: `paper`, `paper-calibrated` or `paper-artifact`.")
+    ] = "paper",
     start: Annotated[
-        Path | None, typer.Option(help="Go on from these weights instead of from the teacher.")
+        Path | None, typer.Option(help="Start from these weights instead of from the teacher.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
     json: Json = False,
 ) -> None:
     """Train the network of the policy `drl` on simulated traces of seeds 1-40.
 
-    With its defaults it makes the weights that are shipped. Ctrl-C keeps the best so far.
+    The defaults produce the weights that are shipped. Ctrl-C keeps the best weights so far.
 
     Use them with `ones sim --policy drl --set weights=FILE`.
 
@@ -56,25 +59,31 @@ def train(
     from ones.lab.drl import LEARNERS, TrainingPlan
     from ones.lab.drl import train as train_network
     from ones.lab.drl.training import validate
+    from ones.lab.runs import GENERATED
 
     if learner not in LEARNERS:
         raise UnknownNameError("learner", learner, LEARNERS)
+    if workload not in GENERATED:
+        raise UnknownNameError("workload", workload, GENERATED)
     for name, value, least in (("iterations", iterations, 0), ("seed", seed, 0), ("jobs", jobs, 2)):
         if value < least:
             raise InvalidSettingError(f"--{name}: {value} is not at least {least}")
     begun = None if start is None else _read(start)
     _check_writable(out, overwrite=overwrite)
-    plan = TrainingPlan(learner=learner, iterations=iterations, seed=seed, jobs=jobs)
+    plan = TrainingPlan(
+        learner=learner, iterations=iterations, seed=seed, jobs=jobs, workload=workload
+    )
     command = "ones drl train " + shlex.join(
         ["--learner", learner, "--iterations", str(iterations), "--seed", str(seed)]
         + (["--jobs", str(jobs)] if jobs != TrainingPlan().jobs else [])
+        + ([] if workload == "paper" else ["--workload", workload])
         + ([] if start is None else ["--start", start.name])
     )
 
     def keep(learned: TrainedWeights, **more: object) -> TrainedWeights:
-        told = replace(learned, training={"command": command, **learned.training, **more})
-        _write(out, told)
-        return told
+        described = replace(learned, training={"command": command, **learned.training, **more})
+        _write(out, described)
+        return described
 
     with _progress() as report:
         learned = train_network(plan, report=report, keep=keep, start=begun)
@@ -82,9 +91,9 @@ def train(
         if learned.training["curve"]:
             keep(learned)
             raise InterruptedRunError(f"interrupted; the best weights so far are in {out}")
-        raise InterruptedRunError("interrupted before there was anything to keep")
+        raise InterruptedRunError("interrupted before the first weights; nothing was written")
     say("validating on seeds 60-69")
-    result = validate(learned, jobs)
+    result = validate(learned, jobs, workload)
     learned = keep(learned, validation=result)
     if json:
         print_json({"out": str(out), **learned.training})
@@ -107,15 +116,15 @@ def _read(path: Path) -> TrainedWeights:
 
 
 def _check_writable(path: Path, *, overwrite: bool) -> None:
-    """Refuses a path that cannot be written, before hours are spent."""
+    """Raise for a path that cannot be written, before hours of training."""
     if path.is_dir():
         raise InvalidFileError(path, "is a directory, not a file")
     if path.exists() and not overwrite:
-        raise InvalidFileError(path, "exists; name another file, or --overwrite")
+        raise InvalidFileError(path, "exists; choose another file, or use --overwrite")
     if not path.parent.is_dir():
         raise InvalidFileError(path, f"the directory {path.parent} does not exist")
     if not os.access(path.parent, os.W_OK):
-        raise WorldError(f"{path}: the directory cannot be written to")
+        raise WorldError(f"{path}: the directory is not writable")
 
 
 def _write(path: Path, learned: TrainedWeights) -> None:
@@ -146,15 +155,15 @@ def _progress() -> Iterator[Callable[[TrainingStatus], None]]:
 
 
 class _Lines:
-    """One line for each stage, and for each score."""
+    """Prints a line for each stage and each score."""
 
     def __init__(self) -> None:
-        self._said = ""
+        self._last = ""
 
     def __call__(self, report: TrainingStatus) -> None:
         text = report.stage
         if report.best is not None:
             text += f": score {report.score:.3f}, best {report.best:.3f} of fifo"
-        if text != self._said:
+        if text != self._last:
             say(f"{text} ({report.done} of {report.of})")
-            self._said = text
+            self._last = text

@@ -1,4 +1,4 @@
-"""Jobs as a table that fits the terminal: what matters least is left out first."""
+"""Table of jobs that fits the terminal: the least important columns are left out first."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from ones.cli.words import duration, eta
 COLUMNS = ("job", "owner", "state", "GPUs", "batch", "epochs", "loss", "accuracy", "age", "done in")
 TO_THE_RIGHT = ("GPUs", "batch", "epochs", "loss", "accuracy", "age")
 RANGE = "done in (90 %)"
-#: what is given up, in this order, so that so many letters of the reason have room
+#: columns that are left out, in this order, until the reason has this many characters
 GIVEN_UP = {"owner": 30, "loss": 30, "age": 30, RANGE: 30, "epochs": 30, "batch": 30,
             "accuracy": 16, "done in": 16}  # fmt: skip
 BETWEEN = 2
-#: where the policy has given no reason
-_WAITS = {"waiting": "waits for its turn"}
 
 
 def job_table(
@@ -31,7 +29,7 @@ def job_table(
     without: Collection[str] = (),
     color: Mapping[str, str] | None = None,
 ) -> Table:
-    """`without`: columns that nobody wants here."""
+    """The table of jobs in a given width, without the columns in `without`."""
     jobs = list(jobs)
     rows = [_cells(job, now) for job in jobs]
     names = _fitting(rows, width, without)
@@ -40,7 +38,7 @@ def job_table(
         show_edge=False,
         header_style="bold",
         expand=True,
-        padding=(0, BETWEEN - 1, 0, 0),  # and one for the line between
+        padding=(0, BETWEEN - 1, 0, 0),  # rich adds one for the separator
     )
     for name in names:
         right: Literal["left", "right"] = "right" if name in TO_THE_RIGHT else "left"
@@ -57,7 +55,8 @@ def job_table(
 
 
 def _fitting(rows: list[dict[str, str]], width: int, without: Collection[str]) -> list[str]:
-    """
+    """The columns that fit the width.
+
     >>> row = dict.fromkeys((*COLUMNS, RANGE), "12345678")
     >>> _fitting([row], 200, ())[-3:], _fitting([row], 80, ("owner",))
     (['accuracy', 'age', 'done in (90 %)'], ['job', 'state', 'GPUs', 'accuracy', 'done in'])
@@ -93,7 +92,8 @@ def _cells(job: Mapping[str, Any], now: float) -> dict[str, str]:
 
 
 def epochs(job: Mapping[str, Any]) -> str:
-    """
+    """Completed and planned epochs of a job.
+
     >>> epochs({"epochs": 3, "planned_epochs": 30, "ended_at": None})
     '3/30'
     """
@@ -102,7 +102,7 @@ def epochs(job: Mapping[str, Any]) -> str:
 
 
 def _why(job: Mapping[str, Any]) -> str:
-    return visible(str(job["message"] or job["note"] or _WAITS.get(job["state"], "")))
+    return visible(str(job["message"] or job["note"]))
 
 
 def _number(value: float | None, form: str) -> str:

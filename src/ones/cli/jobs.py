@@ -1,4 +1,4 @@
-"""`ones ps`, `show`, `why`, `cancel`: look at jobs and act on them."""
+"""`ones ps`, `show`, `why`, `cancel`: list, inspect and end jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,11 +18,11 @@ from ones.cli.terminal import tell
 from ones.cli.words import duration, eta, moment, not_used, short
 from ones.errors import UserError
 
-JOB = typer.Argument(help="Its id.")
+JOB = typer.Argument(help="Job id.")
 
 
 def ps(
-    all: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    all: Annotated[bool, typer.Option("--all", "-a", help="Also jobs that have ended.")] = False,
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
@@ -47,8 +47,8 @@ def ps(
         say(missing)
     if sys.stdout.isatty():
         console = out()
-        everybody_is_one = len({job["owner"] for job in jobs}) == 1
-        without = ("owner",) if everybody_is_one else ()
+        same_owner = len({job["owner"] for job in jobs}) == 1
+        without = ("owner",) if same_owner else ()
         console.print(job_table(reversed(jobs), console.width, now=time.time(), without=without))
         return
     rows = [
@@ -76,7 +76,7 @@ def show(
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """Show all that is known of a job.
+    """Show all details of a job.
 
     Example: ones show digits-1
     """
@@ -110,31 +110,40 @@ def show(
 
 def why(
     job: Annotated[str, JOB],
-    all: Annotated[bool, typer.Option("--all", "-a", help="Every epoch, too.")] = False,
+    all: Annotated[bool, typer.Option("--all", "-a", help="Also every epoch and worker.")] = False,
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """Tell the story of a job: what was decided, when, and for what reason.
+    """Show the history of a job: each change with its reason, and why it waits now.
 
     Example: ones why digits-1
     """
+    from ones.control.readmodels.entry_texts import MINOR
+
     client = connect(state)
     lines = client.get(of_job(job, "story"))
     if json:
         print_json(lines)
         return
     for line in lines:
-        if all or line["kind"] not in ("epoch", "ready", "left"):
+        if all or line["kind"] not in MINOR:
             tell(f"{moment(line['at'])}  {line['text']}")
     card = client.get(of_job(job))
     if card["ended_at"] is None:
-        gpus = "1 GPU" if card["gpus"] == 1 else f"{card['gpus']} GPUs"
-        now = f"{card['state']}, {gpus}" if card["gpus"] else card["state"]
-        tell(f"{moment(time.time())}  now: {now}" + (f"; {card['note']}" if card["note"] else ""))
+        tell(f"{moment(time.time())}  now: {_now(card)}")
+
+
+def _now(card: dict[str, Any]) -> str:
+    """The present state of a job. Why it has its GPUs is the last line of its history."""
+    if not card["gpus"]:
+        return str(card["note"] or card["state"])
+    gpus = "1 GPU" if card["gpus"] == 1 else f"{card['gpus']} GPUs"
+    left = eta(card)
+    return f"{card['state']}, {gpus}" + (f", done in {left}" if left else "")
 
 
 def cancel(
-    jobs: Annotated[list[str], typer.Argument(help="Their ids.", metavar="JOB...")],
+    jobs: Annotated[list[str], typer.Argument(help="Job ids.", metavar="JOB...")],
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
@@ -144,7 +153,7 @@ def cancel(
     """
     client = connect(state)
     answers, problems = [], []
-    for job in jobs:  # a slip in one of them is no reason to let the others run
+    for job in jobs:  # an unknown job must not keep the others from being cancelled
         try:
             answers.append(client.post(of_job(job, "cancel")))
         except UserError as wrong:

@@ -15,8 +15,10 @@ KINDS: dict[str, type] = {"int": int, "float": float, "str": str}
 
 
 def with_launcher_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of launchers after `--launcher`. The command gets them as keyword arguments,
-    each by the name of its setting in the section `[service]`."""
+    """The command with the options of launchers after `--launcher`.
+
+    The command gets them as keyword arguments, named as their settings in the section `[service]`.
+    """
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
@@ -27,7 +29,7 @@ def with_launcher_options(command: Callable[..., None]) -> Callable[..., None]:
                 if "option" in setting.info.metadata:
                     parameters.append(_parameter(name, setting.info))
     changed = signature.replace(parameters=parameters)
-    command.__signature__ = changed  # type: ignore[attr-defined]  # read by `inspect`, and typer
+    command.__signature__ = changed  # type: ignore[attr-defined]  # typer reads it
     return command
 
 

@@ -1,4 +1,4 @@
-"""`ones link`: a way into the web page for a browser."""
+"""`ones link`: a login link for the web page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def link(
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """Print a link that logs a browser in to the web page: once, within ten minutes.
+    """Print a login link for the web page. It works once, within ten minutes.
 
     Example: ones link
     """

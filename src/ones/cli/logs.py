@@ -1,4 +1,4 @@
-"""`ones logs`: what a job has printed, and what it prints."""
+"""`ones logs`: the output of a job."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ POLL_SECONDS = 0.3
 
 
 def logs(
-    job: Annotated[str, typer.Argument(help="Its id.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="As it is printed.")] = False,
-    worker: Annotated[str | None, typer.Option(help="Only of the worker on this slot.")] = None,
-    tail: Annotated[int | None, typer.Option(help="Only the last so many bytes of each.")] = None,
+    job: Annotated[str, typer.Argument(help="Job id.")],
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue with new output until the job ends.")
+    ] = False,
+    worker: Annotated[str | None, typer.Option(help="Only the worker on this slot.")] = None,
+    tail: Annotated[
+        int | None,
+        typer.Option(help="Only this number of bytes at the end of each process's output."),
+    ] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="With all escape sequences, also to a terminal.")
+        bool, typer.Option("--raw", help="Keep all escape sequences, also on a terminal.")
     ] = False,
     state: StateDirectory = None,
     json: Annotated[
-        bool, typer.Option("--json", help="What there is of each process, as JSON.")
+        bool, typer.Option("--json", help="Print the output of each process so far as JSON.")
     ] = False,
 ) -> None:
-    """Print what a job's processes have written, in the order of their start.
+    """Print the output of a job's processes, in the order of their start.
 
-    To a terminal go text and colours only; to a file or a pipe, every byte.
+    A terminal gets text and colours only; a file or a pipe gets every byte.
 
     Example: ones logs -f digits-1
     """
@@ -47,7 +52,7 @@ def logs(
     try:
         follow_job(client, job, worker=worker, tail=tail, once=not follow, raw=raw)
     except KeyboardInterrupt:
-        say(f"detached; {job} goes on")
+        say(f"detached; {job} continues")
 
 
 def _all_output(
@@ -81,12 +86,14 @@ def follow_job(
     once: bool = False,
     raw: bool = False,
 ) -> None:
-    """Until the job has ended and all is printed; or, with `once`, what there is. `raw`: with all
-    escape sequences, also to a terminal."""
+    """Print output until the job has ended; with `once`, only the output so far.
+
+    `raw`: keep all escape sequences, also on a terminal.
+    """
     offsets: dict[str, int] = {}
     over: set[str] = set()
     lines = _Lines(filtered=sys.stdout.isatty() and not raw)
-    told = False  # why there is nothing to see
+    explained = False  # whether the reason for missing output was printed
     while True:
         card = client.get(of_job(job))
         ended = once or card["ended_at"] is not None
@@ -96,9 +103,9 @@ def follow_job(
             if launches and worker not in known and ended:
                 raise UnknownNameError(f"worker of {job}", worker, known)
             launches = [launch for launch in launches if worker in launch["slots"]]
-        if not launches and not told and (once or card["state"] == "waiting" or ended):
-            told = True
-            say(_nothing(card))
+        if not launches and not explained and (once or card["state"] == "waiting" or ended):
+            explained = True
+            say(_why_no_output(card))
         open_ones = [launch for launch in launches if launch["id"] not in over]
         named = len(launches) > 1
         for launch in open_ones:
@@ -116,18 +123,20 @@ def follow_job(
         time.sleep(POLL_SECONDS)
 
 
-def _nothing(card: dict[str, Any]) -> str:
-    """Why there is no output at all."""
+def _why_no_output(card: dict[str, Any]) -> str:
+    """The reason why a job has no output."""
     job, over = card["id"], card["ended_at"] is not None
     if card["started_at"] is None:
         why = card["message"] if over else card["note"]
         return f"{job} has not started: {card['state']}" + (f", {why}" if why else "")
-    return f"the output of {job} is no longer kept" if over else f"{job}: {card['state']}"
+    return f"the output of {job} has been removed" if over else f"{job}: {card['state']}"
 
 
 class _Lines:
-    """Output of several processes, line by line, each with its mark: a line that is not complete
-    waits for its rest, so that no other one comes in between."""
+    """Prints output of several processes line by line, each line with a mark of its process.
+
+    An incomplete line waits for its rest, so lines of different processes do not mix.
+    """
 
     def __init__(self, *, filtered: bool = False) -> None:
         self._filtered = filtered

@@ -11,10 +11,10 @@ from ones.errors import InvalidSettingError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 StateDirectory = Annotated[
-    Path | None, typer.Option(help="The service's directory.", metavar="DIR")
+    Path | None, typer.Option(help="State directory of the service.", metavar="DIR")
 ]
 
-# of simulated workloads
+# options of simulated workloads
 
 GpusPerNode = Annotated[int | None, typer.Option(help="GPUs of each node.")]
 JobsTaken = Annotated[
@@ -25,16 +25,29 @@ Scatter = Annotated[
     float | None, typer.Option(help="Lognormal sigma of job lengths within a kind.")
 ]
 Requests = Annotated[str | None, typer.Option(help="Mix of requested GPUs: short, long or flat.")]
+StartUp = Annotated[
+    float | None,
+    typer.Option(help="Seconds until workers train after a start; default: those of the workload."),
+]
+LeaveOut = Annotated[str, typer.Option(metavar="KIND", help="Leave out the jobs of this kind.")]
+Mislabelled = Annotated[
+    float, typer.Option(help="Share of jobs (0 to 1) that have the label of another kind.")
+]
+Killed = Annotated[
+    float, typer.Option(help="Share of jobs (0 to 1) that fail or are killed midway.")
+]
+Rigid = Annotated[
+    float,
+    typer.Option(help="Share of jobs (0 to 1) that are not elastic: GPUs and batch as requested."),
+]
 HideKinds = Annotated[bool, typer.Option("--hide-kinds", help="Make every job a kind of its own.")]
 
-# of many runs
+# options of commands with many runs
 
 FirstSeed = Annotated[
-    int, typer.Option(help="The first of them. 1 to 99 were used to choose settings.")
+    int, typer.Option(help="First seed. Seeds 1 to 99 were used to choose settings.")
 ]
-Processes = Annotated[
-    int | None, typer.Option(help="Runs at a time; else as many as there are cores.")
-]
+Processes = Annotated[int | None, typer.Option(help="Runs at a time; default: one per core.")]
 
 
 Number = TypeVar("Number", int, float)
@@ -43,7 +56,7 @@ Number = TypeVar("Number", int, float)
 def parse_numbers(
     option: str, text: str | None, kind: type[Number], *, at_least: Number | None = None
 ) -> list[Number]:
-    """Numbers of a list as `1,2`, at least `at_least` or above 0; none if there is no text."""
+    """The numbers of a list such as `1,2`, at least `at_least` or above 0; [] for None."""
     if text is None:
         return []
     expected = "whole numbers" if kind is int else "numbers"
@@ -60,7 +73,7 @@ def parse_numbers(
 
 
 def check_counts(**options: int | None) -> None:
-    """Refuses a number below 1."""
+    """Raise InvalidSettingError for a number below 1."""
     for name, value in options.items():
         if value is not None and value < 1:
             raise InvalidSettingError(f"--{name}: {value} is not at least 1")

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for scripts, progress for the patient.
+"""Output of commands: tables for people, JSON for scripts, progress bars.
 
 Results go to standard output; everything else (progress, hints, errors) to standard error.
 """
@@ -23,7 +23,7 @@ from ones.errors import OnesError
 
 
 class InterruptedRunError(OnesError):
-    """Ctrl-C, with a word on what was kept."""
+    """Ctrl-C; the message says what was kept."""
 
     exit_code = 130
 
@@ -37,7 +37,7 @@ def err() -> Console:
 
 
 def say(text: str) -> None:
-    """A line beside the results."""
+    """Print a line on standard error, beside the results."""
     err().print(visible(text, keep="\n\t"), markup=False)
 
 
@@ -48,7 +48,7 @@ def print_json(value: object) -> None:
 def print_table(
     title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> None:
-    """Numbers to the right, words to the left."""
+    """Print a table; numbers are right-aligned, text is left-aligned."""
     rows = [list(row) for row in rows]
     table = Table(header_style="bold")
     for i, column in enumerate(columns):
@@ -57,7 +57,7 @@ def print_table(
             Text(visible(column)), justify="right" if numeric else "left", overflow="fold"
         )
     for row in rows:
-        # as text: a command or a reason may look like markup, or hold control characters
+        # as Text: a command or a reason may look like markup or have control characters
         table.add_row(*(Text(visible(_cell(value), keep="\n")) for value in row))
     console = out()
     if not sys.stdout.isatty():
@@ -66,7 +66,7 @@ def print_table(
 
 
 def _print_titled(console: Console, title: str | None, table: Table) -> None:
-    """A title of the table itself would be broken to the table's width."""
+    """Print title and table. rich would wrap a title of the table at the table's width."""
     if title is not None:
         console.print(visible(title), style="bold", markup=False, highlight=False, soft_wrap=True)
     console.print(table)
@@ -88,7 +88,7 @@ def _cell(value: object) -> str:
 
 
 RESULT_ROWS: Mapping[str, str] = {
-    "mechanism": "re-scaling",
+    "mechanism": "rescaling",
     "mean_jct": "mean completion s",
     "median_jct": "median s",
     "p95_jct": "95 % within s",
@@ -97,15 +97,15 @@ RESULT_ROWS: Mapping[str, str] = {
     "mean_queue": "mean queueing s",
     "makespan": "last job done after s",
     "utilization": "GPUs held %",
-    "rescales": "re-scales",
-    "rescale_rate": "re-scales of a job in an hour",
+    "rescales": "rescales",
+    "rescale_rate": "rescales per job and hour",
     "preemptions": "preemptions",
     "finished": "jobs finished",
 }
 
 
 def print_results(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A column for each run, so that a table of few runs fits a narrow terminal."""
+    """Print one column per run, so that a table of few runs fits a narrow terminal."""
 
     def value(row: Mapping[str, Any], key: str) -> object:
         if key == "utilization" and row[key] is not None:
@@ -125,7 +125,7 @@ def print_results(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 @contextmanager
 def progress_of_jobs(what: str, jobs: int) -> Iterator[Callable[[State], None] | None]:
-    """A bar on standard error that counts ended jobs; None where nobody watches."""
+    """A bar on standard error that counts ended jobs; None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -135,13 +135,13 @@ def progress_of_jobs(what: str, jobs: int) -> Iterator[Callable[[State], None] |
         yield lambda state: bar.update(task, completed=len(state.ended))
 
 
-#: where nobody watches, a line so often
+#: interval of progress lines without a terminal
 SECONDS_BETWEEN_LINES = 60.0
 
 
 @contextmanager
 def progress_of_runs(what: str, runs: int) -> Iterator[Callable[[Any], None]]:
-    """A bar on standard error with the time left, as runs of very different length tell it."""
+    """A bar on standard error with the expected time left."""
     if not runs or not sys.stderr.isatty():
         yield _Lines(what)
         return
@@ -161,12 +161,12 @@ def progress_of_runs(what: str, runs: int) -> Iterator[Callable[[Any], None]]:
 class _Lines:
     def __init__(self, what: str) -> None:
         self._what = what
-        self._said = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def __call__(self, progress: Any) -> None:  # noqa: ANN401
         now = time.monotonic()
-        if now - self._said >= SECONDS_BETWEEN_LINES:
-            self._said = now
+        if now - self._printed_at >= SECONDS_BETWEEN_LINES:
+            self._printed_at = now
             left = _duration(progress.seconds_left)
             say(f"{self._what}: {progress.done} of {progress.total} runs, about {left} left")
 

@@ -1,4 +1,4 @@
-"""`ones paper`: the paper's evaluation with one command, and what goes beyond it with another."""
+"""`ones paper`: the paper's evaluation, and sweeps beyond it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from ones.cli.output import (
     progress_of_runs,
     say,
 )
-from ones.errors import InvalidSettingError, WorldError
+from ones.cli.paper_artifact import artifact as artifact_command
+from ones.cli.paper_locked import evaluate_locked
+from ones.cli.paper_readings import readings
+from ones.errors import InvalidSettingError
+from ones.extras import require
 
 paper = typer.Typer(invoke_without_command=True)
+paper.command("artifact")(artifact_command)
+paper.command("readings")(readings)
 
 
 @paper.callback()
@@ -27,30 +33,55 @@ def evaluation(
     out: Annotated[
         Path,
         typer.Option(
-            help="Where the page, its figures and all runs go. The same command again"
-            " does only what is missing."
+            help="Directory for the page, its figures and all runs. The same command again"
+            " runs only what is missing."
         ),
     ] = Path("out/paper"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Few seeds, sizes and variants: minutes.")
+        bool, typer.Option("--quick", help="Few seeds, sizes and variants; takes minutes.")
     ] = False,
-    seeds: Annotated[int | None, typer.Option(help="How many; else 10, or 2 with --quick.")] = None,
-    first_seed: FirstSeed = 1000,
+    locked_: Annotated[
+        bool,
+        typer.Option(
+            "--locked",
+            help="The final evaluation: all rows at one commit on seeds from 2000, about 2.5 hours"
+            " on 2 cores, with Holm's correction. With --quick: a trial of minutes.",
+        ),
+    ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of seeds; default: 10, or 2 with --quick; with --locked as many as there"
+            " is time for."
+        ),
+    ] = None,
+    first_seed: Annotated[
+        int | None,
+        typer.Option(
+            help="First seed; default: 1000, with --locked 2000. Seeds 1 to 99 chose settings."
+        ),
+    ] = None,
     processes: Processes = None,
     training: Annotated[
         list[Path] | None,
         typer.Option(
-            help="What `ones bench convergence --json` or `ones bench rescale --paper --json`"
-            " printed: its panels then show that. May be given several times."
+            help="Output of `ones bench convergence --json` or `ones bench rescale --paper --json`,"
+            " shown in the panels of training. May be given several times."
         ),
     ] = None,
     sweeps: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Show what `ones paper sweeps --out DIR` has found, too."),
+        typer.Option(metavar="DIR", help="Also show the results of `ones paper sweeps --out DIR`."),
+    ] = None,
+    artifact: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Also show the result of `ones paper artifact --out DIR`."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Rebuild the paper's evaluation: one page with every figure and table, beside the paper's.
+    """Rebuild the paper's evaluation: a page with every figure and table beside the paper's.
 
     Example: ones paper --quick --out out/paper-quick
     """  # fmt: skip
@@ -59,22 +90,33 @@ def evaluation(
     from ones.lab.comparison.execution import format_duration
     from ones.lab.comparison.process_pool import available_cores
     from ones.lab.comparison.result_store import ResultStore, locked
+    from ones.lab.paper.artifact import read_artifact_panel
     from ones.lab.paper.design import FULL, QUICK, Design
     from ones.lab.paper.evaluation import evaluate, planned_runner, whole_plan, with_seeds
     from ones.lab.paper.measurements import measurements
     from ones.lab.paper.page import write_evaluation
     from ones.lab.paper.sweep_results import read_panels
 
-    _check(seeds, processes, first_seed)
-    beyond = [] if sweeps is None else read_panels(sweeps)
+    _check(seeds, processes, first_seed or 0)
+    if locked_:
+        panels = {"--training": training, "--sweeps": sweeps, "--artifact": artifact}
+        for option in (name for name, given in panels.items() if given):
+            raise InvalidSettingError(f"{option}: adds to the page, which --locked does not write")
+        evaluate_locked(out, quick=quick, seeds=seeds, first_seed=first_seed, processes=processes,
+                        json=json)  # fmt: skip
+        return
+    first_seed = 1000 if first_seed is None else first_seed
+    beyond = [] if artifact is None else [read_artifact_panel(artifact)]
+    beyond += [] if sweeps is None else read_panels(sweeps)
     measured = measurements(training or ())
     design = Design(with_seeds(QUICK if quick else FULL, seeds), first_seed)
     at_once = processes or available_cores()
-    words = ["ones paper", *(["--quick"] if quick else [])]
-    words += [] if seeds is None else [f"--seeds {seeds}"]
-    words += [] if first_seed == 1000 else [f"--first-seed {first_seed}"]
-    words += [f"--training {path.name}" for path in training or ()]
-    words += [] if sweeps is None else ["--sweeps DIR"]
+    command = ["ones paper", *(["--quick"] if quick else [])]
+    command += [] if seeds is None else [f"--seeds {seeds}"]
+    command += [] if first_seed == 1000 else [f"--first-seed {first_seed}"]
+    command += [f"--training {path.name}" for path in training or ()]
+    command += [] if sweeps is None else ["--sweeps DIR"]
+    command += [] if artifact is None else ["--artifact DIR"]
     with locked(out) as home:
         store = ResultStore(home)
         plan = whole_plan(design, store, at_once)
@@ -84,10 +126,10 @@ def evaluation(
             found = evaluate(design, store, home, run_planned, at_once, measured, beyond)
         except KeyboardInterrupt:
             raise InterruptedRunError(
-                f"interrupted; {len(store):,} finished runs are in {home}:"
-                " the same command again goes on"
+                f"interrupted; {len(store):,} finished runs are in {home};"
+                " run the same command to continue"
             ) from None
-        written = write_evaluation(found, design, " ".join([*words, "--out DIR"]), home)
+        written = write_evaluation(found, design, " ".join([*command, "--out DIR"]), home)
     if json:
         print_json(found.to_json())
     else:
@@ -110,15 +152,15 @@ def sweeps_(
     out: Annotated[
         Path,
         typer.Option(
-            help="Where the runs, tables, figures and the page go. The same command again does"
+            help="Directory for runs, tables, figures and the page. The same command again runs"
             " only what is missing."
         ),
     ] = Path("out/sweeps"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Few seeds, jobs and sizes: minutes.")
+        bool, typer.Option("--quick", help="Few seeds, jobs and sizes; takes minutes.")
     ] = False,
     only: Annotated[
-        str | None, typer.Option(help="Names of sweeps, as loads,physics; else all.")
+        str | None, typer.Option(help="Names of sweeps, as loads,physics; default: all.")
     ] = None,
     trace: Annotated[
         list[Path] | None,
@@ -128,18 +170,19 @@ def sweeps_(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="How many; else 10, fewer where runs are long.")
+        int | None, typer.Option(help="Number of seeds; default: 10, fewer for long runs.")
     ] = None,
     first_seed: FirstSeed = 1000,
     processes: Processes = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="Only print the `ones compare` commands it stands for.")
+        bool, typer.Option("--list", help="Only print the equivalent `ones compare` commands.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Go beyond the paper: loads, other physics, wrong predictions, sizes, fairness.
+    """Run sweeps beyond the paper: loads, other physics, wrong predictions, sizes, fairness.
 
-    The most important sweep comes first, and the page is written after each: stop it when you like.
+    The most important sweep comes first, and the page is written after each: it can be stopped at
+    any time.
 
     Example: ones paper sweeps --quick --out out/sweeps-quick
     """
@@ -158,11 +201,11 @@ def sweeps_(
         for line in commands(asked, first_seed, str(out)):
             print(line)
         return
-    words = ["ones paper sweeps", *(["--quick"] if quick else [])]
-    words += [] if only is None else [f"--only {only}"]
-    words += [f"--trace {path.name}" for path in trace or ()]
-    words += [] if seeds is None else [f"--seeds {seeds}"]
-    words += [] if first_seed == 1000 else [f"--first-seed {first_seed}"]
+    command = ["ones paper sweeps", *(["--quick"] if quick else [])]
+    command += [] if only is None else [f"--only {only}"]
+    command += [f"--trace {path.name}" for path in trace or ()]
+    command += [] if seeds is None else [f"--seeds {seeds}"]
+    command += [] if first_seed == 1000 else [f"--first-seed {first_seed}"]
     at_once = processes or available_cores()
     failures: list[RunFailure] = []
     with locked(out) as home:
@@ -176,7 +219,7 @@ def sweeps_(
         def written() -> list[Path]:
             found = [sweep_result(sweep, store, first_seed, home) for sweep in asked]
             shown = [sweep for sweep in found if sweep["leads"]]
-            return write_sweeps(shown, " ".join([*words, "--out DIR"]), home)
+            return write_sweeps(shown, " ".join([*command, "--out DIR"]), home)
 
         try:
             for sweep in asked:
@@ -188,7 +231,7 @@ def sweeps_(
         except KeyboardInterrupt:
             raise InterruptedRunError(
                 f"interrupted; {len(store):,} finished runs are in {home}, tables of them in"
-                f" {written()[1].name}: the same command again goes on"
+                f" {written()[1].name}; run the same command to continue"
             ) from None
         paths = written()
         tables = paths[1].read_text(encoding="utf-8")
@@ -205,7 +248,4 @@ def _check(seeds: int | None, processes: int | None, first_seed: int) -> None:
     check_counts(seeds=seeds, processes=processes)
     if first_seed < 0:
         raise InvalidSettingError(f"--first-seed: {first_seed} is negative")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise WorldError("matplotlib is not installed (pip install 'ones[report]')") from None
+    require("ones paper", "matplotlib")

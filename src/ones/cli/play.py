@@ -1,4 +1,4 @@
-"""`ones trace play`: a trace's jobs, submitted to the service at their times."""
+"""`ones trace play`: submits the jobs of a trace to the service at their times."""
 
 from __future__ import annotations
 
@@ -35,19 +35,22 @@ def play(
         Path | None,
         typer.Option(
             metavar="TOML",
-            help="Which command trains a kind: [kinds.NAME] with command, cwd, env."
-            " Without: the scripts of examples/paper, on random tensors.",
+            help="Commands by kind of job: [kinds.NAME] with command, cwd, env."
+            " Default: the scripts of examples/paper, on random tensors.",
         ),
     ] = None,
-    speed: Annotated[float, typer.Option(help="So many times as fast as the trace says.")] = 1.0,
-    jobs: Annotated[int | None, typer.Option(help="Only so many of its jobs.")] = None,
+    speed: Annotated[float, typer.Option(help="Factor by which the trace is played faster.")] = 1.0,
+    jobs: Annotated[
+        int | None, typer.Option(help="Maximum number of jobs to take from the trace.")
+    ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Until all have ended; tells how they did.")
+        bool,
+        typer.Option("--wait", help="Wait until all jobs have ended, and print their results."),
     ] = False,
     state: StateDirectory = None,
     json: Json = False,
 ) -> int:
-    """Submit a trace's jobs to the running service at their times, as real scripts.
+    """Submit the jobs of a trace to the running service at their times, as real scripts.
 
     Example: ones trace play trace.csv --commands kinds.toml --speed 10
     """
@@ -63,7 +66,7 @@ def play(
         trace_of(RunSpec(policy="", workload=str(file), jobs=jobs)), recipes, arguments or []
     )
     if schedule.left_out:
-        say(f"{schedule.left_out} failures or returns of nodes are left out: they cannot be played")
+        say(f"left out: {schedule.left_out} failures or returns of nodes, which cannot be played")
     client = connect(state)
     env = dict(os.environ)
 
@@ -96,6 +99,6 @@ def _print(cards: list[dict[str, Any]]) -> None:
         )
         for card in cards
     ]
-    print_table(None, ["job", "ended", "completion s", "waited s", "re-scales"], rows)
+    print_table(None, ["job", "ended", "completion s", "waited s", "rescales"], rows)
     times = [row[2] for row in rows]
     print(f"mean completion time {sum(times) / len(times):,.1f} s")

@@ -16,13 +16,14 @@ from ones.errors import InvalidFileError, UserError
 def replay(
     log: Annotated[Path, typer.Argument(help="A run log (run.jsonl).", show_default=False)],
     policy: Annotated[
-        str | None, typer.Option(help="Only the log's own: anything else is re-simulation.")
+        str | None,
+        typer.Option(help="Must be the log's own policy; for others use `ones sim --workload`."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Feed a recorded run's events to a new scheduler: it must give the same plans, byte for byte.
+    """Replay a recorded run with a new scheduler, which must give the same plans byte for byte.
 
-    Exit code 0 if it does, 1 with the first difference if it does not.
+    Exit code 0 if the plans are the same, 1 with the first difference otherwise.
     """
     from ones.lab.processes import results_only
     from ones.policies import create, located, require
@@ -34,13 +35,13 @@ def replay(
     if policy is not None and located(policy) != header.policy:
         require(policy)
         raise UserError(
-            f"{log} was recorded under {header.policy}: {policy} would have made other events"
-            f" happen. That is re-simulation: ones sim --policy {policy} --workload {log}"
+            f"{log} was recorded with policy {header.policy}; with {policy} other events would"
+            f" have happened. Simulate it: ones sim --policy {policy} --workload {log}"
         )
     if header.changed_at is not None:
         raise UserError(
-            f"{log}: until {moment(header.changed_at)} another policy, other settings or another"
-            f" version decided, and not the {header.policy} of now: that cannot be replayed"
+            f"{log}: cannot be replayed: the policy ({header.policy} now), its settings or the"
+            f" version of ones changed at {moment(header.changed_at)}"
         )
     try:
         fresh = create(header.policy, seed=header.seed, **header.settings)
@@ -51,9 +52,9 @@ def replay(
     if header.first > 1:
         say(f"{log}: begins with entry {header.first:,}; older entries were archived")
     if recorded.cut_off:
-        say(f"{log}: the last line is cut off; read up to it")
+        say(f"{log}: the last line is cut off and was not read")
     elif result.open_end:
-        say(f"{log}: ends before the plan for its last event, which is not compared")
+        say(f"{log}: ends before the plan of its last event; that plan was not compared")
     difference = result.difference
     if json:
         print_json(
@@ -78,7 +79,14 @@ def replay(
         print(f"same: {result.plans:,} plans from {result.events:,} events ({header.policy})")
     else:
         print(f"{log}:{difference.line}: the replay differs")
-        print(f"  recorded: {difference.recorded or 'no plan'}")
-        print(f"  replayed: {difference.replayed or 'no plan'}")
+        print(f"  recorded: {_shown(difference.recorded)}")
+        print(f"  replayed: {_shown(difference.replayed)}")
     if difference is not None:
         raise typer.Exit(1)
+
+
+def _shown(plan: str | None) -> str:
+    """All jobs by name; other marks stay visible, since plans may differ in them alone."""
+    from ones.core.reason_markers import render
+
+    return render(plan or "no plan", live=lambda kind, number: f"[{kind} {number}]")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -27,11 +30,12 @@ def run(
     ] = None,
 ) -> None:
     """Run one training script by a schedule: workers and batch change between two steps."""
-    from ones.lab.elastic_run import ElasticRun, check_outcome, parse_schedule
+    from ones.lab.elastic_run import ElasticRun, check_outcome
+    from ones.lab.scripted_policy import parse_schedule
 
     phases = parse_schedule(schedule, slots)
-    look_at(command, Path.cwd(), dict(os.environ))  # refuses what cannot run
-    with tempfile.TemporaryDirectory(prefix="ones-run-") as temporary:
+    look_at(command, Path.cwd(), dict(os.environ))  # raises if the command cannot run
+    with _without_warnings(), tempfile.TemporaryDirectory(prefix="ones-run-") as temporary:
         job = ElasticRun(
             command,
             phases,
@@ -42,3 +46,15 @@ def run(
         )
         outcome = job.run()
     check_outcome(outcome)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Silence the log of the engine: lost workers are printed as events of the run."""
+    log = logging.getLogger("ones.control")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

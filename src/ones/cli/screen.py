@@ -1,4 +1,4 @@
-"""A running service in the terminal: slots, jobs, latest decisions."""
+"""Draws a running service in the terminal: slots, jobs, latest decisions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ones.cli.terminal import visible
 from ones.cli.words import duration, not_used, short
 
 COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
-#: more slots than this are shown by their jobs only
+#: maximum number of slots that are drawn one by one
 MOST_SLOTS = 64
 DECISIONS = 6
 
 
 def is_live(console: Console) -> bool:
-    """Can the console be redrawn?"""
+    """Whether the console can be redrawn."""
     return console.is_terminal and not console.is_dumb_terminal and os.environ.get("TERM") != "dumb"
 
 
@@ -50,7 +50,7 @@ def _slots(snapshot: ServiceSnapshot, color: dict[str, str]) -> RenderableType:
     if len(slots) > MOST_SLOTS:
         return line
     for slot in slots:
-        job = slot["job"] or ("somebody" if slot["owner"] or slot["used_by"] else None)
+        job = slot["job"] or ("in use" if slot["owner"] or slot["used_by"] else None)
         if job is None:
             line.append("[ out ] " if slot.get("aside") else "[ free ] ", style="dim")
             continue
@@ -63,26 +63,23 @@ def _slots(snapshot: ServiceSnapshot, color: dict[str, str]) -> RenderableType:
 
 def _decisions(snapshot: ServiceSnapshot, color: dict[str, str]) -> list[Text]:
     lines = []
-    for at, job, text, _ in reversed(list(_said(snapshot))[:DECISIONS]):
+    for at, job, text, _ in reversed(list(_actions(snapshot))[:DECISIONS]):
         line = Text(f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S} ", style="dim")
         line.append(visible(job), style=color.get(job, ""))
-        line.append(f" {visible(short(text, 120))}", style="not dim")
+        line.append(f": {visible(short(text, 160))}", style="not dim")
         lines.append(line)
     return lines
 
 
-def _said(snapshot: ServiceSnapshot) -> Iterable[tuple[float, str, str, int]]:
-    """(time, job, what, number), the newest first."""
+def _actions(snapshot: ServiceSnapshot) -> Iterable[tuple[float, str, str, int]]:
+    """Actions of decisions as (time, job, text, number), the newest first."""
     for plan in snapshot.decisions:
         for action in reversed(plan["actions"]):
-            job = action["job"]
-            why = plan["notes"].get(job)
-            text = action["text"] + (f": {why}" if why else "")
-            yield plan["at"], job, text, plan["number"]
+            yield plan["at"], action["job"], action["text"], plan["number"]
 
 
 class Lines:
-    """For consoles that cannot be redrawn: a line for each decision and each end of a job."""
+    """Prints a line per decision and end of a job, for consoles that cannot be redrawn."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -90,17 +87,20 @@ class Lines:
         self._ended: set[str] = set()
 
     def __call__(self, snapshot: ServiceSnapshot, seconds: float) -> None:
-        news = [said for said in _said(snapshot) if said[3] > self._last]
-        for _, job, text, number in reversed(news):
-            self._say(seconds, f"{job} {text}")
+        # an action without a reason of its own completes an earlier change, or ends a job
+        notes = {plan["number"]: plan["notes"] for plan in snapshot.decisions}
+        new = [action for action in _actions(snapshot) if action[3] > self._last]
+        for _, job, text, number in reversed(new):
+            if job in notes[number]:
+                self._print(seconds, f"{job}: {text}")
             self._last = max(self._last, number)
         for card in snapshot.jobs:
             if card["ended_at"] is not None and card["id"] not in self._ended:
                 self._ended.add(card["id"])
-                why = f" ({card['message']})" if card["message"] else ""
-                self._say(seconds, f"{card['id']} has ended: {card['state']}{why}")
+                why = f" {card['message']}" if card["message"] else ""
+                self._print(seconds, f"{card['id']}: Ended: {card['state']}.{why}")
 
-    def _say(self, seconds: float, text: str) -> None:
+    def _print(self, seconds: float, text: str) -> None:
         self._console.print(
             f"{duration(seconds):>5}  {visible(text)}", markup=False, soft_wrap=True
         )

@@ -1,4 +1,4 @@
-"""A command that is to be queued: can it run, and is it elastic?"""
+"""Checks a command before it is submitted: whether it can run, and whether it is elastic."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ _IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_][\w.]*)", re.MULTI
 class Script:
     command: list[str]
     name: str
-    elastic: bool | None  # None: it cannot be seen from here
+    elastic: bool | None  # whether it calls `ones.join`; None: unknown
     files: dict[str, str]
 
 
 def look_at(command: list[str], directory: Path, env: dict[str, str]) -> Script:
-    """Refuse what cannot run, before it is queued; and see whether it is elastic."""
+    """The script of a command. Raises UserError for a command that cannot run."""
     program = command[0]
     found = shutil.which(
         program if os.sep not in program else str(directory / program), path=env.get("PATH")
     )
     if found is None:
-        there = directory / program
-        what = "is not executable" if there.is_file() else "no such program"
+        what = "is not executable" if (directory / program).is_file() else "no such program"
         raise UserError(f"{program}: {what}")
     command = [found, *command[1:]]
     if not os.path.basename(found).startswith("python"):
@@ -52,33 +51,33 @@ def look_at(command: list[str], directory: Path, env: dict[str, str]) -> Script:
 
 
 def _script_of(arguments: list[str]) -> str | None:
-    """The file that Python is to run; None: a module, a line of code, or nothing at all.
+    """The file that Python runs; None for a module, a line of code or an interactive session.
 
     >>> _script_of(["-u", "-W", "ignore", "-Xdev", "train.py", "-m", "8"])
     'train.py'
     >>> _script_of(["-um", "train"]) is None
     True
     """
-    words = iter(arguments)
-    for word in words:
-        if word == "-" or not word.startswith("-"):
-            return None if word == "-" else word
-        if word.startswith("--"):
-            if word == "--check-hash-based-pycs":
-                next(words, None)
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "-" or not argument.startswith("-"):
+            return None if argument == "-" else argument
+        if argument.startswith("--"):
+            if argument == "--check-hash-based-pycs":
+                next(rest, None)
             continue
-        for place, letter in enumerate(word[1:], 1):
+        for index, letter in enumerate(argument[1:], 1):
             if letter in "cm":
                 return None
-            if letter in "WX":  # with a value: the rest of the word, or the next one
-                if place == len(word) - 1:
-                    next(words, None)
+            if letter in "WX":  # its value is the rest of the argument, or the next argument
+                if index == len(argument) - 1:
+                    next(rest, None)
                 break
     return None
 
 
 def lacks_ones(python: str, directory: Path, env: dict[str, str]) -> bool:
-    """Is it another Python than ours, where a script cannot import `ones`?"""
+    """Whether this is another Python than ours, in which `ones` is not installed."""
     if os.path.dirname(python) == os.path.dirname(sys.executable):
         return False
     code = "import importlib.util as u, sys; sys.exit(3 * (u.find_spec('ones') is None))"
@@ -92,7 +91,7 @@ def lacks_ones(python: str, directory: Path, env: dict[str, str]) -> bool:
 
 
 def _joins(path: Path, text: bytes, seen: set[Path]) -> bool:
-    """Does it call `ones.join`, or a module beside it that it imports?"""
+    """Whether a script, or a module beside it that it imports, calls `ones.join`."""
     if _JOIN.search(text):
         return True
     for name in _IMPORT.findall(text):

@@ -1,4 +1,4 @@
-"""From flags and settings to what a command works with."""
+"""The settings of a command, from flags, variables and file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ones.errors import InvalidSettingError
 
 
 def effective(*, section: str = "sim", **flags: Any) -> Effective:
-    """The settings, with flags of one section that were given on top."""
+    """The effective settings with the given flags of one section; a flag of None is not given."""
     given = {name: value for name, value in flags.items() if value is not None}
     return load(os.environ, Path.cwd(), flags={section: given})
 
 
 def policy_settings(base: Effective, policy: str, pairs: list[str]) -> dict[str, Any]:
-    """`[policy.NAME]` of the file, then `--set key=value`."""
+    """Settings of a policy: `[policy.NAME]` of the file, then `--set key=value`."""
     given = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")

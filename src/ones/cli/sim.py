@@ -1,4 +1,4 @@
-"""`ones sim`: one run in virtual time."""
+"""`ones sim`: one simulated run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from ones.cli.options import Gap, GpusPerNode, HideKinds, JobsTaken, Json, Requests, Scatter
+from ones.cli.options import (
+    Gap,
+    GpusPerNode,
+    HideKinds,
+    JobsTaken,
+    Json,
+    Killed,
+    LeaveOut,
+    Mislabelled,
+    Requests,
+    Rigid,
+    Scatter,
+    StartUp,
+)
 from ones.cli.output import (
     InterruptedRunError,
     print_json,
@@ -19,8 +32,8 @@ from ones.cli.settings import effective, policy_settings
 from ones.errors import InvalidSettingError
 
 POLICY_HELP = (
-    "Who decides: a name (`ones config` has them all, with their settings), or the Python file of a"
-    " policy of your own."
+    "Scheduling policy: a name (`ones config` lists them with their settings) or a Python file with"
+    " a policy."
 )
 
 
@@ -37,7 +50,8 @@ def sim(
     workload: Annotated[
         str,
         typer.Option(
-            help="`paper`, or a file: a trace in CSV (ours, Philly, Alibaba, Pollux) or a run log."
+            help="`paper`, `paper-calibrated`, `paper-artifact`, or a file: a trace in CSV (ours,"
+            " Philly, Alibaba, Pollux, the paper's authors') or a run log."
         ),
     ] = "paper",
     jobs: JobsTaken = None,
@@ -52,16 +66,21 @@ def sim(
     scatter: Scatter = None,
     requests: Requests = None,
     hide_kinds: HideKinds = False,
-    seed: Annotated[int | None, typer.Option(help="Of workload, noise and policy.")] = None,
+    start_up: StartUp = None,
+    leave_out: LeaveOut = "",
+    mislabelled: Mislabelled = 0.0,
+    killed: Killed = 0.0,
+    rigid: Rigid = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Seed of workload, noise and policy.")] = None,
     mechanism: Annotated[
-        str | None, typer.Option(help="How changes are paid for: native, elastic, checkpoint.")
+        str | None, typer.Option(help="Cost model of rescales: native, elastic, checkpoint.")
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the policy; repeatable."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Keep run log, result and picture in this directory.")
+        Path | None, typer.Option(help="Directory for run log, result and picture.")
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier run in that directory.")
@@ -76,10 +95,19 @@ def sim(
     Example: ones sim --policy equi --gpus 64 --jobs 50 --seed 1 --out out/equi
     """
     from ones.lab.processes import results_only
-    from ones.lab.runs import LOG_NAME, RESULT_NAME, Run, RunSpec, draw_run, fresh_directory
+    from ones.lab.runs import (
+        GENERATED,
+        LOG_NAME,
+        RESULT_NAME,
+        Run,
+        RunSpec,
+        draw_run,
+        fresh_directory,
+    )
+    from ones.workload.variations import JobShares
 
     if snapshots and out is None:
-        raise InvalidSettingError("--snapshots: without --out there is no log to put them beside")
+        raise InvalidSettingError("--snapshots: only together with --out, which writes the log")
 
     settings = effective(
         policy=policy,
@@ -99,12 +127,15 @@ def sim(
             workload=workload,
             gpus=chosen.gpus,
             gpus_per_node=chosen.gpus_per_node,
-            jobs=chosen.jobs if workload == "paper" else jobs,
+            jobs=chosen.jobs if workload in GENERATED else jobs,
             gap=chosen.gap,
             load=load,
             scatter=chosen.scatter,
             requests=requests,
             hide_kinds=hide_kinds,
+            start_up=start_up,
+            left_out=leave_out,
+            shares=JobShares(mislabelled=mislabelled, killed=killed, rigid=rigid),
             seed=chosen.seed,
             mechanism=chosen.mechanism,
         )
@@ -122,7 +153,7 @@ def sim(
         if directory is None:
             raise
         raise InterruptedRunError(
-            f"interrupted; the log up to there is {directory / LOG_NAME}"
+            f"interrupted; the log so far is {directory / LOG_NAME}"
         ) from None
     if json:
         print_json(row)
@@ -130,12 +161,12 @@ def sim(
         print_results(title, [row])
     if run.left_out:
         say(f"{run.left_out:,} jobs of {workload} cannot be simulated and were left out")
-    gone = [f"{row[how]:,} {how}" for how in ("failed", "cancelled") if row[how]]
-    if gone:
-        say(f"not finished: {' and '.join(gone)}")
+    not_finished = [f"{row[how]:,} {how}" for how in ("failed", "cancelled") if row[how]]
+    if not_finished:
+        say(f"not finished: {' and '.join(not_finished)}")
     if row["unfinished"]:
         left = "1 job is" if row["unfinished"] == 1 else f"{row['unfinished']:,} jobs are"
-        say(f"ones: {left} unfinished: nothing more could happen")
+        say(f"ones: {left} unfinished: no further event was possible")
     if directory is not None:
         picture = draw_run(directory, title)
         kept = [LOG_NAME, RESULT_NAME] + ([] if picture is None else [picture.name])

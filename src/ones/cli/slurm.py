@@ -1,4 +1,4 @@
-"""`ones slurm`: the service in allocations of a Slurm cluster."""
+"""`ones slurm`: the service on allocations of a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import typer
 
 from ones.cli.settings import effective
 
-slurm = typer.Typer(no_args_is_help=True, help="The service in allocations of Slurm.")
+slurm = typer.Typer(no_args_is_help=True, help="The service on allocations of Slurm.")
 
-STATE = typer.Option(help="Directory of all it keeps, shared by all nodes.", metavar="DIR")
-LEAD = typer.Option(help="Seconds before the end of the time limit in which work is saved.")
-SLOTS = typer.Option(help="CPU slots of each node, where there are no GPUs.")
+STATE = typer.Option(help="State directory, shared by all nodes.", metavar="DIR")
+LEAD = typer.Option(help="Seconds before the time limit at which jobs save their work.")
+SLOTS = typer.Option(help="CPU slots of each node without GPUs.")
 
 
 @slurm.command()
 def script(
-    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
     gpus_per_node: Annotated[int, typer.Option(help="GPUs of each node.")] = 0,
-    time: Annotated[str, typer.Option(help="Time limit, as Slurm writes it.")] = "1:00:00",
+    time: Annotated[str, typer.Option(help="Time limit, in Slurm's format.")] = "1:00:00",
     state: Annotated[Path | None, STATE] = None,
     slots: Annotated[int, SLOTS] = 1,
     lead: Annotated[int, LEAD] = 300,
@@ -29,7 +29,7 @@ def script(
         typer.Option(metavar="OPTION", help="A further option for sbatch; may be repeated."),
     ] = None,
 ) -> None:
-    """Print a script for sbatch: it serves its nodes to the service, and starts one if none runs.
+    """Print a script for sbatch that serves its nodes to the service, and starts one if none runs.
 
     Example: ones slurm script --nodes 4 --gpus-per-node 4 --time 12:00:00
     """
@@ -64,10 +64,10 @@ def serve(
         bool, typer.Option(help="Start the controller here if none runs for this directory.")
     ] = True,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="A controller that is started here has no TLS.")
+        bool, typer.Option("--insecure", help="Start the controller without TLS.")
     ] = False,
 ) -> None:
-    """Serve the nodes of this allocation to the service of a state directory, until it ends.
+    """Serve the nodes of this allocation to the service of a state directory until it ends.
 
     Example: ones slurm serve --state ~/ones
     """
@@ -81,7 +81,7 @@ def serve(
         StateDir.of(service.state),
         slots=slots,
         lead=lead,
-        # the other nodes must reach it
+        # other nodes must reach the controller
         host=own_host() if service.host == LOOPBACK else service.host,
         with_controller=controller,
         insecure=insecure or service.insecure,

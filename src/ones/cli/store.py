@@ -1,4 +1,4 @@
-"""`ones store`: the database behind the service."""
+"""`ones store`: the database of the service."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from ones.cli.output import err, print_json, say
 from ones.cli.settings import effective
 from ones.errors import UserError
 
-store = typer.Typer(no_args_is_help=True, help="The database behind the service.")
+store = typer.Typer(no_args_is_help=True, help="The database of the service.")
 
 
 @store.callback()
 def _group() -> None:
-    pass  # so that one command stays a command of a group
+    pass  # without a callback, typer would not treat the only command as one of a group
 
 
 @store.command()
 def move(
-    url: Annotated[str, typer.Argument(help="An empty database, as postgresql://user@host/name.")],
+    url: Annotated[
+        str, typer.Argument(help="URL of an empty database: postgresql://user@host/name.")
+    ],
     state: Annotated[
-        Path | None, typer.Option(help="Directory of all the service keeps.", metavar="DIR")
+        Path | None, typer.Option(help="State directory of the service.", metavar="DIR")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Copy the service's SQLite database to PostgreSQL, check the copy, and leave the old one.
+    """Move the service's SQLite database to PostgreSQL and check the copy; the old file stays.
 
     Example: ones store move postgresql://ones@db.example.org/ones
     """
@@ -42,8 +44,8 @@ def move(
     found = effective(section="service", state=str(state) if state else None)
     directory = StateDir.of(found.settings.service.state)
     if not (directory.path / "ones.db").is_file():
-        raise UserError(f"{directory.path}: there is no database here")
-    directory.lock()  # no controller writes to it meanwhile
+        raise UserError(f"{directory.path}: has no SQLite database ones.db; see --state")
+    directory.lock()  # no controller may write meanwhile
     try:
         with _progress() as show:
             rows = move_database(directory.database, url, show)
@@ -58,14 +60,14 @@ def move(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each table; where nobody watches, a line for each."""
+    """A bar per table; without a terminal, a line per table."""
     if not sys.stderr.isatty():
 
-        def tell(table: str, done: int, total: int) -> None:
+        def print_table_done(table: str, done: int, total: int) -> None:
             if done == total:
                 say(f"{table}: {total} rows")
 
-        yield tell
+        yield print_table_done
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

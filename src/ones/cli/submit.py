@@ -1,11 +1,10 @@
-"""`ones submit`: queue a job."""
+"""`ones submit`: submits a job."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import time
-import tomllib
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
@@ -20,7 +19,7 @@ from ones.cli.output import InterruptedRunError, print_json, say
 from ones.cli.scripts import lacks_ones, look_at
 from ones.errors import InvalidFileError, UserError
 
-#: what options are called in the service's own words
+#: options that have another name in the HTTP API
 IN_FILES = {"max_run": "max_run_seconds", "tag": "tags"}
 
 
@@ -31,48 +30,54 @@ def submit(
     file: Annotated[
         Path | None, typer.Option(help="A TOML file with these options and `command`.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="For people.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="Jobs of a kind teach about one another.")
+        str | None, typer.Option(help="Kind of job: policies learn from earlier jobs of a kind.")
     ] = None,
     priority: Annotated[float | None, typer.Option(help="Higher goes first.")] = None,
     gpus: Annotated[
-        int | None, typer.Option(help="Fixed-size job: one process that sees so many GPUs.")
+        int | None, typer.Option(help="Fixed-size job: one process with this number of GPUs.")
     ] = None,
-    min_gpus: Annotated[int | None, typer.Option(help="Never fewer.")] = None,
-    max_gpus: Annotated[int | None, typer.Option(help="Never more.")] = None,
+    min_gpus: Annotated[int | None, typer.Option(help="Minimum number of GPUs.")] = None,
+    max_gpus: Annotated[int | None, typer.Option(help="Maximum number of GPUs.")] = None,
     requested_gpus: Annotated[
-        int | None, typer.Option(help="For policies that do not choose a size.")
+        int | None, typer.Option(help="GPUs, for policies that do not choose a size.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Global batch to begin with.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs that the script will do.")] = None,
-    max_epochs: Annotated[int | None, typer.Option(help="End after so many epochs.")] = None,
-    target_accuracy: Annotated[float | None, typer.Option(help="End when it is exceeded.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Global batch at the start.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Number of epochs of the script.")] = None,
+    max_epochs: Annotated[
+        int | None, typer.Option(help="End the job after this number of epochs.")
+    ] = None,
+    target_accuracy: Annotated[
+        float | None, typer.Option(help="End the job when its accuracy is above this.")
+    ] = None,
     target_epochs: Annotated[
-        int | None, typer.Option(help="Epochs in a row above the target.")
+        int | None, typer.Option(help="Epochs in a row that must be above the target.")
     ] = None,
     patience: Annotated[
-        int | None, typer.Option(help="End after so many epochs without improvement.")
+        int | None,
+        typer.Option(help="End the job after this number of epochs without improvement."),
     ] = None,
-    retries: Annotated[int | None, typer.Option(help="New tries after all workers died.")] = None,
+    retries: Annotated[int | None, typer.Option(help="Restarts after all workers died.")] = None,
     max_run: Annotated[
-        float | None, typer.Option(help="Cancel it after so many seconds of running.")
+        float | None, typer.Option(help="Cancel the job after this number of seconds of running.")
     ] = None,
     env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Added to its environment.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Variable for the job's environment; repeatable."),
     ] = None,
     cwd: Annotated[Path | None, typer.Option(help="Working directory.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="For finding it again.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Tag of the job; repeatable.")] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Until it has ended; exit with its code.")
+        bool, typer.Option("--wait", help="Wait until the job has ended; exit with its code.")
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Show its output; implies --wait.")
+        bool, typer.Option("--follow", help="Print the job's output; implies --wait.")
     ] = False,
     state: StateDirectory = None,
     json: Json = False,
 ) -> int:
-    """Queue a job; prints its id.
+    """Submit a job and print its id.
 
     Example: ones submit --name digits --max-gpus 4 -- python train.py --epochs 20
     """
@@ -86,10 +91,10 @@ def submit(
     }  # fmt: skip
     given.update({key: value for key, value in options.items() if value is not None})
     if not given.get("command") or not given["command"][0]:
-        raise UserError("what shall run? ones submit [options] -- python train.py ...")
+        raise UserError("no command given; usage: ones submit [options] -- python train.py ...")
     for key, value in given.items():
         if isinstance(value, float) and not isfinite(value):
-            raise UserError(f"{key}: {value} is not a number")
+            raise UserError(f"{key}: {value} is not a finite number")
     directory = Path(cwd or given.get("cwd") or Path.cwd()).absolute()
     if not directory.is_dir():
         raise UserError(f"cwd: {directory}: no such directory")
@@ -107,9 +112,9 @@ def submit(
     elif not json:
         print(job)
     if script.elastic is False and "gpus" not in given:
-        say(f"{script.name} has no ones.join: {job} runs as a fixed-size job on 1 GPU")
+        say(f"{script.name} does not call ones.join: {job} runs as a fixed-size job on 1 GPU")
     if script.elastic and lacks_ones(script.command[0], directory, given["env"]):
-        say(f"{script.command[0]} has no module ones: is the right environment active?")
+        say(f"{script.command[0]} has no module ones; activate the right environment")
     if wait or follow:
         return _await_end(client, job, follow=follow, json=json)
     return 0
@@ -123,7 +128,7 @@ def _await_end(client: Client, job: str, *, follow: bool, json: bool) -> int:
             time.sleep(0.3)
     except KeyboardInterrupt:
         raise InterruptedRunError(
-            f"detached; {job} goes on. Look: ones logs -f {job}; end it: ones cancel {job}"
+            f"detached; {job} continues. Output: ones logs -f {job}; stop it: ones cancel {job}"
         ) from None
     if json:
         print_json(card)
@@ -136,11 +141,11 @@ def _await_end(client: Client, job: str, *, follow: bool, json: bool) -> int:
 
 
 def _git(directory: Path) -> str:
-    """The commit, and whether files differ from it; empty where there is none."""
+    """The commit of a directory, and whether files differ from it; empty without git."""
 
-    def ask(*words: str) -> str:
+    def ask(*arguments: str) -> str:
         return subprocess.run(
-            ["git", "-C", str(directory), *words],
+            ["git", "-C", str(directory), *arguments],
             capture_output=True, text=True, timeout=10, check=True,
         ).stdout.strip()  # fmt: skip
 
@@ -151,13 +156,13 @@ def _git(directory: Path) -> str:
 
 
 def _sendable(env: dict[str, str]) -> dict[str, str]:
-    """What is not text cannot be said in JSON, so the job goes without."""
+    """The environment without variables that are not text, which JSON cannot have."""
     kept = {}
     for name, value in env.items():
         try:
             (name + value).encode()
         except UnicodeEncodeError:
-            say(f"{name!r} is not passed to the job: it is not text in UTF-8")
+            say(f"variable {name!r} is not passed to the job: it is not valid UTF-8")
         else:
             kept[name] = value
     return kept
@@ -168,32 +173,28 @@ def _pairs(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UserError(f"--env {pair}: NAME=VALUE is expected")
+            raise UserError(f"--env: {pair!r} is not NAME=VALUE")
         found[name] = value
     return found
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise InvalidFileError(path, f"is not TOML: {problem}") from problem
-    # by the names of the options, as they are typed
-    named = {key.replace("-", "_"): value for key, value in given.items()}
+    from ones.config import read_toml
+
+    # keys are names of options
+    named = {key.replace("-", "_"): value for key, value in read_toml(path).items()}
     _check(path, named)
     return {IN_FILES.get(key, key): value for key, value in named.items()}
 
 
 def _check(path: Path, given: dict[str, Any]) -> None:
-    """What is used here already; all else the service looks at."""
+    """Check the fields that are used here; the service checks the others."""
     command, env, cwd = given.get("command", []), given.get("env", {}), given.get("cwd", "")
-    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        problem = f'{command!r} is not a list of words such as ["python", "train.py"]'
+    if not isinstance(command, list) or not all(isinstance(part, str) for part in command):
+        problem = f'{command!r} is not a list of strings such as ["python", "train.py"]'
         raise InvalidFileError(path, problem, field="command")
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        problem = f'{env!r} is not a table of words such as {{ SEED = "1" }}'
+        problem = f'{env!r} is not a table of strings such as {{ SEED = "1" }}'
         raise InvalidFileError(path, problem, field="env")
     if not isinstance(cwd, str):
-        raise InvalidFileError(path, f"{cwd!r} is not a directory's name", field="cwd")
+        raise InvalidFileError(path, f"{cwd!r} is not the name of a directory", field="cwd")

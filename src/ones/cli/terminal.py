@@ -1,7 +1,7 @@
-"""Text of other users in this user's terminal: shown, never obeyed.
+"""Makes text of other users safe for a terminal.
 
-Names, commands, reasons and output come from jobs. Control characters in them could retitle the
-window, move the cursor over what was printed before, or paste text into the shell.
+Names, commands, reasons and output come from jobs. Control characters in them could change the
+window's title, overwrite earlier output, or paste text into the shell.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-#: control characters, C1 included; and those that change the direction of what follows
+#: control characters, C1 included, and characters that change the direction of text
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-#: what an unfinished sequence may have before it is taken for text
+#: maximum length of an unfinished sequence; a longer one is taken for text
 _LONGEST = 4096
 
 _ESCAPE = b"\x1b"
@@ -27,7 +27,7 @@ _DROPPED = re.compile(rb"[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Control characters as they are written in source code; those in `keep` stay.
+    r"""The text with control characters escaped as in source code, except those in `keep`.
 
     >>> visible("a\x1b[2Jb\n"), visible("a\nb", keep="\n"), visible("né")
     ('a\\x1b[2Jb\\n', 'a\nb', 'né')
@@ -41,13 +41,12 @@ def _written(character: str) -> str:
 
 
 def tell(text: str) -> None:
-    """Print one line."""
+    """Print one line with control characters escaped."""
     print(visible(text))
 
 
 class OutputFilter:
-    """Output of one process, piece by piece: colours stay, all else that a terminal would obey is
-    dropped."""
+    """Drops all control sequences but colours from the output of one process, piece by piece."""
 
     def __init__(self) -> None:
         self._rest = b""  # a sequence that is not complete yet
@@ -64,13 +63,13 @@ class OutputFilter:
             if found is not None and _COLOURS.fullmatch(found[0]):
                 made.append(found[0])
             position = found.end() if found is not None else start + 1
-        # the first half of what may be a control character in UTF-8
+        # may be the first byte of a control character in UTF-8
         self._rest = b"\xc2" if data.endswith(b"\xc2") else b""
         made.append(data[position : len(data) - len(self._rest)])
         return _plain(b"".join(made))
 
     def end(self) -> bytes:
-        """What is left of a sequence that never was completed."""
+        """The rest of a sequence that was never completed."""
         rest, self._rest = self._rest, b""
         return _plain(rest.replace(_ESCAPE, b""))
 

@@ -22,14 +22,14 @@ def top(
     all: Annotated[
         bool, typer.Option("--all", "-a", help="Also the last jobs that have ended.")
     ] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print it once and leave.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two updates.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
     """Watch slots, jobs, forecasts and decisions, live. q or Ctrl-C ends it.
 
-    Where nothing can be drawn (a pipe, a dumb terminal) it is printed once.
+    Prints once if the output is a pipe or a dumb terminal.
     """
     from rich.live import Live
 
@@ -71,7 +71,7 @@ def top(
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Returns the next key, or "" after so many seconds."""
+    """A function that returns the next key, or "" if none is pressed in the given seconds."""
     if not sys.stdin.isatty():
         yield _sleep
         return

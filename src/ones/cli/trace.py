@@ -1,4 +1,4 @@
-"""`ones trace`: make workloads, look at them, record them and play them to the service."""
+"""`ones trace`: generates, inspects, records and plays workloads."""
 
 from __future__ import annotations
 
@@ -14,41 +14,49 @@ from ones.cli.play import play
 from ones.cli.settings import effective
 from ones.errors import UserError, WorldError
 
-trace = typer.Typer(
-    no_args_is_help=True, help="Make workloads, look at them, record and play them."
-)
+trace = typer.Typer(no_args_is_help=True, help="Generate, inspect, record and play workloads.")
 trace.command()(play)
 
 
 @trace.command()
 def generate(
-    workload: Annotated[str, typer.Option(help="Which jobs: `paper`.")] = "paper",
-    jobs: Annotated[int | None, typer.Option(help="How many.")] = None,
+    workload: Annotated[
+        str,
+        typer.Option(
+            help="Workload to generate: `paper`, `paper-calibrated` or `paper-artifact` (which has"
+            " its own gaps, lengths and requests)."
+        ),
+    ] = "paper",
+    jobs: Annotated[int | None, typer.Option(help="Number of jobs.")] = None,
     gap: Gap = None,
     load: Annotated[
         float | None,
         typer.Option(help="Instead of a gap: single-GPU seconds that arrive per GPU-second."),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(help="For how many GPUs the load is meant.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs that the load refers to.")] = None,
     scatter: Scatter = None,
     requests: Requests = None,
     hide_kinds: HideKinds = False,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same trace.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write; else standard output.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; default: standard output.")
+    ] = None,
 ) -> None:
     """Generate a trace of the paper's jobs as CSV.
 
     Example: ones trace generate --jobs 100 --load 0.8 --gpus 64 --seed 1 --out trace.csv
     """
-    from ones.lab.runs import RunSpec, trace_of
+    from ones.lab.runs import GENERATED, RunSpec, trace_of
     from ones.workload import write_trace
 
-    if workload != "paper":
-        raise UserError(f"workload: {workload!r} is not one that can be generated; known: paper")
+    if workload not in GENERATED:
+        known = ", ".join(GENERATED)
+        raise UserError(f"workload: {workload!r} cannot be generated; known: {known}")
     chosen = effective(jobs=jobs, gap=gap, gpus=gpus, scatter=scatter, seed=seed).settings.sim
     made = trace_of(
         RunSpec(
             policy="",
+            workload=workload,
             jobs=chosen.jobs,
             gap=chosen.gap,
             load=load,
@@ -81,15 +89,13 @@ def inspect(
             help="A trace in CSV (ours, Philly, Alibaba, Pollux) or a run log.", show_default=False
         ),
     ],
-    gpus: Annotated[
-        int | None, typer.Option(help="Cluster size that the load is told for.")
-    ] = None,
+    gpus: Annotated[int | None, typer.Option(help="Cluster size that the load refers to.")] = None,
     picture: Annotated[
         Path | None, typer.Option(help="Draw arrivals, lengths and sizes (.png or .svg).")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show what a workload holds: arrivals, lengths, sizes, kinds, and the load on a cluster.
+    """Summarise a workload: arrivals, lengths, sizes, kinds, and the load on a cluster.
 
     Example: ones trace inspect trace.csv --picture trace.png
     """
@@ -113,29 +119,34 @@ def inspect(
 @trace.command()
 def physics(
     model: Annotated[
-        str | None, typer.Argument(help="One model; else all numbers.", show_default=False)
+        str | None, typer.Argument(help="One model; default: all.", show_default=False)
     ] = None,
+    numbers: Annotated[
+        str, typer.Option(help="Set of numbers: `paper`, `calibrated` or `artifact`.")
+    ] = "paper",
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for pictures: speed, efficiency, and what they are made of."),
+        typer.Option(help="Directory for pictures of speed and efficiency and their components."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show every number that the simulator rests on, with its source and how far to trust it.
+    """Show every number that the simulator uses, with its source and how reliable it is.
 
     Example: ones trace physics resnet50-imagenet --out out/physics
     """
     from ones.lab.physics_figures import draw_all, draw_model
-    from ones.workload import paper_numbers
+    from ones.workload import numbers_of
 
-    numbers = paper_numbers()
+    if out is not None and numbers != "paper":
+        raise UserError("--out: pictures exist of the numbers `paper` only")
+    found = numbers_of(numbers)
     if model is not None:
-        numbers.kind(model)  # refuses an unknown name
-    rows = [p for p in numbers.provenance if model in (None, p.table)]
+        found.kind(model)  # raises for an unknown name
+    rows = [p for p in found.provenance if model in (None, p.table)]
     if json:
         print_json(
             {
-                "sources": numbers.sources,
+                "sources": found.sources,
                 "numbers": [
                     {"table": p.table, "name": p.name, "value": p.value, "trust": p.trust,
                      "source": p.source} for p in rows
@@ -159,7 +170,7 @@ def record(
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """Write the run log of the service as a file. It may be running, or not.
+    """Write the run log of the service as a file. The service may be running.
 
     Example: ones trace record --out week.jsonl
     """
@@ -177,7 +188,7 @@ def record(
         say(f"{entries:,} entries in {out}")
 
 
-#: of a table of kinds; a workload without kinds has one for each job
+#: maximum number of rows in a table of kinds; without kinds, each job is one of its own
 MOST_ROWS = 20
 
 

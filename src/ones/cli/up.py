@@ -1,4 +1,4 @@
-"""`ones up`, `ones down`: the service of this machine."""
+"""`ones up` and `ones down`: start and stop the service of this machine."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ones.config import ServiceSettings
     from ones.control.statedir import StateDir
 
-STATE = typer.Option(help="Directory of all it keeps.", metavar="DIR")
+STATE = typer.Option(help="State directory of the service.", metavar="DIR")
 STOP_SECONDS = 30.0
-CHECKPOINT_SECONDS = 150.0  # more than the service gives its workers
+CHECKPOINT_SECONDS = 150.0  # longer than workers have for their checkpoint
 
 
 @with_launcher_options
@@ -38,34 +38,37 @@ def up(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: a free one.")] = None,
     advertise: Annotated[
-        str | None, typer.Option(help="Address at which workers on other nodes reach it.")
+        str | None, typer.Option(help="Address at which workers on other nodes reach the service.")
     ] = None,
     launcher: Annotated[
-        str | None, typer.Option(help="What places processes: local, ray, slurm or a Python file.")
+        str | None, typer.Option(help="What starts workers: local, ray, slurm or a Python file.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Which policy decides: a name or a Python file.")
+        str | None, typer.Option(help="Scheduling policy: a name or a Python file.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the policy.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the policy.")] = None,
     database: Annotated[
         str | None, typer.Option(metavar="URL", help="PostgreSQL instead of SQLite.")
     ] = None,
     log_format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="Of the log: text or json.")
+        str | None, typer.Option(metavar="FORMAT", help="Format of the log: text or json.")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A policy's setting.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the policy; repeatable."),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="No TLS where other machines reach it.")
+        bool,
+        typer.Option("--insecure", help="No TLS, also where other machines reach the service."),
     ] = False,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay here, as a service manager wants it.")
+        bool,
+        typer.Option("--foreground", help="Do not go to the background; for service managers."),
     ] = False,
     json: Json = False,
     **launcher_options: Any,
 ) -> None:
-    """Start the service: controller, slots of this machine, web page. It stays when you leave.
+    """Start the service: controller, slots of this machine, web page. It runs in the background.
 
     Example: ones up --slots 4
     """
@@ -98,7 +101,7 @@ def up(
     logs.check(service.log_format, service.log_level)
     settings = policy_settings(found, service.policy, set_ or [])
     warm_up(service.policy, settings)
-    # the service runs in another directory
+    # absolute path: the service runs in another directory
     service = replace(service, policy=located(service.policy))
     chosen = {service.policy: settings}
 
@@ -110,10 +113,10 @@ def up(
         print(f"ONES is up: {ready.url} ({slots}, policy {service.policy})")
         for gpu in ready.unused:
             print(f"not used, in use by another process: {gpu}")
-        # other people read a journal or a log: a link in it would let them in
+        # a login link in a journal or a log would let its readers in
         is_seen = not foreground or sys.stdout.isatty()
-        print(f"web page: {ready.link if is_seen else 'ones link prints a way in'}")
-        _tell_of_tls(ready.url, StateDir.of(service.state), service)
+        print(f"web page: {ready.link if is_seen else 'get a login link with: ones link'}")
+        _print_authority(ready.url, StateDir.of(service.state), service)
         sys.stdout.flush()
 
     if foreground:
@@ -122,7 +125,7 @@ def up(
             serve(replace(found.settings, service=service.rooted(), policy=chosen), show)
         except KeyboardInterrupt:
             raise InterruptedRunError(
-                "interrupted: jobs train on; `ones down` stops them, `ones up` takes them up again"
+                "interrupted; jobs continue to train: `ones down` stops them, `ones up` adopts them"
             ) from None
         return
     if warning := insecurity(service):
@@ -130,7 +133,7 @@ def up(
     reached = service_process.start(service, chosen)
     from ones.cli.client import Client, trusted_by
 
-    # the service that was started, whatever ONES_URL says
+    # the service that was started, not that of ONES_URL
     token = StateDir.of(service.state).read_token() or ""
     client = Client(reached.url, token, trusted_by(StateDir.of(service.state), service))
     cluster = client.get("/api/cluster")
@@ -141,24 +144,24 @@ def up(
     show(ServiceReady(reached.url, link, len(cluster["slots"]) - len(unused), unused))
 
 
-def _tell_of_tls(url: str, directory: StateDir, service: ServiceSettings) -> None:
-    """Prints how other machines come to trust a certificate that the service made."""
+def _print_authority(url: str, directory: StateDir, service: ServiceSettings) -> None:
+    """Print how other machines can trust a certificate that the service made."""
     from ones.control.certificates import fingerprint
 
     if url.startswith("https:") and not service.tls_certificate:
         text = directory.authority.read_text(encoding="ascii")
-        print(f"authority of its certificate: {directory.authority} (SHA-256 {fingerprint(text)})")
-        print("on other machines: copy that file, and set SSL_CERT_FILE to it")
+        print(f"certificate authority: {directory.authority} (SHA-256 {fingerprint(text)})")
+        print("on other machines: copy this file and set SSL_CERT_FILE to it")
 
 
 def down(
     state: Annotated[Path | None, STATE] = None,
     keep_jobs: Annotated[
-        bool, typer.Option("--keep-jobs", help="Stop the controller only; training goes on.")
+        bool, typer.Option("--keep-jobs", help="Stop the controller only; training continues.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Stop the service and its workers. They save their work; jobs go on after the next ones up.
+    """Stop the service and its workers. They save their work; jobs continue after the next ones up.
 
     Example: ones down
     """
@@ -172,15 +175,15 @@ def down(
     elif not directory.runs.exists():
         raise WorldError(f"{directory.path}: no service is running here")
     if not keep_jobs:
-        stop_jobs(directory)  # if the controller was not running, or did not answer
+        stop_jobs(directory)  # the controller was not running or did not respond
     if json:
         print_json({"state": str(directory.path), "jobs_go_on": keep_jobs})
     else:
-        say("the service is down" + ("; its jobs go on" if keep_jobs else ""))
+        say("the service is down" + ("; its jobs continue" if keep_jobs else ""))
 
 
 def _end_controller(directory: StateDir, *, wait_for_jobs: bool) -> None:
-    """By a request, so that the last reports of workers arrive; by signal if it does not answer."""
+    """Stop the controller by a request, so that last reports arrive; by a signal if that fails."""
     from ones.cli.client import connect
 
     deadline = time.monotonic() + STOP_SECONDS
@@ -201,5 +204,5 @@ def _end_controller(directory: StateDir, *, wait_for_jobs: bool) -> None:
 
 def _signal(pid: int | None, number: signal.Signals) -> None:
     if pid is not None:
-        with suppress(ProcessLookupError):  # it is gone already
+        with suppress(ProcessLookupError):  # it has ended already
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""`ones user`: who may use the service, and how many GPUs at once."""
+"""`ones user`: users of the service, their tokens and GPU limits."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from ones.cli.options import Json, StateDirectory
 from ones.cli.output import print_json, print_table, say
 from ones.errors import UserError
 
-NAME = typer.Argument(help="Of the user.")
+NAME = typer.Argument(help="Name of the user.")
 
-user = typer.Typer(no_args_is_help=True, help="Users of the service; for its admins.")
+user = typer.Typer(no_args_is_help=True, help="Users of the service (admins only).")
 
 
 @user.command()
 def add(
-    name: Annotated[str, typer.Argument(help="Small letters, digits, `_`, `-`, `.`.")],
+    name: Annotated[str, typer.Argument(help="Name: lower-case letters, digits, `_`, `-`, `.`.")],
     admin: Annotated[
-        bool, typer.Option("--admin", help="May see and end everybody's jobs.")
+        bool, typer.Option("--admin", help="May see and cancel the jobs of all users.")
     ] = False,
-    max_gpus: Annotated[int | None, typer.Option(help="No more at once.")] = None,
+    max_gpus: Annotated[
+        int | None, typer.Option(help="Maximum number of GPUs for all jobs of the user.")
+    ] = None,
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """Add a user; prints the token, this once.
+    """Add a user and print the token, which is shown only once.
 
     Example: ones user add ann --max-gpus 8
     """
@@ -44,7 +46,7 @@ def token(
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """Give a user another token; the old one is void at once.
+    """Renew the token of a user; the old one becomes invalid at once.
 
     Example: ones user token ann
     """
@@ -63,17 +65,19 @@ def list_(state: StateDirectory = None, json: Json = False) -> None:
         print_json(found)
         return
     rows = [(u["name"], u["role"], u["max_gpus"]) for u in found]
-    print_table(None, ["user", "role", "GPUs at most"], rows)
+    print_table(None, ["user", "role", "max GPUs"], rows)
 
 
 @user.command()
 def limit(
     name: Annotated[str, NAME],
-    max_gpus: Annotated[str, typer.Argument(help="For all their jobs together, or `none`.")],
+    max_gpus: Annotated[
+        str, typer.Argument(help="Maximum number of GPUs for all jobs of the user, or `none`.")
+    ],
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """Limit the GPUs of a user's jobs together; `none` lifts the limit.
+    """Limit the GPUs of all jobs of a user together; `none` removes the limit.
 
     Example: ones user limit ann 8
     """
@@ -93,7 +97,7 @@ def remove(
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """Remove a user. Their jobs go on; `ones cancel` ends them.
+    """Remove a user. The user's jobs continue; `ones cancel` stops them.
 
     Example: ones user remove ann
     """
@@ -101,7 +105,7 @@ def remove(
     if json:
         print_json(found)
         return
-    say(f"{name} is removed")
+    say(f"{name}: removed")
 
 
 def _in_path(name: str) -> str:
@@ -114,8 +118,8 @@ def _show_token(client: Client, made: dict[str, str], *, json: bool) -> None:
         return
     print(made["token"])
     say(
-        f"this token is not shown again. {made['name']} sets ONES_URL={client.url} and"
-        " ONES_API_TOKEN to it"
+        f"this token is not shown again. User {made['name']} must set ONES_URL={client.url} and"
+        " ONES_API_TOKEN to this token"
     )
     if client.url.startswith("https:"):
-        say("unless the certificate is known there: SSL_CERT_FILE, too; ones up printed the file")
+        say("and SSL_CERT_FILE to a copy of the file that `ones up` printed, unless it is trusted")

@@ -1,4 +1,4 @@
-"""Times, lengths and forecasts as people read them."""
+"""Times, durations and forecasts as text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-NOTE_WIDTH = 60
+NOTE_WIDTH = 200  # a reason with its position and expected start
 
 
 def duration(seconds: float) -> str:
-    """
+    """A duration as text.
+
     >>> duration(75), duration(7325), duration(200_000)
     ('1:15', '2:02:05', '2d 7h')
     """
@@ -25,7 +26,7 @@ def duration(seconds: float) -> str:
 
 
 def eta(job: Mapping[str, Any]) -> str | None:
-    """Of a job as the service shows it: until its end, with the 90 % range."""
+    """Time until the end of a job, with the 90 % range; None: there is no forecast."""
     if job["ended_at"] is not None or job["eta"] is None:
         return None
     now = time.time()
@@ -42,7 +43,7 @@ def short(text: str, width: int = NOTE_WIDTH) -> str:
 
 
 def not_used(cluster: Mapping[str, Any]) -> str:
-    """Of a cluster as the service shows it: which GPUs are out of service; empty: none."""
+    """The GPUs of a cluster that are out of service, in one line; empty: none."""
     from ones.control.readmodels.out_of_service import out_of_service
 
     slots = cluster["slots"]

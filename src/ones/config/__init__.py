@@ -1,7 +1,7 @@
-"""One frozen tree of settings, with the origin of every value.
+"""The settings, as one frozen tree with the origin of every value.
 
-Policies and launchers have settings of their own (`[policy.NAME]`, `[launcher.NAME]`, and for
-launchers of ours also `[service]`); they never see this tree. Nothing is read at import time.
+Policies and launchers have settings of their own (`[policy.NAME]`, `[launcher.NAME]`; those of
+built-in launchers may also be in `[service]`) and do not see this tree. Nothing is read at import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ones.config.loading import (
     settings_in,
 )
 from ones.config.settings import ServiceSettings, Settings, SimSettings
-from ones.config.values import convert, of_launcher, of_policy
+from ones.config.values import convert, of_launcher, of_policy, read_toml
 
 __all__ = [
     "FILE_NAME",
@@ -29,5 +29,6 @@ __all__ = [
     "load",
     "of_launcher",
     "of_policy",
+    "read_toml",
     "settings_in",
 ]

@@ -1,8 +1,7 @@
-"""Reads the settings: defaults, a TOML file, ONES_* variables, then flags; the last one wins."""
+"""Loads the settings from defaults, a TOML file, ONES_* variables and flags; the last one wins."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -10,26 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from ones.config.settings import ServiceSettings, Settings, SimSettings
-from ones.config.values import convert, of_launcher, of_policy
+from ones.config.values import convert, of_launcher, of_policy, read_toml
 from ones.errors import InvalidFileError, InvalidSettingError, UnknownNameError, UserError
 from ones.extensions import SettingInfo, infos_of
 from ones.launchers.registry import service_settings
 
 FILE_NAME = "ones.toml"
 PREFIX = "ONES_"
-#: variables that begin like ours and are not settings
+#: variables with our prefix that are not settings
 NOT_SETTINGS = frozenset({"ONES_ALL", "ONES_CONFIG", "ONES_URL", "ONES_API_TOKEN"})
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """The settings in force, and where each value comes from."""
+    """The effective settings, and where each value comes from."""
 
     settings: Settings
     origins: Mapping[str, str]  # "sim.gpus" -> "ones.toml" | "ONES_SIM_GPUS" | "default" | "--gpus"
 
 
-#: section of the file -> its settings; `[policy.NAME]` and `[launcher.NAME]` come beside them
+#: sections of the file besides `[policy.NAME]` and `[launcher.NAME]` -> their settings
 SECTIONS: Mapping[str, type[SimSettings] | type[ServiceSettings]] = {
     "sim": SimSettings,
     "service": ServiceSettings,
@@ -38,7 +37,7 @@ _NAMED = ("launcher", "policy")
 
 
 def settings_in(section: str) -> dict[str, SettingInfo]:
-    """By name. Those of launchers of ours are in `[service]`, after `launcher`."""
+    """Settings of a section by name. Those of built-in launchers follow `service.launcher`."""
     found: dict[str, SettingInfo] = {}
     for info in infos_of(SECTIONS[section]):
         if info.help:
@@ -54,8 +53,8 @@ def load(
     file: Path | None = None,
     flags: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Effective:
-    """From the file (`ONES_CONFIG`, or ones.toml in the directory), the environment, and flags:
-    section -> setting -> value."""
+    """The settings from the file (`file`, `ONES_CONFIG` or ones.toml in the directory), the
+    environment and the flags (section -> setting -> value)."""
     found = _Found()
     named = environment.get("ONES_CONFIG")
     path = file or (Path(named) if named else None)
@@ -71,7 +70,7 @@ def load(
 
 
 class _Found:
-    """Values with their origins. A later one replaces an earlier one."""
+    """Collects values with their origins. A later value replaces an earlier one."""
 
     def __init__(self) -> None:
         self._known = {section: settings_in(section) for section in SECTIONS}
@@ -99,13 +98,7 @@ class _Found:
         self._origins[f"{section}.{name}"] = origin
 
     def take_file(self, path: Path) -> None:
-        try:
-            raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as problem:
-            raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-            raise InvalidFileError(path, f"is not TOML: {problem}") from problem
-        for section, table in raw.items():
+        for section, table in read_toml(path).items():
             if section not in SECTIONS and section not in _NAMED:
                 unknown = UnknownNameError("section", section, (*SECTIONS, *_NAMED))
                 raise InvalidFileError(path, str(unknown), field=section)

@@ -15,85 +15,91 @@ from ones.launchers.registry import with_absolute_paths
 class SimSettings:
     """Defaults of `ones sim` and `ones trace generate`."""
 
-    policy: str = setting("ones", "which policy decides")
+    policy: str = setting("ones", "scheduling policy")
     gpus: int = setting(64, "GPUs of the cluster")
     gpus_per_node: int = setting(4, "GPUs of each node")
     jobs: int = setting(50, "jobs of a generated workload")
-    seed: int = setting(0, "of workload, noise and policy")
+    seed: int = setting(0, "seed of workload, noise and policy")
     gap: float = setting(12.0, "mean seconds between arrivals, unless load is given")
     scatter: float = setting(0.3, "lognormal sigma of job lengths within a kind")
-    mechanism: str = setting("native", "how changes are paid for: native, elastic, checkpoint")
+    mechanism: str = setting("native", "cost model of rescales: native, elastic, checkpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """Of the live service: `ones up`, and where the other commands find it."""
+    """Settings of the live service: `ones up`, and where the other commands find it."""
 
-    state: str = setting("", "directory of all it keeps; empty: one for each user")
-    host: str = setting("127.0.0.1", "address it listens on")
-    port: int = setting(8642, "port it listens on; 0: a free one")
-    advertise: str = setting("", "address at which workers on other nodes reach it")
-    launcher: str = setting("local", "what places processes: local, ray, slurm or a Python file")
-    #: launcher name -> its settings; each is a setting of its own in the file
+    state: str = setting("", "state directory of the service; empty: one for each user")
+    host: str = setting("127.0.0.1", "address that the service listens on")
+    port: int = setting(8642, "port that the service listens on; 0: a free one")
+    advertise: str = setting("", "address at which workers on other nodes reach the service")
+    launcher: str = setting("local", "what starts workers: local, ray, slurm or a Python file")
+    #: launcher name -> its settings; the file has each as a setting of its own
     launchers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    slots: int | None = setting(None, "CPU slots it offers instead of this machine's GPUs")
+    slots: int | None = setting(None, "CPU slots to offer instead of this machine's GPUs")
     group_size: int = setting(
         0,
-        "so many neighbouring slots of a node are close to one another, as GPUs with"
-        " NVLink; 0: as the driver tells",
+        "number of neighbouring slots of a node that form a group, like GPUs with NVLink;"
+        " 0: as the driver reports",
     )
     checkpoints: str = setting(
-        "", "where jobs save work: path or URL; empty: in the state directory"
+        "", "path or URL for the checkpoints of jobs; empty: in the state directory"
     )
-    policy: str = setting("ones", "which policy decides")
-    seed: int = setting(0, "of the policy")
+    policy: str = setting("ones", "scheduling policy")
+    seed: int = setting(0, "seed of the policy")
     mechanism: str = setting(
-        "elastic", "`elastic`, or `restart`: a job that gets other GPUs is stopped and started"
+        "elastic", "`elastic`, or `restart`: stop and start a job to change its GPUs"
     )
     database: str = setting("", "URL of the database; empty: SQLite in the state directory")
-    tls_certificate: str = setting("", "PEM file; with it, HTTPS")
+    tls_certificate: str = setting("", "PEM file of the certificate; with it the service uses TLS")
     tls_key: str = setting("", "PEM file of the certificate's key")
-    join_seconds: float = setting(300.0, "how long a script may take until it calls ones.join")
-    grace_seconds: float = setting(10.0, "between SIGTERM and SIGKILL for a worker")
-    silence_seconds: float = setting(120.0, "a worker that says nothing for so long is killed")
+    join_seconds: float = setting(300.0, "maximum time until a script calls ones.join")
+    grace_seconds: float = setting(10.0, "time between SIGTERM and SIGKILL for a worker")
+    silence_seconds: float = setting(120.0, "a worker without a request for this time is killed")
     stuck_seconds: float = setting(
-        30.0, "a thread that is busy with one step for longer makes /health 503"
+        30.0, "/health is 503 if a thread is busy with one step for longer"
     )
-    min_free_mb: float = setting(200.0, "with less free disk than this /health is 503")
-    log_format: str = setting("text", "of the controller's log: `text`, or `json` lines")
-    log_level: str = setting("info", "least that is logged: debug, info, warning or error")
+    min_free_mb: float = setting(200.0, "/health is 503 with less free disk space (MB)")
+    log_format: str = setting("text", "format of the controller's log: `text`, or `json` lines")
+    log_level: str = setting("info", "lowest level that is logged: debug, info, warning or error")
     keep_output_days: float = setting(
-        30.0, "output of a job is removed so long after its end; 0: never"
+        30.0, "days after a job's end until its output is removed; 0: never"
     )
-    keep_checkpoints_days: float = setting(7.0, "and its checkpoints; 0: never")
+    keep_checkpoints_days: float = setting(
+        7.0, "days after a job's end until its checkpoints are removed; 0: never"
+    )
     keep_events_days: float = setting(
-        0.0, "older events go from the database into compressed files; 0: they stay"
+        0.0, "days until events move from the database into compressed files; 0: never"
     )
     insecure: bool = setting(
         False, "no TLS beyond loopback: tokens cross the network in clear text"
     )
     allowed_hosts: str = setting(
-        "", "further names of this service in requests, separated by commas"
+        "", "further host names of the service in requests, separated by commas"
     )
-    max_reports_per_request: int = setting(500, "worker reports in one request")
+    max_reports_per_request: int = setting(500, "maximum number of worker reports in one request")
     max_reports_per_second: float = setting(
-        100.0, "reports of a job per second, for each of its workers"
+        100.0, "maximum number of reports of a job per second, for each of its workers"
     )
     max_report_burst: int = setting(1000, "reports that a job may send at once beyond that rate")
-    max_command_kb: int = setting(128, "KiB of a job's command, all arguments together")
-    max_environment_kb: int = setting(256, "KiB of a job's environment, names and values together")
-    max_unfinished_jobs: int = setting(10_000, "jobs of one user that have not ended")
-    max_output_mb: int = setting(
-        1024, "MB of output that are kept of a job; the oldest is removed first"
+    max_command_kb: int = setting(128, "maximum size of a job's command with arguments, in KiB")
+    max_environment_kb: int = setting(
+        256, "maximum size of a job's environment, names and values, in KiB"
     )
-    max_priority: float = setting(100.0, "priority of users' jobs, from minus this to this")
-    max_connections_per_address: int = setting(2000, "connections from one address; a worker has 2")
-    max_requests_per_user: int = setting(200, "requests of one user at the same time")
+    max_unfinished_jobs: int = setting(10_000, "maximum number of unfinished jobs of one user")
+    max_output_mb: int = setting(
+        1024, "maximum output that is kept of a job, in MB; the oldest is removed first"
+    )
+    max_priority: float = setting(100.0, "priorities of users' jobs are from minus this to this")
+    max_connections_per_address: int = setting(
+        2000, "maximum number of connections from one address; a worker has 2"
+    )
+    max_requests_per_user: int = setting(200, "maximum number of simultaneous requests of one user")
     max_header_seconds: float = setting(10.0, "time in which a request's headers must arrive")
     max_body_seconds: float = setting(30.0, "time in which a request's body must arrive")
 
     def rooted(self) -> ServiceSettings:
-        """With absolute paths: the service runs in a directory of its own."""
+        """The settings with absolute paths: the service runs in a directory of its own."""
         changed: dict[str, Any] = {
             name: str(Path(path).expanduser().absolute())
             for name in ("state", "checkpoints", "tls_certificate", "tls_key")

@@ -1,1 +1,1 @@
-"""The live service: the same scheduler in real time, its store, its HTTP interface."""
+"""The live service: the scheduler in real time, its database and its HTTP API."""

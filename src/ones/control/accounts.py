@@ -1,4 +1,4 @@
-"""Users, their tokens and their browsers. Kept in the database, read into memory."""
+"""Users, their tokens and their browser sessions: kept in the database, cached in memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Accounts:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._users = {row.name: User(**row._mapping) for row in store.rows(sa.select(users))}
-        self._links: dict[str, tuple[str, float]] = {}  # hash of a one-time code -> user, until
+        self._links: dict[str, tuple[str, float]] = {}  # hash of a one-time code -> user, expiry
         self._sessions = {
             row.hash: (row.user, row.expires_at) for row in store.rows(sa.select(sessions))
         }
@@ -51,7 +51,7 @@ class Accounts:
         return self._users[name]
 
     def add(self, name: str, role: str) -> tuple[User, str]:
-        """The user, and the token: shown once, for only its hash is kept."""
+        """The new user and its token. Only the token's hash is kept."""
         if not _NAME.fullmatch(name):
             raise InvalidSettingError(f"name: {name!r} is not a name (a-z, 0-9, _, -, .)")
         if role not in ROLES:
@@ -62,8 +62,8 @@ class Accounts:
             sa.select(submissions.c.job).where(submissions.c.owner == name).limit(1)
         ):
             raise InvalidSettingError(
-                f"name: {name!r} was the name of a removed user whose jobs are kept;"
-                f" choose another, such as {name + '2'!r}"
+                f"name: {name!r} belongs to jobs of a removed user;"
+                f" choose another name, such as {name + '2'!r}"
             )
         token = new_token()
         user = User(name=name, role=role, token_hash=hash_of(token), created_at=time.time())
@@ -72,7 +72,7 @@ class Accounts:
         return user, token
 
     def renew(self, name: str) -> str:
-        """Another token; the old one, all browsers and unused links of the user are void."""
+        """A new token for the user. The old token, all sessions and unused links become invalid."""
         old = self.get(name)
         token = new_token()
         user = User(
@@ -81,30 +81,32 @@ class Accounts:
         )  # fmt: skip
         self._store.write_now(upsert(users, _row(user)), delete(sessions, {"user": name}))
         self._users[name] = user
-        self._end_browsers(name)
+        self._end_sessions(name)
         return token
 
     def remove(self, name: str, by: str) -> User:
-        """Whoever asks stays: so there is always an admin."""
+        """Remove a user. Admins cannot remove themselves, so at least one admin is left."""
         user = self.get(name)
         if name == by:
-            raise InvalidSettingError(f"name: {name!r} is you; another admin may remove you")
+            raise InvalidSettingError(
+                f"name: {name!r} is your own account; ask another admin to remove it"
+            )
         self._store.write_now(delete(users, {"name": name}), delete(sessions, {"user": name}))
         self._users.pop(name, None)
-        self._end_browsers(name)
+        self._end_sessions(name)
         return user
 
-    def _end_browsers(self, name: str) -> None:
+    def _end_sessions(self, name: str) -> None:
         self._sessions = {h: s for h, s in self._sessions.items() if s[0] != name}
         self._links = {h: s for h, s in self._links.items() if s[0] != name}
 
     def is_current(self, user: User) -> bool:
-        """False: the user was removed, or has another token since."""
+        """Whether the user still exists with the same token."""
         now = self._users.get(user.name)
         return now is not None and now.token_hash == user.token_hash
 
-    def limit(self, name: str, max_gpus: int | None) -> Operation:
-        """To be written with the event that tells the scheduler."""
+    def set_limit(self, name: str, max_gpus: int | None) -> Operation:
+        """Set a user's GPU limit. The returned row must be written with the scheduler's event."""
         old = self.get(name)
         user = User(
             name=name, role=old.role, token_hash=old.token_hash, max_gpus=max_gpus,
@@ -120,10 +122,10 @@ class Accounts:
                 return user
         return None
 
-    # browsers
+    # browser sessions
 
     def new_link(self, user: User) -> str:
-        """A code that logs one browser in, once."""
+        """A one-time code that logs in one browser."""
         now = time.time()
         self._links = {h: (u, until) for h, (u, until) in self._links.items() if until > now}
         code = new_token()
@@ -131,7 +133,8 @@ class Accounts:
         return code
 
     def redeem(self, code: str) -> tuple[str, str] | None:
-        """The user's name and the secret of a new session, for the browser's cookie."""
+        """The user's name and the secret of a new session, for the browser's cookie; None if the
+        code is unknown or has expired."""
         name, until = self._links.pop(hash_of(code), ("", 0.0))
         if until < time.time() or name not in self._users:
             return None
@@ -142,7 +145,7 @@ class Accounts:
         return name, secret
 
     def log_out(self, secret: str) -> None:
-        """This browser's cookie is void."""
+        """End a browser session."""
         if self._sessions.pop(hash_of(secret), None) is not None:
             self._store.write_now(delete(sessions, {"hash": hash_of(secret)}))
 

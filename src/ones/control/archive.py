@@ -1,9 +1,10 @@
-"""Old events: moved from the database into compressed files, up to a snapshot.
+"""Moves old events from the database into compressed files, so that the run log does not grow
+without end.
 
-The run log grows for ever otherwise. A snapshot a day is kept beside the two newest ones, so
-that a log can begin at each of them: everything up to the newest one that is old enough goes
-into `archive/events-FIRST-LAST.jsonl.gz`, a run log as `ones replay` reads it, and is then
-removed from the tables. A crash in between leaves some entries in both places, and none in none.
+A log can begin at a snapshot only, so one snapshot per day is kept besides the two newest. All
+entries up to the newest kept snapshot that is old enough go into
+`archive/events-FIRST-LAST.jsonl.gz`, a run log that `ones replay` reads. Then they are removed from
+the tables. A crash in between can leave entries in both, but never in neither.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ones.runlog import Header, decode, encode
 from ones.runlog.encoding import decode_snapshot
 
 DAY = 86_400.0
-#: key in `meta`: numbers and times of the snapshots at which a log may begin
+#: key in `meta`: numbers and times of the snapshots at which a log can begin
 KEPT = "kept_snapshots"
 HEADER = "header"
 ROWS_AT_ONCE = 5000
@@ -34,7 +35,7 @@ ROWS_AT_ONCE = 5000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Entries of the run log that one file holds."""
+    """The entries of the run log in one file."""
 
     first: int
     last: int
@@ -52,7 +53,7 @@ def keep_snapshots(connection: sa.Connection, kept: dict[int, float]) -> None:
 
 
 def header_of(connection: sa.Connection) -> tuple[Header, int]:
-    """The header of a run log that begins where the database does, and the first number."""
+    """The header of a run log with the entries of the database, and its first number."""
     text = connection.execute(sa.select(meta.c.value).where(meta.c.key == HEADER)).scalar()
     if text is None:
         raise UserError(f"{connection.engine.url!r}: no service has run with this database")
@@ -64,7 +65,10 @@ def header_of(connection: sa.Connection) -> tuple[Header, int]:
     query = sa.select(snapshots.c.body).where(snapshots.c.number == first - 1)
     body = connection.execute(query).scalar()
     if body is None:
-        raise UserError(f"the run log begins with entry {first}, and no snapshot stands before it")
+        raise UserError(
+            f"the run log begins with entry {first}, and the snapshot before it is missing;"
+            " restore the database from a backup"
+        )
     saved = json.loads(body)
     state = decode_snapshot(saved["state"])
     learned = saved["policy"] if saved.get("by") == header.policy else None
@@ -80,7 +84,7 @@ def entries(connection: sa.Connection, last: int | None = None) -> Iterator[str]
 
 
 def archive(store: Store, directory: Path, days: float, now: float) -> Window | None:
-    """Move what is older than so many days, up to a kept snapshot; None: nothing is."""
+    """Move entries that are older than `days`, up to a kept snapshot; None if there are none."""
     if days <= 0:
         return None
     with store.reading() as connection:
@@ -106,7 +110,7 @@ def _remove_before(end: int, connection: sa.Connection) -> None:
 
 
 def _forget_older(connection: sa.Connection, last: int) -> None:
-    """A log begins at `last` now: snapshots before it have nothing to begin."""
+    """Remove snapshots before `last`, where the log begins now."""
     kept = {n: at for n, at in kept_snapshots(connection).items() if n >= last}
     keep_snapshots(connection, kept)
     connection.execute(snapshots.delete().where(snapshots.c.number < last))

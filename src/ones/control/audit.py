@@ -1,7 +1,7 @@
-"""The audit: which user did what, when, from which address. Rows are added and never changed.
+"""The audit log: which user did what, when, from which address. Rows are added, never changed.
 
-Secrets are never written here. Refusals could be repeated without end, so that those of the same
-kind within a minute become two rows: the first one at once, the others as a count.
+No secret is written here. A client could cause refusals without end, so refusals of one kind within
+a minute become two rows: the first at once, the others as a count.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from ones.control.schema import audit
 from ones.control.store import Store, insert
 
-#: refusals of one kind within so many seconds are counted in one row
+#: refusals of one kind within this time are counted in one row
 GATHER_SECONDS = 60.0
-#: kinds of refusals that are counted apart; all further ones are counted together
+#: maximum number of kinds of refusals that are counted separately; others are counted together
 MOST_KINDS = 100
 LONGEST = 500  # characters of a detail
 OTHERS = "others"
@@ -41,7 +41,7 @@ class _Repeated:
 
 
 class Audit:
-    """Of any thread. `now`: seconds since 1970."""
+    """Writes and reads the audit log; may be used by any thread. `now`: seconds since 1970."""
 
     def __init__(self, store: Store, now: Callable[[], float]) -> None:
         self._store, self._now = store, now
@@ -51,17 +51,17 @@ class Audit:
         self._refused: dict[tuple[str, str, str], _Repeated] = {}
 
     def record(
-        self, who: str, action: str, subject: str = "", detail: str = "", address: str = ""
+        self, user: str, action: str, subject: str = "", detail: str = "", address: str = ""
     ) -> None:
         with self._lock:
-            self._add(who, action, subject, detail, address)
+            self._add(user, action, subject, detail, address)
 
-    def refused(self, who: str, action: str, detail: str, address: str) -> None:
-        """Something that was not allowed: counted if it is repeated."""
+    def refused(self, user: str, action: str, detail: str, address: str) -> None:
+        """Record a refused request; repetitions are counted."""
         now = self._now()
         with self._lock:
             self._count(now)
-            kind = (who, action, address)
+            kind = (user, action, address)
             if kind not in self._refused and len(self._refused) >= MOST_KINDS:
                 kind = (OTHERS, action, OTHERS)
             known = self._refused.get(kind)
@@ -72,7 +72,7 @@ class Audit:
                 known.more += 1
 
     def settle(self) -> None:
-        """Write all counts now: the service stops."""
+        """Write all counts now."""
         with self._lock:
             self._count(self._now(), at_once=True)
 
@@ -84,7 +84,7 @@ class Audit:
         since: float | None = None,
         before: int | None = None,
     ) -> list[AuditRow]:
-        """The newest first. `user`: rows by this user or about this user."""
+        """Rows, the newest first. `user`: only rows by or about this user."""
         self.settle()
         self._store.flush()
         query = sa.select(audit).order_by(audit.c.number.desc()).limit(limit)
@@ -97,22 +97,22 @@ class Audit:
         return [AuditRow(**row._mapping) for row in self._store.rows(query)]
 
     def _count(self, now: float, *, at_once: bool = False) -> None:
-        """Write how often refusals were repeated: of minutes that are over, or of all."""
+        """Write the counts of repeated refusals: of minutes that are over, or of all."""
         for kind, known in list(self._refused.items()):
             over = now - known.since >= GATHER_SECONDS
             if known.more and (over or at_once):
-                who, action, address = kind
-                self._add(who, action, "", f"{known.more} more of this kind", address)
+                user, action, address = kind
+                self._add(user, action, "", f"{known.more} more of this kind", address)
                 known.more = 0
             if over:
                 del self._refused[kind]
 
-    def _add(self, who: str, action: str, subject: str, detail: str, address: str) -> None:
+    def _add(self, user: str, action: str, subject: str, detail: str, address: str) -> None:
         self._number += 1
         row = {
             "number": self._number,
             "at": self._now(),
-            "who": _clean(who),
+            "who": _clean(user),
             "action": action,
             "subject": _clean(subject),
             "detail": _clean(detail),
@@ -122,5 +122,5 @@ class Audit:
 
 
 def _clean(text: str) -> str:
-    """What every database takes: no lone surrogates, no zero bytes, not too long."""
+    """The text as every database accepts it: no lone surrogates or zero bytes, not too long."""
     return text[:LONGEST].encode("utf-8", "replace").decode().replace("\0", "?")

@@ -1,7 +1,7 @@
-"""TLS without a certificate of one's own: an authority made at the first start signs ours.
+"""TLS certificates for a service that was given none, signed by an authority of its own.
 
-Clients trust the authority (`tls/authority.pem`), which stays the same for ten years. The
-certificate is made again when the names of the service change; clients need not notice.
+The authority (`tls/authority.pem`) is made at the first start and is valid for ten years; clients
+trust it. The certificate is made again when the names of the service change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 VALID = timedelta(days=3650)
-#: a certificate that ends sooner is made again
+#: a certificate that expires sooner is made again
 RENEWED = timedelta(days=30)
 _BEFORE = timedelta(days=1)  # clocks of other machines may be behind
 WILDCARDS = ("", "0.0.0.0", "::")
@@ -34,11 +34,11 @@ WILDCARDS = ("", "0.0.0.0", "::")
 class Pair:
     certificate: Path
     key: Path
-    authority: Path  # that clients trust
+    authority: Path  # certificate that clients trust
 
 
 def is_loopback(host: str) -> bool:
-    """Does a service that listens there hear this machine only?
+    """Whether only this machine can reach a service that listens on `host`.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "0.0.0.0", "10.0.0.5")]
     [True, True, False, False]
@@ -48,12 +48,12 @@ def is_loopback(host: str) -> bool:
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError:
-        return False  # listening there fails with a better message
+        return False  # binding to this host fails later, with a better message
     return all(ipaddress.ip_address(a.partition("%")[0]).is_loopback for a in found)
 
 
 def names_of(host: str, advertise: str) -> set[str]:
-    """Names and addresses at which clients may call a service that listens on `host`."""
+    """Names and addresses at which clients may reach a service that listens on `host`."""
     names = {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn(), advertise}
     if host in WILDCARDS:
         names |= _own_addresses()
@@ -75,7 +75,7 @@ def _own_addresses() -> set[str]:
 
 
 def own_pair(directory: Path, names: Iterable[str]) -> Pair:
-    """The certificate of this service for these names, made or made again if need be."""
+    """The certificate of this service for these names; made if missing, outdated or expiring."""
     wanted = set(names)
     pair = Pair(directory / "server.pem", directory / "server.key", directory / "authority.pem")
     try:
@@ -103,9 +103,9 @@ def _is_valid(pair: Pair, names: set[str]) -> bool:
         extension = known.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (OSError, ValueError, x509.ExtensionNotFound):
         return False
-    there = {str(name.value) for name in extension.value}
+    covered = {str(name.value) for name in extension.value}
     is_fresh = known.not_valid_after_utc - datetime.now(UTC) > RENEWED
-    return is_fresh and pair.key.exists() and {str(n.value) for n in _names(names)} <= there
+    return is_fresh and pair.key.exists() and {str(n.value) for n in _names(names)} <= covered
 
 
 def _make_authority(directory: Path) -> None:
@@ -220,7 +220,7 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """For its owner only, and whole or not at all."""
+    """Write a file atomically, readable by its owner only."""
     beside = path.with_suffix(".new")
     beside.unlink(missing_ok=True)
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,7 +1,8 @@
-"""Time of the live service: wall clock at start + monotonic, never below the last logged time.
+"""The clock of the live service: wall clock at start + monotonic time, never below the last logged
+time.
 
-A wall clock that is set, forwards or back, changes nothing while we run; after one that was set
-back between two runs, time goes on from where it was.
+Setting the wall clock has no effect while the service runs. If it was set back between two runs,
+time continues from the last logged time.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class Clock:
         return self._last
 
     def monotonic(self) -> float:
-        """Seconds from some moment on, for durations only."""
+        """Seconds since an arbitrary time, for durations only."""
         return self._monotonic()
 
     def until(self, at: float) -> float:
-        """Seconds from now to then; 0 if it has passed."""
+        """Seconds from now until `at`; 0 if it has passed."""
         return max(0.0, at - self.now())

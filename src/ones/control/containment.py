@@ -1,11 +1,10 @@
 """Keeps the scheduler running when an event or a policy raises an exception.
 
-The scheduler is then rebuilt from the newest snapshot and the log, as after a restart, so that no
-event is half applied. An entry of the log that cannot be taken in is quarantined: a mark in the
-log (`EntryQuarantined`) makes every later reader skip it, and its job fails. A decision that
-raises, or asks for an invalid schedule, leaves the schedule as it is (`PolicyFailed`) and is
-tried again, later each time; after several failures in a row `fifo` takes over
-(`PolicyReplaced`) until the service is restarted.
+The scheduler is rebuilt from the newest snapshot and the log, as after a restart, so that no event
+is half applied. An entry of the log that raises is quarantined: a mark in the log
+(`EntryQuarantined`) makes every later reader skip it, and its job fails. A decision that raises or
+is invalid leaves the schedule as it is (`PolicyFailed`) and is retried with growing delays. After
+several failures in a row `fifo` takes over (`PolicyReplaced`) until the service is restarted.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ FALLBACK = "fifo"
 #: failed decisions in a row after which the fallback takes over
 MOST_FAILURES = 5
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 60.0
-#: a policy that cannot take in more entries than these while the log is read is replaced
+#: a policy that raises for more entries while the log is read is replaced
 MOST_POLICY_MARKS = 20
-#: with more entries than these that the state cannot take in, the database is damaged
+#: if more entries of the log raise, the database counts as damaged
 MOST_MARKS = 1000
 
-#: measurements of a job: without them its state is the same but for the measurement itself, so
-#: that a bad one is skipped whole; other events change who is on which GPU and must be kept
+#: measurements of a job: if one makes the policy raise, the state skips it as well. Other events
+#: change which job is on which GPU, and the state must keep them
 REPORTS = frozenset(
     {
         ev.JobDescribed,
@@ -59,12 +58,12 @@ log = logs.logger(__name__)
 class Recovered:
     scheduler: Scheduler
     recorder: Recorder
-    policy: str  # the one that took the log in
-    marks: tuple[ev.EntryQuarantined, ...] = ()  # that the log does not have yet
+    policy: str  # the policy that has read the log
+    marks: tuple[ev.EntryQuarantined, ...] = ()  # marks that the log does not have yet
 
 
 class Containment:
-    """`make` returns a fresh policy by its name."""
+    """The scheduler and its recorder, repaired after exceptions. `make`: a new policy by name."""
 
     def __init__(
         self,
@@ -79,35 +78,35 @@ class Containment:
         self._tail = tail
         self._live: LiveState | None = None
         self._failures = 0
-        self._decisions = 0  # of the scheduler at the last failure: more mean that it has recovered
-        self.policy = header.policy  # that decides now
-        self.failing = ""  # that the policy does not decide as it should; empty: it does
+        self._decisions = 0  # number of decisions at the last failure; higher: it has recovered
+        self.policy = header.policy  # the policy that decides now
+        self.failing = ""  # warning that another policy decides; empty: none
         self._why = ""
-        #: the log ends under another policy, which took over after failures
+        #: the log ends with another policy, which took over after failures
         self.returned = _last_policy(store) not in (None, self.policy)
         found = self._recover()
         self.scheduler, self.recorder = found.scheduler, found.recorder
         self.scheduler.tolerate, self.scheduler.make_policy = self.tolerate, make
         self._marks = found.marks
         if found.policy != self.policy:
-            self._use(found.policy, "it could not take in the run log")
+            self._use(found.policy, "it raised while the run log was read")
 
     def attach(self, live: LiveState) -> None:
-        """To be called before the loop starts: what recovery found is told first."""
+        """Emit the events that recovery found; to be called before the loop starts."""
         self._live = live
         if self.policy != self._header.policy:
-            self._say_replaced(self._why)
+            self._emit_replaced(self._why)
         elif self.returned:
-            self._say_replaced("the service was restarted")
+            self._emit_replaced("the service was restarted")
         for mark in reversed(self._marks):
             live.emit_first(mark)
         self._marks = ()
 
     def contain(self, event: ev.Event, problem: Exception) -> Plan:
-        """Repair the scheduler after an event raised; the plan that is due."""
+        """Repair the scheduler after an event raised, and return the plan that is due."""
         assert self._live is not None
         if type(event) in ev.OWN_EVENTS:
-            raise problem  # what repairs must not need repair: without end
+            raise problem  # these events come from repairs: another repair could go on without end
         kind = type(event).__name__
         log.error("event raised", kind=kind, error=described(problem), exc_info=problem)
         logged = self.recorder.last_event is event
@@ -116,7 +115,7 @@ class Containment:
         if not logged:
             self._live.emit_first(_mark(0, event, problem))
         elif not found.marks:
-            # the log is sound: the failure lies in the plan, or has passed
+            # the log can be read: the plan failed, or the failure does not repeat
             self.scheduler.wake_at = self.tolerate(problem)
         self._live.post(self._live.free_missing)
         try:
@@ -125,11 +124,11 @@ class Containment:
             log.exception("due plan raised", error=described(again))
             self._use(FALLBACK, described(again))
             self._rebuild()
-            self._say_replaced(self._why)
+            self._emit_replaced(self._why)
             return self.scheduler.resume()
 
     def tolerate(self, problem: Exception) -> float:
-        """A decision failed. Returns the time at which the policy is asked again."""
+        """Handle a failed decision. Returns the time at which the policy is asked again."""
         if self.scheduler.decisions != self._decisions:
             self._failures, self._decisions = 0, self.scheduler.decisions
         self._failures += 1
@@ -140,7 +139,7 @@ class Containment:
         policy = self.policy
         if self._failures >= MOST_FAILURES and policy != FALLBACK:
             self._use(FALLBACK, f"{self._failures} failures in a row: {reason}")
-            self._say_replaced(self._why)
+            self._emit_replaced(self._why)
         failed = ev.PolicyFailed(
             at=NOW,
             policy=policy,
@@ -153,11 +152,11 @@ class Containment:
         return retry_at
 
     def _use(self, policy: str, why: str) -> None:
-        self.failing = f"policy {self.policy} failed and {policy} decides instead until a restart"
+        self.failing = f"policy {self.policy} failed; {policy} decides instead until a restart"
         self._why = why
         self.policy = self.recorder.policy = policy
 
-    def _say_replaced(self, why: str) -> None:
+    def _emit_replaced(self, why: str) -> None:
         assert self._live is not None
         self._live.emit_first(ev.PolicyReplaced(at=NOW, policy=self.policy, reason=why))
 
@@ -165,15 +164,15 @@ class Containment:
         found = self._recover()
         self.scheduler.take_over(found.scheduler)
         if found.policy != self.policy:
-            self._use(found.policy, "it could not take in the run log")
-            self._say_replaced(self._why)
+            self._use(found.policy, "it raised while the run log was read")
+            self._emit_replaced(self._why)
         assert self._live is not None
         for mark in reversed(found.marks):
             self._live.emit_first(mark)
         return found
 
     def _recover(self) -> Recovered:
-        """Read snapshot and log; entries that raise are left out, one after the other."""
+        """Read snapshot and log. Entries that raise are quarantined, one after the other."""
         policy = self.policy
         marks: dict[int, ev.EntryQuarantined] = {}
         while True:
@@ -196,7 +195,10 @@ class Containment:
                 policy = FALLBACK
                 marks = {number: mark for number, mark in marks.items() if not mark.policy_only}
             if len(marks) > MOST_MARKS:
-                raise WorldError(f"more than {MOST_MARKS} entries of the log cannot be read")
+                raise WorldError(
+                    f"more than {MOST_MARKS} entries of the run log raise errors: the database is"
+                    " damaged; restore it from a backup"
+                )
 
 
 def _last_policy(store: Store) -> str | None:

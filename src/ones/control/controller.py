@@ -1,4 +1,4 @@
-"""The controller: store, scheduler, live engine, launcher and read models, put together.
+"""The controller: connects store, scheduler, live engine, launcher and read models.
 
 It has no thread and no directory of its own; `service.Service` adds them.
 """
@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,17 +26,19 @@ from ones.control.health import HealthLimits
 from ones.control.limits import Limits
 from ones.control.live.cordons import Cause
 from ones.control.live.engine import LiveEngine
-from ones.control.live.gpu_groups import groups_of
 from ones.control.live.jobs import NOW, LiveJob, gpu_of
 from ones.control.live.live_state import EngineDeps, Inbox, LiveState
 from ones.control.live.recovery import take_over
 from ones.control.live.timeouts import Timeouts
+from ones.control.node_startup import bring_up_nodes, gone_nodes
+from ones.control.persistence import Done
 from ones.control.pruning import DAY, Retention
 from ones.control.readmodels.job_board import JobBoard
 from ones.control.readmodels.quarantine import Quarantine
 from ones.control.recorder import begin, change_header, tail_of_service
 from ones.control.schema import submissions
-from ones.control.store import Done, Store, insert
+from ones.control.store import Store, insert
+from ones.control.stored_submissions import submissions_of
 from ones.control.submission import Submission
 from ones.control.tokens import JobTokens
 from ones.control.version import SOFTWARE
@@ -46,14 +47,13 @@ from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.engine import drive
 from ones.core.job import Job, JobId, SwitchCost
 from ones.core.policy import Policy
-from ones.core.state import State
-from ones.errors import UnknownNameError, UserError
-from ones.launchers import Launcher, LauncherEvent, Slot, SlotUp
+from ones.errors import UnknownNameError
+from ones.launchers import Launcher, LauncherEvent, SlotUp
 from ones.policies import create
 from ones.runlog import VERSION, Header
 from ones.wire import Reports
 
-#: tokens of jobs that ended so long ago are not known any more
+#: tokens of jobs that ended longer ago are refused
 TOKEN_DAYS = 7.0
 
 NOT_IN_IDS = re.compile(r"[^a-z0-9]+")
@@ -65,24 +65,23 @@ log = logs.logger(__name__)
 class Options:
     policy: str = "ones"
     seed: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the policy
+    settings: Mapping[str, Any] = field(default_factory=dict)  # settings of the policy
     database: str = ""
     checkpoints: str = ""  # empty: in the state directory
-    mechanism: str = "elastic"  # or `restart`: other GPUs mean a stop and a start
+    mechanism: str = "elastic"  # or `restart`: stop and start a job to change its GPUs
     timeouts: Timeouts = field(default_factory=Timeouts)
     keeping: Retention = field(default_factory=Retention)
     health: HealthLimits = field(default_factory=HealthLimits)
-    clock: Callable[[float], Clock] = Clock  # from the last logged time on
+    clock: Callable[[float], Clock] = Clock  # called with the last logged time
     inbox: Callable[[], Inbox] = queue.SimpleQueue
     tail: Callable[[int, int], int] = tail_of_service  # see `Recorder`
-    authority: str = ""  # PEM of our certificate: workers shall trust it
+    authority: str = ""  # PEM of the certificate that workers trust
     limits: Limits = field(default_factory=lambda: Limits.of(ServiceSettings()))
-    group_size: int = 0  # neighbouring slots that are close to one another; 0: as devices say
+    group_size: int = 0  # number of neighbouring slots in a group; 0: as devices report
 
 
 class Controller:
-    """`load` restores the state of the last controller, `run` is the loop; other threads call the
-    rest."""
+    """`load` restores the last state, `run` is the loop; other threads call the other methods."""
 
     def __init__(
         self, store: Store, tokens: JobTokens, launcher: Launcher, options: Options
@@ -91,9 +90,7 @@ class Controller:
         self._options = options
         self.limits = options.limits
         self.closing = False
-        self.failure: BaseException | None = (
-            None  # of the scheduler's thread: the end of everything
-        )
+        self.failure: BaseException | None = None  # of the scheduler's thread; ends the service
         self.accounts = Accounts(self.store)
         self.audit = Audit(self.store, time.time)
         self.board = JobBoard(self.store, self._is_elastic, self._cordon_reasons)
@@ -103,16 +100,19 @@ class Controller:
         self.refused: Counter[int] = Counter()  # requests of workers, by HTTP status
 
     def load(self, url: str, checkpoints: str) -> None:
-        """`url`: where workers reach us; `checkpoints`: a path or URL that fsspec understands."""
+        """Restore the state of the last controller and take over its processes.
+
+        `url`: where workers reach the service; `checkpoints`: a path or URL for fsspec.
+        """
         options = self._options
-        self._make(options.policy)  # refuses what cannot be, before anything is written
+        self._make(options.policy)  # raises for invalid settings before anything is written
         wanted = Header(
             version=VERSION,
             software=SOFTWARE,
             policy=options.policy,
             seed=options.seed,
             settings=dict(options.settings),
-            nodes=(),  # they come up as events
+            nodes=(),  # added by events
             switch_cost=SwitchCost(),
             mechanism=options.mechanism,
         )
@@ -142,16 +142,17 @@ class Controller:
             self.board.update,
         )
         self.containment.attach(self.engine.live)
-        self.engine.cordons.load()
-        # before orders are begun again: what they launch says nothing of the nodes
-        alive = {slot for p in self.launcher.running().values() if p.alive for slot in p.slots}
-        self._live.gone_nodes.update(self._gone_nodes(alive))
-        take_over(self.engine)
+        if (kept := self.store.cordons()) is not None:
+            self.engine.cordons.load(kept)
+        # before orders start again: their new processes say nothing about the nodes
+        self._live.gone_nodes.update(gone_nodes(self.scheduler.state, self.launcher))
+        known = submissions_of(self.store, self.scheduler.state.records)
+        take_over(self.engine, known, self.store.reports_received())
         early, self._early = self._early or [], None
         for event in early:
-            if not isinstance(event, SlotUp):  # `_bring_up_nodes` looks at all there are
+            if not isinstance(event, SlotUp):  # `bring_up_nodes` reads all slots
                 self.engine.on_launcher(event)
-        self._bring_up_nodes(self.scheduler.state)
+        bring_up_nodes(self.engine, self.scheduler.state)
         self._live.post(lambda: self.engine.cordons.reconcile(self.launcher.slots()))
         self.board.fill(self.scheduler.state)
         self._know_tokens()
@@ -162,17 +163,19 @@ class Controller:
         return create(policy, seed=options.seed, **settings)
 
     def _know_tokens(self) -> None:
-        """Workers that an earlier controller started have tokens already. One of a job that ended
-        is told that it has no place any more; its lease has run out long before TOKEN_DAYS."""
+        """Know the tokens of workers that an earlier controller started.
+
+        A worker of an ended job gets status 409 and exits; its lease ends long before TOKEN_DAYS.
+        """
         oldest = self.clock.now() - TOKEN_DAYS * DAY
         for card in list(self.board.cards.values()):
             if card.ended_at is None or card.ended_at > oldest:
                 self.tokens.of(card.id)
-        for job in list(self._live.jobs):  # one that has ended and still has workers
+        for job in list(self._live.jobs):  # also ended jobs that still have workers
             self.tokens.of(job)
 
     def run(self) -> None:
-        """Until `engine.stop`."""
+        """Run the loop until `engine.stop`."""
         drive(self.scheduler, self.engine, self.recorder, self.containment.contain)
 
     def _on_launcher(self, event: LauncherEvent) -> None:
@@ -180,45 +183,6 @@ class Controller:
             self._early.append(event)
         else:
             self.engine.on_launcher(event)
-
-    def _gone_nodes(self, alive: set[str]) -> list[NodeId]:
-        """Nodes that were lost while no controller ran. Of a node with processes of an earlier
-        controller (`alive`: their slots) the launcher will report the loss."""
-        there = {slot.node for slot in self.launcher.slots()}
-        there |= {gpu_of(slot).node for slot in alive}
-        nodes = self.scheduler.state.cluster.nodes.values()
-        return [n.id for n in nodes if n.state is not NodeState.DOWN and n.id not in there]
-
-    def _lose_node(self, node: NodeId) -> None:
-        self._live.gone_nodes.discard(node)
-        self.engine.nodes.node_lost(node)
-
-    def _bring_up_nodes(self, state: State) -> None:
-        for gone in sorted(self._live.gone_nodes):
-            self._live.post(partial(self._lose_node, gone))
-        wanted: dict[str, list[Slot]] = {}
-        for slot in self.launcher.slots():
-            wanted.setdefault(slot.node, []).append(slot)
-        for name, slots in wanted.items():
-            node, gpus = NodeId(name), len(slots)
-            up = ev.NodeUp(NOW, node, gpus, groups_of(slots, self._options.group_size))
-            known = state.cluster.nodes.get(node)
-            if known is not None and known.gpus != gpus:
-                held = sorted(o.job for gpu, o in state.occupants.items() if gpu.node == node)
-                if held:
-                    raise UserError(
-                        f"slots: {gpus} now, {known.gpus} before, and {held[0]} is still there:"
-                        f" start with {known.gpus}, or end the jobs first (ones down)"
-                    )
-                self.engine.tell(ev.NodeDown(NOW, node))
-            is_other = known is None or (known.gpus, known.groups) != (gpus, up.groups)
-            state_was = known.state if known is not None else NodeState.DOWN
-            if node in self.engine.cordons.drained:
-                if is_other or state_was is NodeState.DOWN:
-                    self.engine.tell(up)
-                self.engine.tell(ev.NodeDraining(NOW, node))
-            elif is_other or state_was is not NodeState.UP:
-                self.engine.tell(up)
 
     def _cordon_reasons(self) -> dict[Gpu, str]:
         return self.engine.cordons.reasons()
@@ -239,10 +203,10 @@ class Controller:
     def _live(self) -> LiveState:
         return self.engine.live
 
-    # what the interface asks for; from any thread
+    # called by the HTTP API, from any thread
 
     def submit(self, job: Job, submission: Submission, done: Done) -> None:
-        """`job.id` comes from `new_id`."""
+        """Submit a job with an id of `new_id`."""
         live = LiveJob(job.id, submission)
         row = {
             "job": job.id,
@@ -261,7 +225,7 @@ class Controller:
         self._live.post(enter)
 
     def _when_shown(self, done: Done) -> Done:
-        """Not only safe, but also on the board."""
+        """`done`, called after the read models show the change."""
 
         def shown(problem: Exception | None) -> None:
             self.engine.show_changes()
@@ -270,11 +234,11 @@ class Controller:
         return lambda problem: self._live.post(lambda: shown(problem))
 
     def new_id(self, name: str) -> JobId:
-        """Short and speaking: `bert-7`."""
-        word = NOT_IN_IDS.sub("-", name.lower()).strip("-")[:40] or "job"
+        """A new id from the job's name: `bert-7`."""
+        prefix = NOT_IN_IDS.sub("-", name.lower()).strip("-")[:40] or "job"
         with self._ids:
             self._last_id = max(self._last_id, len(self.board.cards)) + 1
-            while (job := f"{word}-{self._last_id}") in self.board.cards:
+            while (job := f"{prefix}-{self._last_id}") in self.board.cards:
                 self._last_id += 1
             return JobId(job)
 
@@ -286,20 +250,20 @@ class Controller:
         self.engine.tell(event, done=self._when_shown(done))
 
     def set_limit(self, user: str, max_gpus: int | None, done: Done) -> None:
-        operation = self.accounts.limit(user, max_gpus)
+        operation = self.accounts.set_limit(user, max_gpus)
         self.engine.tell(ev.OwnerLimitSet(NOW, user, max_gpus), [operation], done)
-        # whose reason to wait may be another one now
-        theirs = [card.id for card in self.board.live() if card.owner == user]
-        self._live.post(lambda: self.recorder.touched.update(theirs))
+        # the reasons of the user's waiting jobs may have changed
+        jobs = [card.id for card in self.board.live() if card.owner == user]
+        self._live.post(lambda: self.recorder.touched.update(jobs))
 
     def drain(self, place: str, by: str, done: Done) -> None:
-        """A node, or a GPU as `node/index`: who is there may stay, nobody new comes."""
+        """Drain a node, or cordon a GPU (`node/index`): present workers may stay."""
         node, gpu = self._place(place)
         shown = self._when_shown(done)
         if node is not None:
             self._live.post(lambda: self.engine.cordons.drain(node, shown))
         elif gpu is not None:
-            cause, why = Cause.OPERATOR, f"set aside by {by}"
+            cause, why = Cause.OPERATOR, f"drained by {by}"
             self._live.post(lambda: self.engine.cordons.cordon(gpu, cause, why, shown))
 
     def undrain(self, place: str, done: Done) -> None:
@@ -321,14 +285,14 @@ class Controller:
         self.engine.report(message, done)
 
     def problems(self) -> list[str]:
-        """Why the service does not do its work; empty: it does."""
+        """Reasons why the service does not work; empty: it works."""
         found = [problem for problem in (self.store.problem, self.store.refused) if problem]
         if self.failure is not None:
             found.append(f"the scheduler has stopped: {self.failure}")
         return found
 
     def warnings(self) -> list[str]:
-        """What is not as it was told to be, though the service works."""
+        """Deviations from the configuration while the service works."""
         found = [self.containment.failing] if self.containment.failing else []
         if marks := self.recorder.quarantined:
             one = marks == 1

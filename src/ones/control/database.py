@@ -1,5 +1,4 @@
-"""Open a database: its settings, its tables as this version of the program wants them, and the
-lock that lets one controller write to it."""
+"""Opens a database: its settings, its migrations, and the lock that lets one controller write."""
 
 from __future__ import annotations
 
@@ -15,19 +14,20 @@ import sqlalchemy as sa
 
 from ones.control.schema import HEAD
 from ones.errors import UserError, WorldError
+from ones.extras import missing_extras
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
-#: of PostgreSQL's advisory locks, which are numbers: "ones" in ASCII
+#: number of PostgreSQL's advisory lock: "ones" in ASCII
 LOCK_KEY = 0x6F6E6573
-#: a controller that was killed a moment ago still has its session for so long
+#: how long the session of a killed controller may live on
 LOCK_SECONDS = 1.0
-#: so that a machine that vanished loses its session, and with it the lock, within half a minute
+#: an unreachable machine loses its session, and with it the lock, within half a minute
 KEEP_ALIVE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
 
 
 def connect(url: str) -> sa.Engine:
-    """An engine with the settings we rely on, its tables up to date."""
+    """An engine with the required settings and up-to-date tables."""
     engine = open_engine(url)
     try:
         upgrade(engine)
@@ -38,7 +38,7 @@ def connect(url: str) -> sa.Engine:
 
 
 def open_engine(url: str) -> sa.Engine:
-    """An engine with the settings we rely on; nothing is connected yet."""
+    """An engine with the required settings; does not connect."""
     shown = hidden(url)
     try:
         parsed = sa.make_url(url)
@@ -46,7 +46,7 @@ def open_engine(url: str) -> sa.Engine:
         raise UserError(f"database {shown!r} is not a URL") from problem
     kind = parsed.get_backend_name()
     if kind == "sqlite":
-        # parameters hold users' environments: no error, and so no log, may show them
+        # parameters have users' environments: errors and logs must not show them
         engine = prepared(sa.create_engine(parsed, hide_parameters=True))
         sa.event.listen(engine, "do_connect", _make_private)
         return engine
@@ -56,7 +56,7 @@ def open_engine(url: str) -> sa.Engine:
         return sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             hide_parameters=True,
-            pool_pre_ping=True,  # after a restart of the server the pool is full of dead ones
+            pool_pre_ping=True,  # a restart of the server leaves dead connections in the pool
             connect_args={
                 "connect_timeout": 10,
                 "application_name": f"ones on {socket.gethostname()}, pid {os.getpid()}",
@@ -64,21 +64,19 @@ def open_engine(url: str) -> sa.Engine:
             },
         )
     except ModuleNotFoundError as problem:
-        raise UserError(
-            f"database {shown!r} needs psycopg; install it with: pip install 'ones[postgres]'"
-        ) from problem
+        raise UserError(missing_extras(f"database {shown!r}", ["postgres"])) from problem
 
 
 def prepared(engine: sa.Engine) -> sa.Engine:
-    """An engine of SQLite with the settings we rely on."""
+    """A SQLite engine with the required settings."""
     sa.event.listen(engine, "connect", _set_pragmas)
-    # transactions are ours to begin: the driver's own way commits where we do not expect it
+    # begin transactions explicitly: the driver's own way commits at unexpected points
     sa.event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
     return engine
 
 
 def hidden(url: str) -> str:
-    """A URL that may be shown.
+    """The URL with its password hidden.
 
     >>> hidden("postgresql://ann:secret@db/ones")
     'postgresql://ann:***@db/ones'
@@ -87,10 +85,10 @@ def hidden(url: str) -> str:
 
 
 def _make_private(dialect: object, record: object, arguments: Any, named: object) -> None:  # noqa: ANN401
-    """A new file is for its owner only; SQLite gives its -wal and -shm files the same mode."""
+    """Create the file, readable by its owner only; SQLite's -wal and -shm files get its mode."""
     path = str(arguments[0])
     if path and not path.startswith((":", "file:")):
-        with suppress(OSError):  # SQLite says it better
+        with suppress(OSError):  # SQLite's own error is better
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
@@ -101,7 +99,7 @@ def _set_pragmas(connection: Any, record: object) -> None:  # noqa: ANN401
 
 
 def upgrade(engine: sa.Engine) -> None:
-    """Make the tables, or bring them up to date."""
+    """Create the tables, or migrate them to this version."""
     try:
         _upgrade(engine)
     except sa.exc.OperationalError as problem:
@@ -110,7 +108,7 @@ def upgrade(engine: sa.Engine) -> None:
 
 def does_not_answer(engine: sa.Engine, problem: sa.exc.DBAPIError) -> WorldError:
     lines = str(problem.orig).strip().splitlines()
-    return WorldError(f"database {engine.url!r}: {lines[0] if lines else 'no answer'}")
+    return WorldError(f"database {engine.url!r}: {lines[0] if lines else 'does not respond'}")
 
 
 def _upgrade(engine: sa.Engine) -> None:
@@ -130,7 +128,8 @@ def _upgrade(engine: sa.Engine) -> None:
             command.upgrade(config, "head")
         except CommandError as problem:
             raise UserError(
-                f"database {engine.url!r} is of a newer version of ones ({revision}, here {HEAD})"
+                f"database {engine.url!r} has revision {revision} of a newer version of ones (this"
+                f" one knows {HEAD}); install that version"
             ) from problem
 
 
@@ -142,9 +141,9 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 class Claim:
-    """One controller for each database: held while the session lives, which dies with us.
+    """The lock of a database: one controller per database. It ends with the session of its process.
 
-    SQLite needs none: its file lies in the state directory, and that has a lock.
+    SQLite needs no lock: its file is in the state directory, which has one.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -157,12 +156,13 @@ class Claim:
         while not self.take():
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"database {engine.url!r}: another controller is running on it{self._who()}"
+                    f"database {engine.url!r} is used by another controller{self._holder()};"
+                    " stop that one first"
                 )
             time.sleep(0.1)
 
     def take(self) -> bool:
-        """Again, if the session was lost. False: somebody else has it."""
+        """Take the lock, also again after a lost session. False: another controller has it."""
         if not self.needed:
             return True
         try:
@@ -189,11 +189,11 @@ class Claim:
 
     def release(self) -> None:
         if self._session is not None:
-            self._session.invalidate()  # not back into the pool: the lock is the session's
+            self._session.invalidate()  # not returned to the pool: the session has the lock
             self._session.close()
             self._session = None
 
-    def _who(self) -> str:
+    def _holder(self) -> str:
         query = sa.text(
             "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"
             " WHERE l.locktype = 'advisory' AND l.objid = :key AND a.datname = current_database()"

@@ -1,4 +1,4 @@
-"""Copy one database into another, and prove that the copy is the same before it counts."""
+"""Copies one database into another and compares both before the move takes effect."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from ones.control.store import MOVED_TO, WRITER, upsert
 from ones.errors import UserError, WorldError
 
 ROWS_AT_ONCE = 1000
-#: of one database and not of what is in it
+#: keys of `meta` that belong to one database and are not copied
 OWN_KEYS = (WRITER, MOVED_TO)
 
 Progress = Callable[[str, int, int], None]  # table, rows so far, rows in all
 
 
 def move(source: str, target: str, progress: Progress = lambda *_: None) -> dict[str, int]:
-    """Rows of each table. The target must be empty; it holds all or, if this fails, nothing.
+    """Move all rows and return their number by table. The target must be empty.
 
-    No controller may run on the source; afterwards none can, and is told where to go.
+    If the move fails, the target stays empty. No controller may run on the source; afterwards none
+    can start on it, and its error names the new database.
     """
     new = open_engine(target)
     old = connect(source)
@@ -56,7 +57,7 @@ def _refuse_moved(old: sa.Engine) -> None:
     with old.connect() as connection:
         where = connection.execute(sa.select(meta.c.value).where(meta.c.key == MOVED_TO)).scalar()
     if where:
-        raise UserError(f"database {old.url!r} was moved to {where} before")
+        raise UserError(f"database {old.url!r} was already moved to {where}")
 
 
 def _refuse_full(connection: sa.Connection, url: sa.URL) -> None:
@@ -92,12 +93,12 @@ def _copy(
     for part in copied:
         written = _added(written, part)
     if (done, written) != (total, digest):
-        raise WorldError(f"table {table.name}: the copy is not the same; nothing was moved")
+        raise WorldError(f"table {table.name}: the copy differs from the source; nothing was moved")
     return total
 
 
 def _added(digest: int, rows: Any) -> int:  # noqa: ANN401
-    """The same for the same rows in any order: databases sort text in their own ways."""
+    """The digest with more rows. Independent of their order: databases sort text differently."""
     for row in rows:
         digest += int.from_bytes(hashlib.sha256(_text(row).encode()).digest())
     return digest % (1 << 256)

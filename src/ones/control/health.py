@@ -1,7 +1,7 @@
-"""What `/health` says: whether every thread moves, writes arrive and the disk has room.
+"""Health checks for `/health`: stuck threads, late writes, free disk space.
 
-A problem means that the service does not do its work (503). A warning means that it does, but
-not as it was told to: the fallback policy decides, or reports are quarantined.
+A problem means that the service does not work (503). A warning means that it works, but not as
+configured: the fallback policy decides, or reports are quarantined.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ MB = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthLimits:
-    stuck_seconds: float = 30.0  # a thread that is busy with one thing for longer is stuck
-    unwritten_seconds: float = 15.0  # an event that waits for longer to be written is late
-    min_free_mb: float = 200.0  # of the disk that the state directory is on
+    stuck_seconds: float = 30.0  # maximum time of a thread for one step
+    unwritten_seconds: float = 15.0  # maximum time of an event until it is written
+    min_free_mb: float = 200.0  # on the disk of the state directory
 
 
 class Health:
-    """Reads what the threads leave behind; asks and locks nothing, so that it always answers.
+    """Reads values that the threads leave behind. It takes no lock, so it always answers.
 
-    `busy`: the threads, and for how many seconds each has been at its present step."""
+    `busy`: the threads, each with the seconds since its current step began.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Signs of life of the controller's threads, from which `/health` tells a stuck one."""
+"""Heartbeats of the controller's threads, by which `/health` finds a stuck one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 
 class Heartbeat:
-    """Beats whenever its thread begins a piece of work; a thread that waits for work is well."""
+    """Notes when its thread begins a step. A thread that waits for work is never stuck."""
 
     def __init__(self, name: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.name = name
         self._monotonic = monotonic
-        self._busy_since: float | None = None  # None: it waits for work
+        self._busy_since: float | None = None  # None: the thread waits for work
 
     def working(self) -> None:
         self._busy_since = self._monotonic()
@@ -21,6 +21,6 @@ class Heartbeat:
         self._busy_since = None
 
     def busy_seconds(self) -> float:
-        """How long the thread has been at its present piece of work."""
+        """Seconds since the thread's current step began; 0 if it waits for work."""
         since = self._busy_since
         return 0.0 if since is None else self._monotonic() - since

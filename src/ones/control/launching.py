@@ -1,4 +1,4 @@
-"""The launcher that the settings name, and how its workers are ended without a controller."""
+"""Makes the launcher of the settings, and stops its workers without a controller."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ones.control.statedir import StateDir
 from ones.launchers import Launcher, LauncherContext, create
 from ones.launchers.registry import stop_workers
 
-_USED = "launcher.json"  # in the directory of runs: the launcher of the last start, its settings
+_USED = "launcher.json"  # in the directory of runs: name and settings of the last launcher
 
 
 def launcher_of(settings: ServiceSettings, directory: StateDir, url: Callable[[], str]) -> Launcher:
-    """`url`: where workers reach the service; asked when the launcher is opened."""
+    """The launcher of the settings. `url`: of the service, called when the launcher is opened."""
     name, given = settings.launcher, dict(settings.launchers.get(settings.launcher, {}))
     context = LauncherContext(
         runs=directory.runs,
@@ -30,7 +30,8 @@ def launcher_of(settings: ServiceSettings, directory: StateDir, url: Callable[[]
 
 
 def stop_jobs(directory: StateDir) -> None:
-    """End all workers of a service that is down. They save their work and wait for the next one."""
+    """Stop all workers of a service that is down. They save their work, and their jobs continue
+    after the next start."""
     try:
         used = json.loads((directory.runs / _USED).read_text())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Limits on what users and workers may send. Each is a setting of the service."""
+"""Limits on requests of users and workers. Each is a setting of the service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KIB = 1024
 
 
 class LimitError(UserError):
-    """A request beyond a limit: names the setting and its value."""
+    """A request exceeds a limit; the message names the setting and its value."""
 
     def __init__(
         self, problem: str, setting: str, value: float, *, status: int = 422, wait: float = 0.0
@@ -58,25 +58,25 @@ class Limits:
             )
 
     def check_command(self, command: list[str]) -> None:
-        size = sum(len(word.encode()) + 1 for word in command)
+        size = sum(len(argument.encode()) + 1 for argument in command)
         if size > self.max_command_kb * KIB:
-            problem = f"command: {size} bytes are too many"
+            problem = f"command: {size} bytes is too long"
             raise LimitError(problem, "max_command_kb", self.max_command_kb)
 
     def check_environment(self, environment: Mapping[str, str]) -> None:
         size = sum(len(n.encode()) + len(v.encode()) + 2 for n, v in environment.items())
         if size > self.max_environment_kb * KIB:
-            problem = f"env: {size} bytes are too many"
+            problem = f"env: {size} bytes is too large"
             raise LimitError(problem, "max_environment_kb", self.max_environment_kb)
 
     def check_unfinished(self, user: str, jobs: int) -> None:
-        """`jobs`: of this user, without the new one."""
+        """`jobs`: number of unfinished jobs of this user, without the new one."""
         if jobs >= self.max_unfinished_jobs:
-            problem = f"{user} has {jobs} jobs that have not ended"
+            problem = f"{user} has {jobs} unfinished jobs"
             raise LimitError(problem, "max_unfinished_jobs", self.max_unfinished_jobs, status=429)
 
     def check_priority(self, priority: float) -> None:
-        """Of a user who is not an admin."""
+        """Check the priority of a job of a user without the role admin."""
         if abs(priority) > self.max_priority:
             problem = f"priority: {priority:g} is for admins only"
             raise LimitError(problem, "max_priority", self.max_priority)
@@ -90,7 +90,7 @@ class ReportRates:
         self._buckets: dict[str, tuple[float, float]] = {}  # reports left, as of this time
 
     def take(self, job: str, reports: int, workers: int) -> None:
-        """Raises LimitError if the job has sent too many; these are not counted then."""
+        """Count reports of a job. Raises LimitError, and counts nothing, if they are too many."""
         limits, now = self._limits, self._clock()
         rate = limits.max_reports_per_second * max(1, workers)
         left, at = self._buckets.get(job, (float(limits.max_report_burst), now))

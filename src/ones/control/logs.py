@@ -1,14 +1,14 @@
-"""Structured logs of the service: structlog on top of stdlib logging.
+"""Structured logs of the service, on top of stdlib logging.
 
-An event has a level, a short name and fields, and never a secret:
+A log event has a level, a short name and fields, and never a secret:
 
     log = logs.logger(__name__)
     log.info("job submitted", job="a-1", owner="ann")
 
-`configure` says where events go and how they look: as text (default) or as one JSON object to a
-line. They go to stderr. Where stderr is the controller's log file, as `ones up` starts the
-service, that file is rotated at 10 MB and five older ones are kept; whatever the process writes to
-its descriptors 1 and 2 by itself follows. Records of other libraries (uvicorn) go the same way.
+`configure` sets the format, text (default) or one JSON object per line, and the destination,
+stderr. If stderr is the controller's log file, as with `ones up`, the file is rotated at 10 MB and
+five older ones are kept; other output to the descriptors 1 and 2 follows the rotation. Records of
+other libraries (uvicorn) go the same way.
 
 Common fields: `job`, `plan`, `node`, `launch`, `gpu`, `reason`, `error`.
 """
@@ -22,13 +22,10 @@ import os
 import queue
 import re
 import sys
-from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 from typing import Any, TextIO
-
-import structlog
 
 from ones.errors import UnknownNameError
 from ones.exec.logs import fields_of, text_line, without_secrets
@@ -38,34 +35,49 @@ LEVELS = ("debug", "info", "warning", "error")
 FILE_BYTES = 10 << 20
 OLDER_FILES = 5
 
-_Fields = MutableMapping[str, Any]
-#: names that a stdlib record has for itself
+#: attribute names of stdlib records, not usable as fields
 _TAKEN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 _ERROR = re.compile(r' error=("(?:[^"\\]|\\.)*"|\S+)')
 
 
-def _to_stdlib(logger: object, method: str, event: _Fields) -> dict[str, Any]:
-    """The event as arguments of a stdlib logger: its name, and its fields as `extra`."""
-    message, exc_info = event.pop("event", ""), event.pop("exc_info", None)
-    extra = {f"{name}_" if name in _TAKEN else name: value for name, value in event.items()}
-    return {"msg": str(message), "extra": extra, "exc_info": exc_info}
+class EventLogger:
+    """A stdlib logger for events with fields. Without `configure` (tests, benchmarks) stdlib
+    decides: warnings go to stderr."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+        self.isEnabledFor = self._logger.isEnabledFor
+
+    def debug(self, event: str, /, **fields: Any) -> None:
+        self._log(logging.DEBUG, event, **fields)
+
+    def info(self, event: str, /, **fields: Any) -> None:
+        self._log(logging.INFO, event, **fields)
+
+    def warning(self, event: str, /, **fields: Any) -> None:
+        self._log(logging.WARNING, event, **fields)
+
+    def error(self, event: str, /, **fields: Any) -> None:
+        self._log(logging.ERROR, event, **fields)
+
+    def exception(self, event: str, /, **fields: Any) -> None:
+        """An error, with the traceback of the exception that is being handled."""
+        self._log(logging.ERROR, event, exc_info=True, **fields)
+
+    def _log(
+        self, level: int, event: str, /, *, exc_info: BaseException | bool = False, **fields: Any
+    ) -> None:
+        if self._logger.isEnabledFor(level):
+            extra = {f"{name}_" if name in _TAKEN else name: v for name, v in fields.items()}
+            self._logger.log(level, event, exc_info=exc_info, extra=extra, stacklevel=3)
 
 
-# Whoever does not call `configure` (tests, benchmarks) has stdlib's own ways: warnings on stderr.
-structlog.configure(
-    processors=[structlog.stdlib.filter_by_level, _to_stdlib],
-    logger_factory=structlog.stdlib.LoggerFactory(),
-    wrapper_class=structlog.stdlib.BoundLogger,
-    cache_logger_on_first_use=True,
-)
-
-
-def logger(name: str) -> structlog.stdlib.BoundLogger:
-    return structlog.stdlib.get_logger(name)
+def logger(name: str) -> EventLogger:
+    return EventLogger(name)
 
 
 def check(log_format: str, level: str) -> None:
-    """Raises UnknownNameError."""
+    """Raise UnknownNameError for an unknown format or level."""
     if log_format not in FORMATS:
         raise UnknownNameError("log_format", log_format, FORMATS)
     if level not in LEVELS:
@@ -73,7 +85,7 @@ def check(log_format: str, level: str) -> None:
 
 
 def configure(log_format: str, level: str, file: Path) -> None:
-    """For the whole process. `file`: the controller's log, rotated if stderr goes there."""
+    """Set up logging of this process. `file`: the controller's log, rotated if it is stderr."""
     check(log_format, level)
     handler = LogFile(file) if _is_stderr(file) else logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
@@ -89,8 +101,8 @@ def configure(log_format: str, level: str, file: Path) -> None:
 
 
 class _Enqueue(QueueHandler):
-    """Gives records to a thread that writes them. A write releases the interpreter's lock, and the
-    scheduler's thread would wait for other threads to get it back."""
+    """Passes records to a writer thread. A write releases the interpreter's lock, and the
+    scheduler's thread would wait to get it back."""
 
     def __init__(self, handler: logging.Handler) -> None:
         records: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -100,10 +112,10 @@ class _Enqueue(QueueHandler):
         atexit.register(self.close)
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # it stays in this process, and is formatted by the other thread
+        return record  # formatted by the writer thread, in this process
 
     def close(self) -> None:
-        """Write what is there."""
+        """Write all pending records."""
         writer, self._writer = self._writer, None
         if writer is not None:
             atexit.unregister(self.close)
@@ -119,7 +131,7 @@ def _is_stderr(file: Path) -> bool:
 
 
 class LogFile(RotatingFileHandler):
-    """The file that descriptors 1 and 2 of this process lead to, and go on leading to."""
+    """A rotating file that the descriptors 1 and 2 of this process always point to."""
 
     def __init__(self, path: Path, most: int = FILE_BYTES, older: int = OLDER_FILES) -> None:
         super().__init__(
@@ -158,7 +170,7 @@ class _Formatter(logging.Formatter):
 
 
 class TextFormatter(_Formatter):
-    """One line for an event; a traceback follows below it."""
+    """One line per event; a traceback follows below it."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = record.levelname.lower()
@@ -169,24 +181,24 @@ class TextFormatter(_Formatter):
 
 
 class JsonFormatter(_Formatter):
-    """One JSON object to a line, with a traceback as text in `exception`."""
+    """One JSON object per line, with a traceback as text in `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, object] = {
+        line: dict[str, object] = {
             "at": self._at(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
         }
         for name, value in self._fields(record).items():
-            told[f"{name}_" if name in told else name] = _plain(value)
+            line[f"{name}_" if name in line else name] = _plain(value)
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told)
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
 
 
 def _plain(value: object) -> object:
-    """As JSON can have it: numbers that are none, and everything unknown, as text."""
+    """The value for JSON: nan, infinities and values of other types as text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -197,7 +209,7 @@ def _plain(value: object) -> object:
 
 
 def last_error(text: str) -> str:
-    """The last `error` that a log tells of, in either format; else its last line; else nothing.
+    """The last `error` field of a log in either format; else its last line; else "".
 
     >>> last_error('2026-01-01T00:00:00Z error service failed error="no \\\\"x\\\\""\\nmore')
     'no "x"'

@@ -1,7 +1,7 @@
-"""What is left of jobs that ended long ago: removed after as many days as the settings say.
+"""Removes output and checkpoints of jobs that ended long ago, after the days of the settings.
 
-Only what is known to belong to a job that has ended is touched. The run log stays: it is the
-record, and small beside outputs and checkpoints.
+Only files that are known to belong to an ended job are removed. The run log stays: it is the
+record, and small compared with outputs and checkpoints.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import fsspec
 
 from ones.control import logs
 from ones.errors import OnesError
-from ones.exec import drop_oldest
+from ones.exec.output import drop_oldest
 from ones.launchers.run_dirs import launches_in
 
 DAY = 86_400.0
@@ -29,16 +29,16 @@ log = logs.logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Days after a job's end (0: for ever), and output of each job."""
+    """How long files are kept: days after a job's end (0: for ever), and maximum output."""
 
     output_days: float = 30.0
     checkpoint_days: float = 7.0
-    event_days: float = 0.0  # of the run log, after the event itself; then it is archived
+    event_days: float = 0.0  # days after an event until it is archived
     output_mb: float = 1024.0  # of each job
 
 
 def due(ended: Mapping[str, float], now: float, days: float) -> set[str]:
-    """Jobs that ended longer ago than so many days.
+    """Jobs that ended more than `days` ago; none if `days` is 0.
 
     >>> due({"old": 0.0, "new": 86_400.0}, now=2.5 * 86_400.0, days=2.0)
     {'old'}
@@ -49,9 +49,11 @@ def due(ended: Mapping[str, float], now: float, days: float) -> set[str]:
 
 
 class Pruning:
-    """Looks once an hour, and at the output of jobs that run once a minute. `ended`: when each job
-    that is over has ended. `checkpoints`: a path or a URL that fsspec understands. `forget`: is
-    told which jobs' output is removed, and when they ended."""
+    """A thread that prunes once an hour, and trims the output of running jobs once a minute.
+
+    `ended`: end times of ended jobs. `checkpoints`: a path or URL for fsspec. `forget`: called with
+    the end times of jobs before their output is removed.
+    """
 
     def __init__(
         self,
@@ -63,11 +65,11 @@ class Pruning:
         forget: Callable[[Mapping[str, float]], object] = lambda jobs: None,
         also: Callable[[], object] = lambda: None,
     ) -> None:
-        """`also`: something else to be done once an hour."""
+        """`also`: another task to run once an hour."""
         self._keeping, self._ended, self._now = keeping, ended, now
         self._runs, self._forget, self._also = runs, forget, also
         self._outputs, self._checkpoints = runs / "ended", checkpoints
-        self._trimmed: set[str] = set()  # ended jobs whose output was looked at
+        self._trimmed: set[str] = set()  # ended jobs with trimmed output
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ones-pruning", daemon=True)
 
@@ -86,7 +88,7 @@ class Pruning:
             for task in (*(hourly if minutes % round(HOUR / MINUTE) == 0 else ()), self._trim_live):
                 try:
                     task()
-                except Exception:  # what a job left there must not end this thread
+                except Exception:  # files of a job must not end this thread
                     log.exception("pruning failed")
             minutes += 1
             if self._over.wait(MINUTE):
@@ -104,18 +106,20 @@ class Pruning:
         self.trim("live")
 
     def trim(self, place: str) -> int:
-        """Drop the oldest output of jobs that have too much; returns how many bytes. `place`:
-        "live", or "ended", where nothing grows and each job is looked at once."""
+        """Drop the oldest output of jobs with too much of it, and return the number of bytes.
+
+        `place`: "live", or "ended", where output no longer grows and each job is trimmed once.
+        """
         removed = 0
         for job in sorted((self._runs / place).glob("*")):
             if job.name in self._trimmed or self._over.is_set():
                 continue
-            # put away in this moment, or files that the job itself has changed
+            # the directory is being moved, or the job has changed its files
             with suppress(OSError, ValueError, TypeError):
                 found = [kept for run_dir in sorted(job.iterdir()) for kept in launches_in(run_dir)]
                 found.sort(key=lambda kept: kept.started_at)
                 removed += drop_oldest(
-                    [(job / kept.node / kept.process.id, kept.process.alive) for kept in found],
+                    [(job / kept.node / kept.id, kept.alive) for kept in found],
                     round(self._keeping.output_mb * MB),
                 )
                 if place == "ended":
@@ -123,10 +127,10 @@ class Pruning:
         return removed
 
     def prune(self) -> list[str]:
-        """What was removed. What cannot be removed stays, and is tried again."""
+        """Remove old output and checkpoints and return their paths. Failures are tried again."""
         ended, now = self._ended(), self._now()
         removed = []
-        with suppress(OnesError):  # the database does not answer: tried again in an hour
+        with suppress(OnesError):  # the database does not respond: tried again in an hour
             old = due(ended, now, self._keeping.output_days)
             self._forget({job: ended[job] for job in old})
         for place, days in (
@@ -140,7 +144,7 @@ class Pruning:
             try:
                 paths = sorted(files.ls(root, detail=False))
             except OSError:
-                continue  # nothing was ever written there, or it is out of reach
+                continue  # nothing was written yet, or the storage is not reachable
             for path in paths:
                 # run directories have quoted names, checkpoints plain ones; ids need no quotes
                 name = unquote(path.rstrip("/").rpartition("/")[2])

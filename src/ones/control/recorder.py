@@ -1,7 +1,7 @@
-"""The run log as a table: how a scheduler is recorded, and how it comes back after a restart.
+"""Records a scheduler in the run log of the database and restores it after a restart.
 
-Recovery reads the newest snapshot and the entries after it. Nothing is decided again:
-recorded plans are taken for true.
+Recovery reads the newest snapshot and the entries after it. The policy decides nothing again:
+recorded plans are applied as they were.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import sqlalchemy as sa
 
 from ones.control import logs
 from ones.control.archive import DAY, HEADER, keep_snapshots, kept_snapshots
+from ones.control.persistence import Done
 from ones.control.schema import log, meta, outcomes, snapshots
-from ones.control.store import Done, Entry, Operation, Store, insert, upsert
+from ones.control.store import Entry, Operation, Store, insert, upsert
 from ones.core.events import EntryQuarantined, Event, StepsDone
 from ones.core.plan import Plan
 from ones.core.policy import Policy
@@ -27,20 +28,20 @@ from ones.runlog import VERSION, Header, decode, encode
 from ones.runlog.encoding import decode_entry, decode_outcome, decode_snapshot, encode_saved
 from ones.wire.decoding import CodecError, parse
 
-#: applying an event again costs a policy that searches about 0.2 ms, a snapshot about 15 ms (with
-#: 80 jobs) and 20 us for each worker: a restart applies half a second of events at most
+#: replaying an event takes about 0.2 ms with a search policy; a snapshot takes about 15 ms with
+#: 80 jobs, plus 20 us per worker: so a restart replays events for at most about half a second
 LEAST_TAIL, TAIL_PER_JOB, TAIL_PER_WORKER = 1000, 4, 1
 
 logger = logs.logger(__name__)  # `log` is a table
 
 
 def tail_of_service(live_jobs: int, workers: int) -> int:
-    """A longer tail of the log than this is worth a snapshot."""
+    """Number of events after a snapshot from which the next snapshot is taken."""
     return max(LEAST_TAIL, TAIL_PER_JOB * live_jobs, TAIL_PER_WORKER * workers)
 
 
 class Recorder:
-    """The `record` of `drive`: writes every event and plan to the log, and snapshots."""
+    """The `record` callback of `drive`: writes each event and plan to the log, and snapshots."""
 
     def __init__(
         self,
@@ -53,26 +54,26 @@ class Recorder:
         limit: Callable[[int, int], int] = tail_of_service,
         policy: str = "",
     ) -> None:
-        self._store, self._brain, self._limit = store, scheduler, limit
-        self.policy = policy  # its name; a snapshot says whose knowledge it holds
+        self._store, self._scheduler, self._limit = store, scheduler, limit
+        self.policy = policy  # name of the policy; a snapshot stores it with the policy's state
         self.number = number  # of the last entry
-        self.last_event: Event | None = None  # that was written
-        self.quarantined = len(quarantined(store))  # entries that the log says to skip
+        self.last_event: Event | None = None  # the last event that was written
+        self.quarantined = len(quarantined(store))  # number of entries that the log marks to skip
         self._tail = number - snapshot_number
         self._ended = ended_written
-        self.touched: set[str] = set()  # jobs that entries spoke of since somebody looked
+        self.touched: set[str] = set()  # jobs of the entries since the read models were made
 
     def __call__(
         self, entry: Event | Plan, rows: Sequence[Operation] = (), done: Done | None = None
     ) -> None:
-        """`rows` are written in the same transaction; `done` is called when that is safe."""
-        # before an event the scheduler has taken in all that is written: the one safe moment
+        """Write an entry and `rows` in one transaction; `done` is called after the commit."""
+        # a snapshot is safe only before an event: the scheduler has then applied all entries
         if not isinstance(entry, Plan):
-            state = self._brain.state
+            state = self._scheduler.state
             if self._tail >= self._limit(len(state.records), len(state.occupants)):
                 self._take_snapshot()
             self._tail += 1
-        text = encode(entry)  # may refuse what cannot be written: then nothing has changed
+        text = encode(entry)  # raises before anything has changed if the entry cannot be encoded
         self.number += 1
         jobs = jobs_of(entry)
         self.touched.update(jobs)
@@ -89,8 +90,8 @@ class Recorder:
             self.quarantined += isinstance(entry, EntryQuarantined)
 
     def _take_snapshot(self) -> None:
-        """A failure costs the snapshot only: the log has everything, and the next one is tried
-        after as many events again."""
+        """Write a snapshot. A failure is only logged: the log is complete without the snapshot,
+        and the next one is taken after the same number of events."""
         self._tail = 0
         try:
             self._write_snapshot()
@@ -98,10 +99,10 @@ class Recorder:
             logger.exception("a snapshot failed")
 
     def _write_snapshot(self) -> None:
-        saved = self._brain.state.snapshot(ended_before=self._ended)
+        saved = self._scheduler.state.snapshot(ended_before=self._ended)
         plain = encode_saved(saved)
         plain["ended"] = []
-        learned = self._brain.policy.save()
+        learned = self._scheduler.policy.save()
         body = {"version": VERSION, "state": plain, "policy": learned, "by": self.policy}
         rows = [
             {"position": self._ended + i, "job": o.id, "body": json.dumps(encode_saved(o))}
@@ -112,7 +113,7 @@ class Recorder:
         self._ended += len(rows)
 
         def keep(connection: sa.Connection) -> None:
-            for row in rows:  # some may be there already, of a snapshot that could not be read
+            for row in rows:  # a snapshot that could not be read may have written some already
                 upsert(outcomes, row)(connection)
             upsert(snapshots, {"number": number, "body": text})(connection)
             known = connection.execute(
@@ -130,7 +131,7 @@ class Recorder:
 
 
 def jobs_of(entry: Event | Plan) -> tuple[str, ...]:
-    """The jobs that an entry speaks of."""
+    """The jobs that an entry names."""
     if isinstance(entry, Plan):
         return tuple(
             dict.fromkeys([*(a.job for a in entry.actions), *entry.notes, *entry.forecasts])
@@ -142,7 +143,7 @@ def jobs_of(entry: Event | Plan) -> tuple[str, ...]:
 
 
 def begin(store: Store, header: Header) -> Header:
-    """The header of this database: written once, and kept."""
+    """The header of the database; writes the given one if there is none yet."""
     known = _header(store)
     if known is None:
         store.write_now(insert(meta, {"key": HEADER, "value": encode(header)}))
@@ -151,7 +152,7 @@ def begin(store: Store, header: Header) -> Header:
 
 
 def change_header(store: Store, header: Header) -> None:
-    """From now on another policy decides; what is logged stays what it was."""
+    """Replace the header (another policy decides from now on); the log stays unchanged."""
     store.write_now(upsert(meta, {"key": HEADER, "value": encode(header)}))
 
 
@@ -168,8 +169,8 @@ def _header(store: Store) -> Header | None:
 
 
 class EntryError(Exception):
-    """An entry of the log that cannot be read (None), or that the state or the policy cannot
-    take in."""
+    """A log entry that cannot be read (`entry` is None), or that the state or the policy cannot
+    apply."""
 
     def __init__(self, number: int, entry: Event | Plan | None, problem: Exception) -> None:
         super().__init__(f"entry {number} of the log: {described(problem)}")
@@ -186,19 +187,19 @@ def recover(
     fresh: Callable[[], Policy] | None = None,
     skipped: Mapping[int, bool] | None = None,
 ) -> tuple[Scheduler, Recorder]:
-    """The scheduler as it was, and the recorder that goes on where the log ends.
+    """The restored scheduler, and a recorder that continues at the end of the log.
 
-    `before`: of who was here last. `fresh` makes another policy: what a different one has learned,
-    or this one in another version, is of no use, and it learns anew. `skipped`: entries that are
-    quarantined, and whether for the policy only; those that the log itself names are added.
-    Raises EntryError for an entry that cannot be taken in.
+    `before` is the header of the previous controller. State saved by another policy is not loaded.
+    `fresh` makes a new policy, used if the saved state cannot be loaded (another version).
+    `skipped` has quarantined entries, each with whether only the policy skips it; the entries that
+    the log itself marks are added. Raises EntryError for an entry that cannot be applied.
     """
     saved = _newest_snapshot(store)
     number, ended, state = 0, 0, None
     if saved is not None:
         number, ended, state = saved.number, saved.ended, saved.state
         if (saved.by or (before or header).policy) == header.policy:
-            policy = _taught(policy, saved.policy, fresh)
+            policy = _loaded_policy(policy, saved.policy, fresh)
     scheduler = Scheduler(
         header.cluster,
         policy,
@@ -206,7 +207,7 @@ def recover(
         state=state,
         in_place=header.in_place,
     )
-    last = _recall(store, scheduler, number, {**quarantined(store, number), **(skipped or {})})
+    last = _replay(store, scheduler, number, {**quarantined(store, number), **(skipped or {})})
     recorder = Recorder(
         store,
         scheduler,
@@ -229,7 +230,7 @@ class _Saved:
 
 
 def _newest_snapshot(store: Store) -> _Saved | None:
-    """The newest one that can be read; without any, the whole log is read."""
+    """The newest readable snapshot; None if there is none and the whole log is replayed."""
     problem: Exception | None = None
     for row in store.rows(sa.select(snapshots).order_by(snapshots.c.number.desc())):
         try:
@@ -252,14 +253,14 @@ def _newest_snapshot(store: Store) -> _Saved | None:
 
 
 def quarantined(store: Store, after: int = 0) -> dict[int, bool]:
-    """Entries that the log itself says to skip, and whether for the policy only."""
+    """Entries that the log marks to skip, each with whether only the policy skips it."""
     query = sa.select(log.c.entry).where(log.c.kind == EntryQuarantined.__name__)
     marks = (decode(row.entry) for row in store.rows(query.where(log.c.number > after)))
     return {m.entry: m.policy_only for m in marks if isinstance(m, EntryQuarantined)}
 
 
-def _recall(store: Store, scheduler: Scheduler, number: int, skipped: Mapping[int, bool]) -> int:
-    """Take in the entries after a number; the number of the last one."""
+def _replay(store: Store, scheduler: Scheduler, number: int, skipped: Mapping[int, bool]) -> int:
+    """Apply the entries after `number`; returns the number of the last one."""
     last = number
     for last, text in store.entries_after(number):
         policy_only = skipped.get(last)
@@ -274,7 +275,11 @@ def _recall(store: Store, scheduler: Scheduler, number: int, skipped: Mapping[in
     return last
 
 
-def _taught(policy: Policy, saved: Any, fresh: Callable[[], Policy] | None) -> Policy:  # noqa: ANN401
+def _loaded_policy(
+    policy: Policy,
+    saved: Any,  # noqa: ANN401
+    fresh: Callable[[], Policy] | None,
+) -> Policy:
     try:
         policy.load(saved)
     except (KeyError, TypeError, ValueError, AttributeError) as problem:

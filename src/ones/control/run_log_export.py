@@ -1,4 +1,4 @@
-"""The run log of a database as a file of JSON lines: what `ones sim --workload` reads."""
+"""Exports the run log of a database as a file of JSON lines, which `ones sim --workload` reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ones.runlog import encode
 
 
 def write_run_log(database: str, path: Path) -> int:
-    """All entries that the database has, and their number. The service may be running."""
+    """Write all entries of the database and return their number. The service may be running."""
     engine = connect(database)
     beside = path.with_name(path.name + ".part")
     try:

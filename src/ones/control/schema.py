@@ -1,10 +1,10 @@
-"""The tables. A change needs a migration beside it (`migrations/versions`) and a new HEAD."""
+"""Tables of the database. A change needs a migration (`migrations/versions`) and a new HEAD."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
-#: the newest migration: a database at this revision is opened without asking Alembic
+#: the newest migration: a database at this revision is opened without running Alembic
 HEAD = "0002"
 
 metadata = sa.MetaData()
@@ -27,7 +27,7 @@ log = sa.Table(
     sa.Index("log_by_kind", "kind", "number"),
 )
 
-#: which entries speak of which job, but for the steps between two epochs
+#: entries of the run log by job, without those for steps between two epochs (`StepsDone`)
 mentions = sa.Table(
     "mentions",
     metadata,
@@ -35,7 +35,7 @@ mentions = sa.Table(
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
 )
 
-#: state and policy up to an entry of the log; the newest two are kept
+#: state and policy after the log entry `number`; the newest two and one per day are kept
 snapshots = sa.Table(
     "snapshots",
     metadata,
@@ -52,7 +52,7 @@ outcomes = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
 )
 
-#: what a user asked for, beyond what the scheduler needs to know
+#: submissions of users; the body also has what the scheduler does not need (environment, tags)
 submissions = sa.Table(
     "submissions",
     metadata,
@@ -62,7 +62,7 @@ submissions = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
 )
 
-#: the last card of every job that has ended, as it is shown
+#: the last card (read model) of every ended job
 ended_cards = sa.Table(
     "ended_cards",
     metadata,
@@ -71,7 +71,7 @@ ended_cards = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
 )
 
-#: how far each worker process has been heard: its reports up to `number` are in the log
+#: reports received from each worker process: its reports up to `number` are in the log
 heard = sa.Table(
     "heard",
     metadata,
@@ -91,7 +91,7 @@ users = sa.Table(
     sa.Column("created_at", sa.Float, nullable=False),
 )
 
-#: browsers that are logged in
+#: login sessions of browsers
 sessions = sa.Table(
     "sessions",
     metadata,
@@ -100,7 +100,7 @@ sessions = sa.Table(
     sa.Column("expires_at", sa.Float, nullable=False),
 )
 
-#: what users did; a trigger of the database refuses to change or remove a row
+#: actions of users; a trigger of the database refuses to change or remove a row
 audit = sa.Table(
     "audit",
     metadata,

@@ -1,4 +1,4 @@
-"""Run the service: sockets, signals, and the order in which things begin and end."""
+"""Runs the service: sockets, TLS, signals, and the order of start and stop."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from ones.errors import (
 )
 
 SHUTDOWN_SECONDS = 2
-#: every worker that waits for orders has a connection
+#: maximum number of open files: every waiting worker has a connection
 MOST_FILES = 1 << 16
 BACKLOG = 2048
 MECHANISMS = ("elastic", "restart")
 
-log = logs.logger("ones.control.server")  # also when it is __main__
+log = logs.logger("ones.control.server")  # also if this module is __main__
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceReady:
-    """What is told once the service can be reached."""
+    """What is shown once the service can be reached."""
 
     url: str
     link: str
     slots: int
-    unused: tuple[str, ...]  # GPUs that strangers are on
+    unused: tuple[str, ...]  # GPUs that other processes use
 
 
 def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
-    """Until SIGTERM or SIGINT. The workers go on; `ones down` ends them."""
+    """Run the service until SIGTERM or SIGINT. The workers continue; `ones down` stops them."""
     import uvicorn
 
     from ones.control.api import Gate, WorkerApi, create_app
@@ -111,8 +111,8 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
         Gate(WorkerApi(app, service), service, hosts),
         http=guarded_protocol(service.limits),
         ws="none",
-        log_level="error",  # a warning for each request that is no HTTP would fill the log
-        log_config=None,  # as `logs` says
+        log_level="error",  # a warning per request that is not HTTP would fill the log
+        log_config=None,  # `logs` configures logging
         access_log=False,
         lifespan="off",
         timeout_keep_alive=60,
@@ -142,7 +142,7 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
             tuple(f"{s.id} ({', '.join(s.used_by)})" for s in slots if s.used_by),
         )
     )
-    _notice_the_end(server, service)
+    _set_closing_on_signal(server, service)
     server.run(sockets=[listener])
     service.closing = True
     service.stop()
@@ -152,7 +152,7 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
 
 
 def allow_many_files() -> None:
-    """As many as the system lets us have: by default that is often 1,024."""
+    """Raise the limit of open files, which is often 1,024 by default."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -167,10 +167,10 @@ class _Tls:
 
 
 def _tls(settings: ServiceSettings, directory: StateDir) -> _Tls | None:
-    """The given certificate; else our own wherever others than this machine can reach us."""
+    """The given certificate; else our own, unless only this machine can reach the service."""
     if bool(settings.tls_certificate) != bool(settings.tls_key):
         missing = "tls_key" if settings.tls_certificate else "tls_certificate"
-        raise InvalidSettingError(f"{missing}: a certificate and its key come together")
+        raise InvalidSettingError(f"{missing}: missing; a certificate needs its key")
     if settings.tls_certificate:
         return _Tls(settings.tls_certificate, settings.tls_key, _checked(settings))
     if warning := insecurity(settings):
@@ -187,12 +187,12 @@ def insecurity(settings: ServiceSettings) -> str:
         return ""
     return (
         f"warning: insecure: tokens and environments of jobs reach {settings.host} in clear text;"
-        " without --insecure the service makes a certificate"
+        " leave out --insecure for TLS with a certificate of the service"
     )
 
 
 def _checked(settings: ServiceSettings) -> str:
-    """The given certificate. Its errors are told here; the server would say less."""
+    """The text of the given certificate. Raises errors that name the files; uvicorn's do not."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     pair = f"{settings.tls_certificate}, {settings.tls_key}"
     try:
@@ -203,51 +203,58 @@ def _checked(settings: ServiceSettings) -> str:
 
 
 def _beat(server: Any, service: Service) -> None:  # noqa: ANN401
-    """The server's loop ticks ten times a second; each tick is a heartbeat."""
+    """Make each tick of the server's loop, ten per second, a heartbeat."""
     tick = server.on_tick
 
-    async def beaten(counter: int) -> bool:
+    async def beat_and_tick(counter: int) -> bool:
         service.server_heartbeat.working()
         stop: bool = await tick(counter)
         return stop
 
-    server.on_tick = beaten
+    server.on_tick = beat_and_tick
 
 
-def _notice_the_end(server: Any, service: Service) -> None:  # noqa: ANN401
-    """Long answers must end when the server is told to: they look at `closing`."""
+def _set_closing_on_signal(server: Any, service: Service) -> None:  # noqa: ANN401
+    """Set `closing` on a signal: long polls and event streams check it and end."""
     handle = server.handle_exit
 
-    def noticed(number: int, frame: object) -> None:
+    def handle_and_close(number: int, frame: object) -> None:
         service.closing = True
         log.info("service stopping", signal=signal.Signals(number).name)
         handle(number, frame)
 
-    server.handle_exit = noticed
+    server.handle_exit = handle_and_close
 
 
 def _listen_again(directory: StateDir, host: str, port: int) -> socket.socket:
-    """Any free port, but rather the last one: workers that are still there know it."""
+    """Listen on a port. For port 0 first try the last one, which running workers know."""
     before = directory.address()
-    if port == 0 and before is not None:
-        with suppress(WorldError, ValueError):
-            return _listen(host, int(before.url.rpartition(":")[2]))
-    return _listen(host, port)
+    last = before.url.rpartition(":")[2] if before is not None else ""
+    listener = None
+    if port == 0 and last.isdigit():
+        with suppress(WorldError):
+            listener = _listen(host, int(last))
+    listener = listener or _listen(host, port)
+    now = listener.getsockname()[1]
+    if before is not None and str(now) != last:
+        # workers that run already cannot report there: they are killed as silent
+        log.warning("port changed", before=before.url, port=now)
+    return listener
 
 
 def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
-        raise InvalidSettingError(f"port: {port} is not a port")
+        raise InvalidSettingError(f"port: {port} is not in 0..65535")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except OSError as problem:
         raise InvalidSettingError(f"host: {host!r}: {problem.strerror or problem}") from problem
-    # by its full name: asyncio sends small answers at once only over what says it is TCP
+    # the protocol is explicit: asyncio sets TCP_NODELAY only on sockets with IPPROTO_TCP
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(BACKLOG)  # from now on who calls waits, and is not refused
+        listener.listen(BACKLOG)  # from now on clients wait instead of being refused
     except OSError as problem:
         listener.close()
         raise WorldError(
@@ -270,13 +277,13 @@ def _link(service: Service, url: str) -> str:
 
 
 def configure_logs(settings: ServiceSettings) -> None:
-    """For all of this process: to be called by whoever makes it the controller."""
+    """Set up logging of this process as the controller."""
     directory = StateDir.of(settings.state)
     logs.configure(settings.log_format, settings.log_level, directory.log)
 
 
 def main() -> int:
-    """`python -m ones.control.server`, as `ones up` starts it: settings on standard input."""
+    """Run `python -m ones.control.server`, as `ones up` does: settings come on standard input."""
     given = json.loads(sys.stdin.read())
     settings = Settings(service=ServiceSettings(**given["service"]), policy=given["policy"])
 
@@ -284,7 +291,7 @@ def main() -> int:
     try:
         serve(settings, lambda ready: None)
     except OnesError as problem:
-        log.error("service failed", error=str(problem))  # noqa: TRY400  # a line for people
+        log.error("service failed", error=str(problem))  # noqa: TRY400  # no traceback
         return problem.exit_code
     except Exception as problem:
         log.exception("service failed", error=described(problem))

@@ -16,26 +16,26 @@ from ones.control.heartbeat import Heartbeat
 from ones.control.pruning import Pruning
 from ones.control.statedir import StateDir
 from ones.control.store import Store
-from ones.control.submission import remove_environments
+from ones.control.stored_submissions import remove_environments
 from ones.control.tokens import JobTokens, hash_of
 from ones.errors import described
 from ones.launchers import Launcher
 from ones.launchers.threaded_launcher import ThreadedLauncher
 
-#: beyond what workers may take to save their work
+#: waiting time beyond the time that workers have for their checkpoint
 WIND_DOWN_SECONDS = 30.0
 
 log = logs.logger(__name__)
 
 
 class Service(Controller):
-    """`start` restores the state of the last service; `stop` leaves the workers running."""
+    """A controller with threads. `start` restores the last state; `stop` leaves workers running."""
 
     def __init__(self, state_dir: StateDir, launcher: Launcher, options: Options) -> None:
         state_dir.make()
         state_dir.lock()
         self.dir = state_dir
-        self.on_end: Callable[[], None] = lambda: None  # it shall not go on
+        self.on_end: Callable[[], None] = lambda: None  # ends the server
         store = Store(options.database or state_dir.database)
         super().__init__(store, JobTokens.kept_in(state_dir.key), launcher, options)
         self._thread = threading.Thread(target=self._run, name="ones-scheduler", daemon=True)
@@ -43,7 +43,7 @@ class Service(Controller):
         self._health = Health(options.health, self._busy, store.unwritten_seconds, state_dir.path)
 
     def start(self, url: str) -> None:
-        """`url`: where workers reach us."""
+        """Restore the state and start the threads. `url`: where workers reach the service."""
         options = self._options
         self.load(url, options.checkpoints.rstrip("/") or str(self.dir.checkpoints))
         self._pruning = Pruning(
@@ -87,11 +87,11 @@ class Service(Controller):
         self.dir.unlock()
 
     def wind_down(self) -> None:
-        """Let all workers save their work and go; `on_end` when the last one has."""
+        """Let all workers save their work and exit, then call `on_end`."""
         self.engine.wind_down()
-        threading.Thread(target=self._await_the_last, name="ones-down", daemon=True).start()
+        threading.Thread(target=self._await_workers, name="ones-down", daemon=True).start()
 
-    def _await_the_last(self) -> None:
+    def _await_workers(self) -> None:
         deadline = time.monotonic() + self._options.timeouts.checkpoint_seconds + WIND_DOWN_SECONDS
         quiet = 0
         while quiet < 3 and time.monotonic() < deadline and self.failure is None:
@@ -109,7 +109,7 @@ class Service(Controller):
             self.on_end()
 
     def first_admin(self) -> None:
-        """On the very first start: who starts the service rules it."""
+        """On the first start, make the user that starts the service its admin."""
         if self.accounts.all():
             return
         name = NOT_IN_IDS.sub("-", getpass.getuser().lower()).strip("-") or "admin"
@@ -117,7 +117,7 @@ class Service(Controller):
         self.dir.write_token(token)
 
     def renew_token(self, name: str) -> str:
-        """Another token for a user. The file with the first admin's token follows."""
+        """Renew a user's token, also in the file with the first admin's token."""
         before = self.accounts.get(name).token_hash
         token = self.accounts.renew(name)
         kept = self.dir.read_token()

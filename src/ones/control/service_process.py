@@ -1,4 +1,4 @@
-"""The service as a process of its own: started from a command, and still there when it returns."""
+"""Starts the service as a background process, and kills it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STOP_SECONDS = 30.0
 
 
 def start(settings: ServiceSettings, policies: Mapping[str, Mapping[str, Any]]) -> Address:
-    """Start it and wait until it can be reached. `policies`: settings of each."""
+    """Start the service and wait until it can be reached. `policies`: their settings by name."""
     settings = settings.rooted()
     directory = StateDir.of(settings.state)
     directory.make()
@@ -46,38 +46,40 @@ def start(settings: ServiceSettings, policies: Mapping[str, Mapping[str, Any]]) 
         )
         process.stdin.close()
         address = _await_address(directory, process, before)
-    except BaseException:  # an impatient Ctrl-C, too: what nobody waits for must not stay
+    except BaseException:  # also Ctrl-C: a half-started service must not stay
         process.kill()
         process.wait()
         raise
-    process.returncode = 0  # it stays when this object goes: no reason to complain
+    process.returncode = 0  # the process outlives this object: avoids a ResourceWarning
     return address
 
 
-def _await_address(directory: StateDir, process: subprocess.Popen[bytes], said: int) -> Address:
-    """`said`: bytes in its log before it began."""
+def _await_address(directory: StateDir, process: subprocess.Popen[bytes], offset: int) -> Address:
+    """The address of a started service. `offset`: size of its log before the start."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         address = directory.address()
         if address is not None and address.pid == process.pid and directory.is_locked():
             return address
         if process.poll() is not None:
-            last = last_error(_said_since(directory, said)) or f"see {directory.log}"
+            last = last_error(_log_since(directory, offset)) or f"see {directory.log}"
             kind = UserError if process.returncode == UserError.exit_code else WorldError
             raise kind(f"the service did not start: {last}")
         if time.monotonic() > deadline:
-            raise WorldError(f"the service did not start in time; see {directory.log}")
+            raise WorldError(
+                f"the service did not start within {START_SECONDS:g} s; see {directory.log}"
+            )
         time.sleep(0.05)
 
 
-def _said_since(directory: StateDir, said: int) -> str:
+def _log_since(directory: StateDir, offset: int) -> str:
     log = directory.log.read_bytes()
-    # a log that is shorter than it was has been rotated since
-    return log[said if len(log) >= said else 0 :].decode(errors="replace")
+    # a log that is shorter than before has been rotated
+    return log[offset if len(log) >= offset else 0 :].decode(errors="replace")
 
 
 def kill(directory: StateDir) -> None:
-    """Controller and workers, at once: nobody waits for work to be saved."""
+    """Stop controller and workers by signals, without waiting for the controller's checkpoints."""
     address = directory.address()
     if address is not None and directory.is_locked():
         os.kill(address.pid, signal.SIGTERM)
@@ -92,7 +94,7 @@ def kill(directory: StateDir) -> None:
 
 
 def _is_gone(pid: int) -> bool:
-    """Our own child is taken leave of; it would stay as a zombie."""
+    """Whether a process has ended. Our own child is reaped; it would stay as a zombie."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

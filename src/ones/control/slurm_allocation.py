@@ -15,9 +15,9 @@ from ones.launchers.slurm.settings import Timing
 from ones.launchers.slurm.shared_directory import SharedDirectory
 
 RESTART_SECONDS = 2.0  # between two starts of the controller
-#: an allocation whose controller died has so long to start it again; then others may
+#: time for an allocation to restart its dead controller, before other allocations may start one
 TAKE_OVER_SECONDS = 15.0
-END_SECONDS = 20.0  # the controller may take so long to stop
+END_SECONDS = 20.0  # time for the controller to stop
 
 
 def serve_allocation(
@@ -29,9 +29,10 @@ def serve_allocation(
     with_controller: bool = True,
     insecure: bool = False,
 ) -> None:
-    """Until the allocation ends. Work is saved before; the next allocation goes on from there.
+    """Serve an allocation until it ends. Jobs save their work before, and the next allocation
+    continues with it.
 
-    `host`: where a controller that we start listens; with TLS, unless `insecure`.
+    `host`: address of a controller that is started here; with TLS, unless `insecure`.
     """
     id, shared = required_allocation(), SharedDirectory(directory.runs)
     directory.make()
@@ -46,13 +47,13 @@ def serve_allocation(
         if not manage(
             directory.runs, cpus=slots, lead=lead, timing=timing, on_turn=check_controller
         ):
-            raise UserError(f"allocation {id} is being served already")
+            raise UserError(f"allocation {id}: `ones slurm serve` is already running for it")
     finally:
         controller.stop()
 
 
 class _Controller:
-    """Ours, if no other is running for this directory; started again when it dies."""
+    """Starts a controller if none runs for this directory, and restarts it when it dies."""
 
     def __init__(self, directory: StateDir, slots: int, host: str, *, insecure: bool) -> None:
         self._directory, self._slots, self._host = directory, slots, host

@@ -1,14 +1,15 @@
-"""The directory that holds all the service keeps, and the lock that lets one controller in.
+"""The state directory of a service, and the lock that lets one controller use it.
 
 ones.db         the database (and its -wal and -shm files)
 runs/           run directories of jobs: their processes and their output
-checkpoints/    of jobs, unless they name another place
-key             from which tokens of jobs follow
-admin.token     of the user who first started the service
+checkpoints/    checkpoints of jobs, unless the settings name another path
+archive/        events that were moved out of the database
+key             key from which tokens of jobs are derived
+admin.token     token of the first admin
 tls/            our certificate authority and certificate, unless others are given
-controller.json where the running controller is reached
-controller.log  what it has to say
-lock            held by the controller while it lives
+controller.json address of the running controller
+controller.log  log of the controller
+lock            held by the controller while it runs
 """
 
 from __future__ import annotations
@@ -23,25 +24,29 @@ from pathlib import Path
 
 from ones.errors import UserError, WorldError
 
-#: a lock that stays for longer than these is a controller's
+#: a lock that is held for longer belongs to a controller
 MOST_TRIES, TRY_SECONDS = 10, 0.05
 _PRIVATE = ("ones.db", "ones.db-wal", "ones.db-shm", "key", "admin.token", "controller.log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
+    """Where the controller listens, and its process."""
+
     pid: int
     url: str
 
 
 class StateDir:
+    """Paths and small files of a state directory."""
+
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
         self._lock: int | None = None
 
     @classmethod
     def of(cls, path: str) -> StateDir:
-        """As the setting says; empty: where a user's programs keep their state."""
+        """The directory of the setting `service.state`; empty: `~/.local/state/ones`."""
         if path:
             return cls(Path(path))
         base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -77,25 +82,25 @@ class StateDir:
 
     @property
     def authority(self) -> Path:
-        """The certificate that clients trust, if the service made its own."""
+        """The certificate that clients trust, if the service has made its own."""
         return self.tls / "authority.pem"
 
     def make(self) -> None:
-        """Made if it is not there; closed to other users of the machine if it is."""
+        """Create the directory if needed, readable only by the user of the service."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._close()
+            self._make_private()
             for directory in (self.runs, self.checkpoints):
                 directory.mkdir(mode=0o700, exist_ok=True)
         except OSError as problem:
             raise WorldError(f"{problem.filename}: {problem.strerror}") from problem
 
-    def _close(self) -> None:
-        """For the service's user only. SQLite gives its -wal and -shm files the mode of ones.db."""
+    def _make_private(self) -> None:
+        """Set modes 0700 and 0600. SQLite gives its -wal and -shm files the mode of ones.db."""
         owner, mine = self.path.stat().st_uid, os.geteuid()
         if owner != mine:
             raise UserError(
-                f"{self.path}: belongs to user {owner}, and the service runs as user {mine};"
+                f"{self.path}: belongs to user {owner}, but the service runs as user {mine};"
                 " choose a directory below it with --state"
             )
         self.path.chmod(0o700)
@@ -104,30 +109,30 @@ class StateDir:
                 (self.path / name).chmod(0o600)
 
     def lock(self) -> None:
-        """One controller for each directory: a second one is refused."""
+        """Take the lock. Raises UserError if another controller has it."""
         handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         tries = 0
         while not _locked(handle, fcntl.LOCK_EX):
             tries += 1
             if tries > MOST_TRIES:
                 os.close(handle)
-                where = self.address()
-                who = f" (pid {where.pid}, {where.url})" if where else ""
+                address = self.address()
+                holder = f" (pid {address.pid}, {address.url})" if address else ""
                 raise UserError(
-                    f"{self.path}: another controller is running here{who}; stop it with: ones down"
+                    f"{self.path}: is used by another controller{holder}; stop it with: ones down"
                 )
-            time.sleep(TRY_SECONDS)  # it may be a command that only looks
+            time.sleep(TRY_SECONDS)  # `is_locked` of another process holds it for a moment
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
         self._lock = handle
 
     def holder(self) -> int | None:
-        """The controller's process, if one lives here; known before it can be reached."""
+        """Process id of the running controller, also before it can be reached; None if none."""
         if not self.is_locked():
             return None
         try:
             return int((self.path / "lock").read_text())
-        except (OSError, ValueError):  # it has the lock and says so in a moment
+        except (OSError, ValueError):  # locked, and the process id is not written yet
             address = self.address()
             return address.pid if address is not None else None
 
@@ -137,12 +142,14 @@ class StateDir:
             self._lock = None
 
     def is_locked(self) -> bool:
+        """Whether a controller runs on this directory."""
         try:
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
-            return not _locked(handle, fcntl.LOCK_SH)  # who only looks does not see each other
+            # a shared lock: concurrent checks do not see each other
+            return not _locked(handle, fcntl.LOCK_SH)
         finally:
             os.close(handle)
 
@@ -153,7 +160,7 @@ class StateDir:
         beside.replace(path)
 
     def address(self) -> Address | None:
-        """Of the controller that was here last, whether it still is or not."""
+        """Address of the last controller, whether it still runs or not."""
         try:
             return Address(**json.loads((self.path / "controller.json").read_text()))
         except (OSError, ValueError, TypeError):

@@ -1,9 +1,9 @@
-"""The database behind one writer thread: group commit, and nothing is acknowledged before it.
+"""The controller's database: all writes go through one writer thread with group commit.
 
-Whoever writes hands over what is to be written and a word to be called when it is safe.
-The thread takes all that has gathered, writes it in one transaction, and then says so. A
-disk that is full or a database that is locked or away is waited for: nothing is dropped,
-the queue grows, `problem` says why, and work goes on when it goes on.
+A caller queues a write with a `done` callback. The thread commits all queued writes in one
+transaction and then calls their callbacks, so that nothing is acknowledged before it is stored.
+While the disk is full or the database is locked or unreachable, the thread retries: no write is
+dropped, the queue grows, and `Store.problem` holds the cause.
 """
 
 from __future__ import annotations
@@ -25,18 +25,26 @@ from sqlalchemy.dialects import postgresql, sqlite
 from ones.control import logs
 from ones.control.database import Claim, does_not_answer, open_engine, upgrade
 from ones.control.heartbeat import Heartbeat
-from ones.control.schema import log, mentions, meta
+from ones.control.persistence import (
+    CordonsChanged,
+    Done,
+    LiveWrite,
+    ProcessesForgotten,
+    ReportsReceived,
+)
+from ones.control.schema import heard, log, mentions, meta
 from ones.errors import UserError, WorldError
 
 Operation = Callable[[sa.Connection], None]
-Done = Callable[[Exception | None], None]
 
 RETRY_SECONDS = 0.5
-#: so many writes go into one transaction at most
+#: maximum number of writes in one transaction
 MOST_AT_ONCE = 2000
-#: key in `meta`: whose turn it is to write, and the number of the last commit
+#: key in `meta`: name of the controller that may write, and the number of its last commit
 WRITER = "writer"
-#: key in `meta`: this database is history, and the controller goes on in that one
+#: key in `meta`: drained nodes and cordoned GPUs
+CORDONS = "asides"
+#: key in `meta`: the database to which the contents of this one were moved
 MOVED_TO = "moved_to"
 
 logger = logs.logger(__name__)  # `log` is a table
@@ -56,9 +64,9 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class _Write:
     entries: tuple[Entry, ...]
-    operations: tuple[Operation, ...]
+    operations: tuple[Operation | LiveWrite, ...]
     done: Done | None
-    at: float = field(default_factory=time.monotonic)  # when it was put
+    at: float = field(default_factory=time.monotonic)  # when it was queued
 
 
 @dataclass(slots=True)
@@ -67,15 +75,15 @@ class _Stop:
 
 
 class LostDatabaseError(WorldError):
-    """Another controller writes to it: this one must end."""
+    """Another controller writes to the database: this controller must exit."""
 
 
 class _Turn:
-    """What makes a commit over a network safe to try again, and a stale controller harmless.
+    """Fencing token: makes a commit over a network safe to retry and stops a stale controller.
 
-    Every transaction moves one row from the last commit's number to its own. If the row has
-    that number already, an attempt whose answer was lost did go through; if it has another
-    name, somebody else writes here.
+    Every transaction changes one row from the number of the last commit to its own number. If the
+    row has the new number already, an earlier attempt succeeded but its answer was lost. If the
+    row has another name, another controller writes to this database.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -85,7 +93,7 @@ class _Turn:
             upsert(meta, {"key": WRITER, "value": self._value(0)})(connection)
 
     def take(self, connection: sa.Connection) -> bool:
-        """False: it is done already."""
+        """Returns False if an earlier attempt has committed this transaction already."""
         mine = meta.c.key == WRITER
         before, after = self._value(self._number), self._value(self._number + 1)
         move = sa.update(meta).where(mine, meta.c.value == before).values(value=after)
@@ -106,20 +114,22 @@ Commit = Callable[[list[_Write]], Iterator[float]]
 
 
 class Writer(Protocol):
-    """Commits writes in the order in which they were put: `commit` takes those that have gathered
-    and yields the seconds to wait before each further attempt."""
+    """Commits writes in the order of their `put`.
+
+    `commit` takes the queued writes and yields the seconds to wait before each retry.
+    """
 
     def put(self, write: _Write) -> None: ...
 
     def wait(self, waiting: Waiting) -> None:
-        """Returns when `waiting` was called; raises the problem that it was called with."""
+        """Returns after `waiting` was called; raises the error that it was called with."""
 
     def close(self) -> None:
-        """Returns when all that was put is committed."""
+        """Returns when all queued writes are committed."""
 
 
 class WriterThread:
-    """The writer of the service: a thread of its own."""
+    """The writer that the service uses: a separate thread."""
 
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
@@ -157,12 +167,12 @@ class WriterThread:
                 try:
                     for seconds in self._commit(batch):
                         time.sleep(seconds)
-                except Exception:  # the thread must live: everything waits for it
+                except Exception:  # without this thread nothing would be acknowledged again
                     logger.exception("a write failed")
 
 
 class Store:
-    """Reads are free for all threads; writes go through `write`."""
+    """The controller's database. Any thread may read; all writes go through `write`."""
 
     def __init__(
         self, database: str | sa.Engine, writer: Callable[[Commit], Writer] = WriterThread
@@ -180,11 +190,11 @@ class Store:
             self._engine.dispose()
             raise
         self._lost: LostDatabaseError | None = None
-        self.problem = ""  # why writing stands still; empty: it does not
-        self.refused = ""  # why an entry of the run log could not be written at all
+        self.problem = ""  # why writes are blocked; empty if they are not
+        self.refused = ""  # why an entry of the run log was rejected for good
         self.commits = 0
         self.heartbeat = Heartbeat("writer")
-        self._oldest: float | None = None  # when the oldest write that is under way was put
+        self._oldest: float | None = None  # when the oldest write of the current batch was queued
         self._writer = writer(self._commit)
 
     def _refuse_what_was_moved(self) -> None:
@@ -200,21 +210,23 @@ class Store:
     def write(
         self,
         entries: Sequence[Entry] = (),
-        operations: Sequence[Operation] = (),
+        operations: Sequence[Operation | LiveWrite] = (),
         done: Done | None = None,
     ) -> None:
-        """Soon, with what others write; `done(None)` once it is safe, `done(error)` if it
-        cannot be. It is called in the writer's thread."""
+        """Queue a write for the next transaction.
+
+        The writer thread calls `done(None)` after the commit, or `done(error)` if the write failed.
+        """
         self._writer.put(_Write(tuple(entries), tuple(operations), done))
 
     def write_now(self, *operations: Operation) -> None:
-        """Wait until it is safe; raises what went wrong."""
+        """Write and wait for the commit; raises the error if the write failed."""
         waiting = Waiting()
         self.write(operations=operations, done=waiting)
         self._writer.wait(waiting)
 
     def flush(self) -> None:
-        """Wait until all that was handed over before is safe."""
+        """Wait until all writes queued before are committed."""
         self.write_now()
 
     def close(self) -> None:
@@ -223,12 +235,12 @@ class Store:
         self._engine.dispose()
 
     def unwritten_seconds(self) -> float:
-        """How long the oldest write has waited."""
+        """How long the oldest write of the current batch has waited."""
         oldest = self._oldest
         return 0.0 if oldest is None else time.monotonic() - oldest
 
     def _commit(self, batch: list[_Write]) -> Iterator[float]:
-        """Yields the seconds to wait before each further attempt."""
+        """Commit a batch; yields the seconds to wait before each retry."""
         self._oldest = batch[0].at
         try:
             yield from self._commit_all(batch)
@@ -238,20 +250,20 @@ class Store:
 
     def _commit_all(self, batch: list[_Write]) -> Iterator[float]:
         try:
-            yield from self._patiently(batch)
+            yield from self._commit_with_retries(batch)
         except Exception as problem:
             if isinstance(problem, LostDatabaseError):
                 self._lost = problem
                 self.problem = str(problem)
             if len(batch) == 1:
-                self._tell(batch, problem)
-            else:  # one of them is wrong: the others must not suffer
+                self._acknowledge(batch, problem)
+            else:  # one write failed: commit each alone, so that the others succeed
                 for write in batch:
                     yield from self._commit_all([write])
             return
-        self._tell(batch, None)
+        self._acknowledge(batch, None)
 
-    def _patiently(self, batch: list[_Write]) -> Iterator[float]:
+    def _commit_with_retries(self, batch: list[_Write]) -> Iterator[float]:
         if self._lost is not None:
             raise self._lost
         began = time.monotonic()
@@ -262,7 +274,7 @@ class Store:
             except sa.exc.DBAPIError as problem:
                 if not (isinstance(problem, sa.exc.OperationalError) or _is_cut(problem)):
                     raise
-                # disk full, locked, connection lost: the world's doing, which passes
+                # disk full, database locked or connection lost: temporary, so retry
                 if not self.problem:
                     logger.warning("writer waits for the database", error=str(problem.orig))
                 self.problem = f"the database does not take writes: {problem.orig}"
@@ -276,11 +288,11 @@ class Store:
                 return
 
     def _claim_again(self) -> None:
-        """The session that held the lock may have been lost together with the writer's."""
+        """Take the lock again: its session may have been lost together with the writer's."""
         try:
             mine = self._claim.take()
         except WorldError:
-            return  # still away
+            return  # still unreachable
         if not mine:
             raise LostDatabaseError("another controller has taken over the database")
 
@@ -290,27 +302,27 @@ class Store:
             for write in batch
             for e in write.entries
         ]
-        spoken_of = [
+        job_mentions = [
             {"job": job, "number": e.number}
             for write in batch
             for e in write.entries
             for job in e.jobs
         ]
-        operations = [operation for write in batch for operation in write.operations]
+        operations = [_in_sql(operation) for write in batch for operation in write.operations]
         if not (rows or operations):
             return
         with self._engine.begin() as connection:
             if self._turn is None or self._turn.take(connection):
                 if rows:
                     connection.execute(log.insert(), rows)
-                if spoken_of:
-                    connection.execute(mentions.insert(), spoken_of)
+                if job_mentions:
+                    connection.execute(mentions.insert(), job_mentions)
                 _run(operations, connection)
         if self._turn is not None:
             self._turn.taken()
         self.commits += 1
 
-    def _tell(self, batch: list[_Write], problem: Exception | None) -> None:
+    def _acknowledge(self, batch: list[_Write], problem: Exception | None) -> None:
         for write in batch:
             if problem is not None and write.entries and problem is not self._lost:
                 numbers = ", ".join(str(entry.number) for entry in write.entries)
@@ -320,13 +332,14 @@ class Store:
                 continue
             try:
                 write.done(problem)
-            except Exception:  # of one reader; the others must still be told
+            except Exception:  # the other writes must still be acknowledged
                 logger.exception("an acknowledgement failed")
 
     # reading
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
+        """A connection for reads; a lost connection is raised as a WorldError."""
         try:
             with self._engine.connect() as connection:
                 yield connection
@@ -339,8 +352,20 @@ class Store:
         with self.reading() as connection:
             return connection.execute(query).all()
 
+    def cordons(self) -> str | None:
+        """Text of the last `CordonsChanged`, or None."""
+        rows = self.rows(sa.select(meta.c.value).where(meta.c.key == CORDONS))
+        return rows[0].value if rows else None
+
+    def reports_received(self) -> dict[str, ReportsReceived]:
+        """The last `ReportsReceived` of each launch, by launch."""
+        rows = self.rows(sa.select(heard.c.launch, heard.c.job, heard.c.number, heard.c.joined))
+        return {
+            row.launch: ReportsReceived(row.launch, row.job, row.number, row.joined) for row in rows
+        }
+
     def entries_after(self, number: int) -> Iterator[tuple[int, str]]:
-        """(number, text) of the run log, in order."""
+        """(number, text) of the run-log entries after `number`, in order."""
         query = sa.select(log.c.number, log.c.entry).where(log.c.number > number)
         with self.reading() as connection:
             for row in connection.execution_options(yield_per=1000).execute(
@@ -363,7 +388,7 @@ def _is_cut(problem: sa.exc.DBAPIError) -> bool:
 
 @dataclass(slots=True)
 class Waiting:
-    """A `done` that another thread waits for."""
+    """A `done` callback for which another thread can wait."""
 
     _event: threading.Event = field(default_factory=threading.Event)
     _problem: Exception | None = None
@@ -397,7 +422,7 @@ class _Upsert:
 
 
 def upsert(table: sa.Table, row: dict[str, Any]) -> Operation:
-    """Insert, or replace what has the same key."""
+    """An operation that inserts the row, or replaces the row with the same key."""
     return _Upsert(table, row)
 
 
@@ -414,9 +439,25 @@ def _upsert_into(table: sa.Table, names: tuple[str, ...], dialect: str) -> sa.In
     return statement
 
 
+def _in_sql(operation: Operation | LiveWrite) -> Operation:
+    match operation:
+        case ReportsReceived():
+            row = {name: getattr(operation, name) for name in ("launch", "job", "number", "joined")}
+            return upsert(heard, row)
+        case ProcessesForgotten():
+            return delete(heard, {"job": operation.job})
+        case CordonsChanged():
+            return upsert(meta, {"key": CORDONS, "value": operation.text})
+        case _:
+            return operation
+
+
 def _run(operations: Iterable[Operation], connection: sa.Connection) -> None:
-    """In order; upserts of one kind that follow one another as one statement, and of those with
-    the same key only the last."""
+    """Run the operations in order.
+
+    Consecutive upserts of the same table and columns become one statement; of upserts with the
+    same key only the last is run.
+    """
     for kind, some in groupby(operations, lambda o: o.kind if isinstance(o, _Upsert) else None):
         if kind is None:
             for operation in some:

@@ -1,7 +1,7 @@
-"""Who may speak: tokens of users (random, only their hash is kept) and of jobs (derived).
+"""Tokens of users (random, only their hash is kept) and of jobs (derived).
 
-A job's token follows from the service's key and the job's id, so that it can be given to
-every worker that is started later, also after a restart, and is stored nowhere.
+A job's token is derived from the service's key and the job's id. So every worker that starts later
+gets the same token, also after a restart, and no token is stored.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ def new_token() -> str:
 
 
 def hash_of(token: str) -> str:
-    """Of 32 random bytes: nobody finds them by trying, so that no slow hash is needed."""
+    """Hash of a token. Tokens are 32 random bytes and cannot be guessed: a fast hash is enough."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class JobTokens:
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._jobs: dict[str, str] = {}  # hash of a token -> job, of those that were asked for
+        self._jobs: dict[str, str] = {}  # hash of an issued token -> job
 
     @classmethod
     def kept_in(cls, path: Path) -> JobTokens:
-        """With the key of this file, which is made if it is not there."""
+        """Tokens with the key of this file, which is made if it does not exist."""
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
@@ -46,6 +46,6 @@ class JobTokens:
         return token
 
     def job_of(self, token: str) -> str | None:
-        """The job of a token that was given out, or None: known without any other input, so that
-        a request can be refused before its body is read."""
+        """The job of an issued token, or None. Needs nothing else, so that a request can be refused
+        before its body is read."""
         return self._jobs.get(hash_of(token))

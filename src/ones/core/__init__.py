@@ -1,6 +1,7 @@
-"""The scheduler of ONES: pure. Events go in, plans come out; time is a field of the event.
+"""The scheduler of ONES, without input and output: events go in, plans come out.
 
-No clock, file, socket, thread or randomness of its own. Start reading at `scheduler`.
+The core reads no clock, file or socket, starts no thread and draws no random numbers; time is a
+field of each event. Start reading at `scheduler`.
 """
 
 from ones.core.actions import adopt

@@ -1,7 +1,7 @@
-"""The actions that a state needs, and what a plan changes once it is adopted.
+"""Turns the scheduler's state and decisions into actions, and applies plans to the state.
 
-`due_actions` and `first_actions` read the state only. `adopt` changes it by the plan's actions and
-decides nothing, so a recorded plan and a new one change the state in the same way.
+`due_actions` and `first_actions` do not change the state. `adopt` changes it by the plan's actions
+and decides nothing, so a recorded plan and a new one change the state in the same way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from ones.errors import BrokenEngineError
 
 
 def due_actions(state: State) -> list[Action]:
-    """Actions that need no decision: ends, second steps, and withdrawals of lost promises."""
+    """Actions that follow without asking the policy: `Finish` for jobs with a decided end, the
+    second step of a move, and `Withdraw` for announced allocations that cannot happen any more."""
     actions: list[Action] = []
     for job in state.due:
         record = state.records[job]
@@ -42,7 +43,7 @@ def due_actions(state: State) -> list[Action]:
             if not record.ending.ordered:
                 actions.append(Finish(job, record.ending.reason, record.ending.message))
             continue
-        if record.withdrawn:
+        if record.withdraw_due:
             actions.append(Withdraw(job))
         if record.in_flight is None and not record.reforming:
             step = _next_step(state, record, record.goal, {})
@@ -92,7 +93,7 @@ def _next_step(
 
 
 def adopt(state: State, plan: Plan) -> None:
-    """Put a plan into force: the engine has it, or is about to get it."""
+    """Apply a plan: a new one before the engine gets it, or a recorded one during recovery."""
     state.version += 1
     if plan.actions:
         state.plan_number = plan.number
@@ -103,22 +104,23 @@ def adopt(state: State, plan: Plan) -> None:
                 f"plan {plan.number} is for {action.job}, which is not an unfinished job"
             )
         state.due.pop(action.job, None)
-        _adopt_action(state, action, plan.number, aims_further=action.job in prepared)
+        _adopt_action(state, action, plan.number, goal_is_set=action.job in prepared)
     for job, note in plan.notes.items():
         state.touch(job).note = note
     for job, forecast in plan.forecasts.items():
         state.touch(job).forecast = forecast
 
 
-def _adopt_action(state: State, action: Action, plan: int, *, aims_further: bool) -> None:
-    """`aims_further`: the same plan prepares the job for more than this action gives it."""
+def _adopt_action(state: State, action: Action, plan: int, *, goal_is_set: bool) -> None:
+    """Apply one action of a plan. `goal_is_set`: a `Prepare` of the same plan has set the job's
+    goal, and this action is the first step towards it."""
     record = state.touch(action.job)
     match action:
         case Prepare():
             state.set_goal(record, action.allocation)
             state.advance(record, Trigger.PROMISED)
         case Withdraw():
-            record.withdrawn = False
+            record.withdraw_due = False
         case Start():
             state.set_goal(record, action.allocation)
             record.in_flight = InFlight(OrderKind.START, plan, action.allocation)
@@ -127,18 +129,18 @@ def _adopt_action(state: State, action: Action, plan: int, *, aims_further: bool
             _occupy(state, record, action.allocation, plan)
             state.advance(record, Trigger.START_ORDERED)
         case Rescale():
-            if not aims_further:
+            if not goal_is_set:
                 state.set_goal(record, action.allocation)
             record.in_flight = InFlight(OrderKind.RESCALE, plan, action.allocation)
             _occupy(state, record, action.allocation, plan)
             state.advance(record, Trigger.RESCALE_ORDERED)
         case Stop():
-            if not aims_further:
+            if not goal_is_set:
                 state.set_goal(record, None)
             record.in_flight = InFlight(OrderKind.STOP, plan)
             state.advance(record, Trigger.STOP_ORDERED)
         case Finish():
-            if record.phase is not Phase.ENDING:  # the event that decided it was quarantined
+            if record.phase is not Phase.ENDING:  # the event that decided this end was quarantined
                 end_soon(state, record, action.reason, action.message)
             state.set_goal(record, None)
             if record.ending is not None:

@@ -1,9 +1,9 @@
-"""Where workers can be: nodes and their GPUs.
+"""Nodes and their GPUs.
 
-A GPU is known by its node and its index there, and that name is never given to
-another device. Nodes keep the order in which they came: placement prefers early
-ones, so that equal runs place alike. Where some GPUs of a node are closer to one
-another than to the rest (NVLink, a socket), they are a group.
+A GPU is identified by its node and its index there; no other device ever gets that name. Nodes keep
+the order in which they were added. Placement prefers early nodes, so equal runs place workers
+alike. GPUs of a node that are closer to one another than to the rest (NVLink, a socket) form a
+group.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NodeId = NewType("NodeId", str)
 
 
 class Gpu(NamedTuple):
-    """One device: the node it is in, and its index there."""
+    """One device, identified by its node and its index there."""
 
     node: NodeId
-    index: Index  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: Index  # type: ignore[assignment]  # hides tuple.index, which is not used
 
     def __str__(self) -> str:
         return f"{self.node}/{self.index}"
@@ -33,7 +33,7 @@ class Gpu(NamedTuple):
 
 class NodeState(StrEnum):
     UP = "up"
-    DRAINING = "draining"  # those who are there may stay, nobody new comes
+    DRAINING = "draining"  # present workers may stay, no new worker is placed
     DOWN = "down"
 
 
@@ -43,9 +43,9 @@ class Node(Value, frozen=True):
     id: NodeId
     gpus: Gpus
     state: NodeState = NodeState.UP
-    position: Number = 0  # its place in the cluster's order; set by the cluster
-    aside: tuple[Index, ...] = ()  # GPUs of it that draining holds for, whatever holds for the rest
-    groups: tuple[Index, ...] = ()  # number of each GPU's group, by index; empty: all are alike
+    position: Number = 0  # in the cluster's order; set by `Cluster`
+    aside: tuple[Index, ...] = ()  # cordoned GPUs: draining while the node is up
+    groups: tuple[Index, ...] = ()  # number of each GPU's group, by index; empty: no groups
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
@@ -57,7 +57,7 @@ class Node(Value, frozen=True):
 
     @property
     def order(self) -> Sequence[int]:
-        """Indexes of its GPUs, those of a group side by side.
+        """Indexes of the node's GPUs, those of one group side by side.
 
         >>> Node(NodeId("n0"), 4, groups=(0, 1, 0, 1)).order
         [0, 2, 1, 3]
@@ -68,7 +68,7 @@ class Node(Value, frozen=True):
 
 
 class Cluster:
-    """The nodes, in order. A value: changing it gives another one."""
+    """The nodes, in order. Immutable: a change returns another cluster."""
 
     __slots__ = ("_nodes", "grouped", "n_gpus", "width")
 
@@ -77,14 +77,14 @@ class Cluster:
         for position, node in enumerate(nodes):
             if node.id in table:
                 raise InvalidSettingError(f"node {node.id} is in the cluster twice")
-            # of many nodes few change: those that stand where they stood are taken as they are
-            stands = node.position == position
-            table[node.id] = node if stands else replace(node, position=position)
+            # most nodes keep their position and need no copy
+            kept = node.position == position
+            table[node.id] = node if kept else replace(node, position=position)
         self._nodes = table
         usable = [n.gpus for n in table.values() if n.state is not NodeState.DOWN]
         self.n_gpus = sum(usable)  # of the nodes that are not down
         self.width = max(usable, default=0)  # GPUs of the largest node
-        self.grouped = any(n.groups for n in table.values())  # is any GPU closer to some?
+        self.grouped = any(n.groups for n in table.values())  # whether any node has groups of GPUs
 
     @classmethod
     def of(cls, n_gpus: int, gpus_per_node: int = 4) -> Self:
@@ -113,7 +113,7 @@ class Cluster:
                     yield Gpu(node.id, index)
 
     def state_of(self, gpu: Gpu) -> NodeState | None:
-        """That of its node, or draining if it was set aside; None if there is no such GPU."""
+        """State of the GPU's node, or draining for a cordoned GPU; None if there is no such GPU."""
         node = self._nodes.get(gpu.node)
         if node is None or not 0 <= gpu.index < node.gpus:
             return None
@@ -122,7 +122,7 @@ class Cluster:
         return node.state
 
     def with_node(self, node: Node) -> Cluster:
-        """The cluster with this node added, or changed where it stands."""
+        """The cluster with this node added, or replaced at its position."""
         return Cluster(list({**self._nodes, node.id: node}.values()))
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""What an engine is, and the loop that runs scheduler and engine together.
+"""The engine interface, and the loop that runs scheduler and engine together.
 
 There are three engines: the simulator (virtual time), the live engine (real time) and a scripted
 one for tests. The loop treats all alike.
@@ -15,7 +15,8 @@ from ones.core.scheduler import Scheduler
 
 
 class Delivered(NamedTuple):
-    """An event, the rows to store in the same transaction, and a call for when they are safe."""
+    """An event, the rows to store in the same transaction, and a callback for when both are on
+    disk."""
 
     event: Event
     rows: Sequence[Any] = ()
@@ -23,11 +24,11 @@ class Delivered(NamedTuple):
 
 
 class Engine(Protocol):
-    """Carries out plans and reports events. It also says what time it is.
+    """Carries out plans and reports events, each with the time of the engine's clock.
 
     An engine must guarantee:
 
-    * times never go back;
+    * the times of its events never decrease;
     * `Start` is answered by `WorkerReady` for every worker, or `RescaleFailed`;
       `Rescale` by `Rescaled` or `RescaleFailed`; `Stop` by `WorkerLeft` for every worker;
       `Finish` by `JobEnded`;
@@ -35,14 +36,14 @@ class Engine(Protocol):
     * `JobEnded` comes before the `WorkerLeft` of its workers;
     * after `WorkerLost` the other workers re-form and report `Rescaled` with the next incarnation;
     * only a `Finish` or a loss may come while another order is being carried out;
-    * an order for a job whose `JobEnded` is already on its way is ignored.
+    * an order for a job is ignored once the `JobEnded` of the job is on its way.
     """
 
     def carry_out(self, plan: Plan) -> None:
-        """Begin, and return at once: results and failures arrive as events."""
+        """Start to carry out a plan and return at once. Results and failures arrive as events."""
 
     def next_event(self, until: float) -> Event | Delivered | None:
-        """The next event; `Woke(until)` if there is none by then; None once none can come."""
+        """The next event; `Woke(until)` if there is none by then; None if no more can come."""
         ...
 
 
@@ -52,11 +53,11 @@ def drive(
     record: Callable[..., None],
     contain: Callable[[Event, Exception], Plan] | None = None,
 ) -> None:
-    """Run until the engine has no more events.
+    """Run scheduler and engine until the engine has no more events.
 
-    `record` gets every event and plan before it takes effect, and with a `Delivered` event its rows
-    and its call. `contain` is called with an event and the exception that it caused, repairs the
-    scheduler and returns the plan that is due; without it the exception propagates.
+    `record` gets every event and plan before it takes effect; for a `Delivered` event it also gets
+    the rows and the callback. `contain` is called with an event and the exception that it caused,
+    repairs the scheduler and returns the plan that is due; without it the exception propagates.
     """
 
     def act(plan: Plan) -> None:
@@ -65,7 +66,7 @@ def drive(
             if plan.actions:
                 engine.carry_out(plan)
 
-    act(scheduler.resume())  # what a crash left undone
+    act(scheduler.resume())  # actions that a crash left undone
     while (given := engine.next_event(until=scheduler.wake_at)) is not None:
         event, *attached = given if isinstance(given, Delivered) else (given,)
         try:
@@ -78,10 +79,10 @@ def drive(
 
 
 class ScriptedEngine:
-    """Plays a list of events and keeps the plans it is given; for tests.
+    """Plays a list of events and keeps the plans that it gets; for tests.
 
-    Events are played in order of time; an event may also be a function of the plans so far, so
-    that a script can name the generation it answers.
+    Events are played in order of time. An entry may also be a function of the plans so far that
+    returns the event: a script needs it to name the generation that a report answers.
     """
 
     def __init__(self, script: Iterable[Event | Callable[[list[Plan]], Event]]) -> None:

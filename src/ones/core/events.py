@@ -1,8 +1,8 @@
-"""What happened. Past tense, frozen, each with the time at which the engine learned of it.
+"""The events of the scheduler: frozen values with the time at which the engine learned of them.
 
-Engines make them, the run log keeps them, `State` folds them. A report of a training
-process carries its generation; one of an older generation is dropped and counted.
-A new event needs a line in `Event`, a handler in `fold`, and nothing in the run log.
+Engines make events, the run log keeps them, `transitions` applies them to the state. A report of a
+training process carries its generation; a report of an older generation is dropped and counted.
+A new event needs a line in `Event` and a handler in `transitions`, and nothing in the run log.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ones.wire.bounds import (
 
 
 class JobSubmitted(Tagged, frozen=True):
-    """A user has asked for a job to be run."""
+    """A user submitted a job."""
 
     at: Time
     job: Job
 
 
 class JobDescribed(Tagged, frozen=True, kw_only=True):
-    """The script has joined and says what it trains."""
+    """The script joined and described what it trains."""
 
     at: Time
     job: JobId
@@ -43,7 +43,7 @@ class JobDescribed(Tagged, frozen=True, kw_only=True):
 
 
 class JobFoundFixed(Tagged, frozen=True):
-    """Its script runs and has not joined: from now on it is a job that is not elastic."""
+    """The job's script runs and has not joined in time: the job counts as not elastic."""
 
     at: Time
     job: JobId
@@ -51,51 +51,51 @@ class JobFoundFixed(Tagged, frozen=True):
 
 
 class StepsDone(Tagged, frozen=True, kw_only=True):
-    """Between two epochs. Counts from the start of the epoch: a resent report is harmless."""
+    """Progress within an epoch. Counts are from the epoch's start: a resent report is harmless."""
 
     at: Time
     job: JobId
     generation: Generation
-    epoch: Number  # the one under way, from 1
+    epoch: Number  # the current one, from 1
     steps: Number
     samples: Number
 
 
 class EpochFinished(Tagged, frozen=True, kw_only=True):
-    """One pass over the data is done, with what it brought.
+    """One pass over the data is done; carries its measures.
 
-    A measure that is not a finite number is missing, and its name is in `not_finite`: training
-    may have diverged. (In logs of earlier versions it is itself nan or infinite.)
+    A measure that is not a finite number is left out, and its name is in `not_finite`: training
+    may have diverged. (In logs of earlier versions the measure itself is nan or infinite.)
     """
 
     at: Time
     job: JobId
     generation: Generation
     epoch: Number  # from 1
-    samples: Number
+    samples: Number  # 0: an evaluation before training, which counts as an epoch
     steps: Number
     loss: float | None = None  # mean training loss of the epoch
     accuracy: float | None = None
-    first_loss: float | None = None  # of the very first step; with the first epoch
+    first_loss: float | None = None  # of the first step of the job; sent with the first epoch
     step_seconds: float | None = None
     gradient_noise: float | None = None
-    planned_epochs: Positive | None = None  # that its loop will do, with this one
+    planned_epochs: Positive | None = None  # epochs of the script's loop, this one included
     not_finite: tuple[str, ...] = ()  # measures that were nan or infinite
 
 
 class ThroughputMeasured(Tagged, frozen=True, kw_only=True):
-    """How long a step took on average, in one configuration."""
+    """Mean time of a step in one configuration."""
 
     at: Time
     job: JobId
     generation: Generation
     configuration: Configuration
     step_seconds: SomeSeconds
-    steps: Positive  # how many were averaged
+    steps: Positive  # number of steps in the mean
 
 
 class MemoryLimitLearned(Tagged, frozen=True, kw_only=True):
-    """More samples than these do not fit one GPU at once."""
+    """The maximum number of samples that fit into the memory of one GPU is known."""
 
     at: Time
     job: JobId
@@ -104,7 +104,7 @@ class MemoryLimitLearned(Tagged, frozen=True, kw_only=True):
 
 
 class WorkerReady(Tagged, frozen=True):
-    """A started worker has joined its job and trains from now on."""
+    """A started worker joined its job and trains."""
 
     at: Time
     job: JobId
@@ -113,7 +113,7 @@ class WorkerReady(Tagged, frozen=True):
 
 
 class WorkerLeft(Tagged, frozen=True):
-    """A worker is gone as it was told to, or because its job ended: its GPU is free."""
+    """A worker exited as ordered, or because its job ended. Its GPU is free."""
 
     at: Time
     job: JobId
@@ -122,7 +122,7 @@ class WorkerLeft(Tagged, frozen=True):
 
 
 class WorkerLost(Tagged, frozen=True):
-    """A worker died. Its GPU is free; if others live they re-form and report `Rescaled`."""
+    """A worker died. Its GPU is free; remaining workers re-form and report `Rescaled`."""
 
     at: Time
     job: JobId
@@ -132,10 +132,11 @@ class WorkerLost(Tagged, frozen=True):
 
 
 class Rescaled(Tagged, frozen=True):
-    """All workers of a generation train. `pause_seconds` is what the old ones stood still.
+    """All workers of a generation train. `pause_seconds` is the pause of the staying workers.
 
-    After a loss, `survivors` are those who go on: this may be known before the loss is, for a node
-    is lost only when nothing can run there any more."""
+    After a loss, `survivors` are the GPUs of the workers that continue. This event may come before
+    that of the loss: a node counts as lost only when nothing can run there any more.
+    """
 
     at: Time
     job: JobId
@@ -145,17 +146,17 @@ class Rescaled(Tagged, frozen=True):
 
 
 class RescaleFailed(Tagged, frozen=True):
-    """The order did not come together: the job goes on as before, newcomers are leaving."""
+    """A rescale or a start failed: the job continues as before, joining workers leave."""
 
     at: Time
     job: JobId
     generation: Generation
     reason: str = ""
-    harmless: bool = False  # of a start: stopped from outside, which costs the job no try
+    harmless: bool = False  # a start that was stopped from outside: does not count as a failed try
 
 
 class NodeUp(Tagged, frozen=True):
-    """A node has come, or has come back, with so many GPUs."""
+    """A node joined or returned, with this number of GPUs."""
 
     at: Time
     node: NodeId
@@ -164,21 +165,21 @@ class NodeUp(Tagged, frozen=True):
 
 
 class NodeDraining(Tagged, frozen=True):
-    """A node is to be left: those who are there may stay, nobody new comes."""
+    """A node drains: present workers may stay, no new worker is placed on it."""
 
     at: Time
     node: NodeId
 
 
 class NodeDown(Tagged, frozen=True):
-    """Fenced: nothing runs there any more, so no `WorkerLost` follows for its workers."""
+    """A node is fenced: nothing runs there any more. No `WorkerLost` follows for its workers."""
 
     at: Time
     node: NodeId
 
 
 class GpuSetAside(Tagged, frozen=True):
-    """One GPU of a node is to be left: who is there may stay, nobody new comes."""
+    """A GPU was cordoned: a present worker may stay, no new worker is placed on it."""
 
     at: Time
     gpu: Gpu
@@ -186,14 +187,14 @@ class GpuSetAside(Tagged, frozen=True):
 
 
 class GpuReturned(Tagged, frozen=True):
-    """A GPU that was set aside may be used again."""
+    """A cordoned GPU may be used again."""
 
     at: Time
     gpu: Gpu
 
 
 class CancelRequested(Tagged, frozen=True):
-    """A user wants a job to end."""
+    """A user cancelled a job."""
 
     at: Time
     job: JobId
@@ -201,7 +202,7 @@ class CancelRequested(Tagged, frozen=True):
 
 
 class PriorityChanged(Tagged, frozen=True):
-    """Higher goes first."""
+    """A job's priority changed; higher goes first."""
 
     at: Time
     job: JobId
@@ -209,7 +210,7 @@ class PriorityChanged(Tagged, frozen=True):
 
 
 class OwnerLimitSet(Tagged, frozen=True):
-    """No more than so many GPUs for one owner's jobs together; None lifts the limit."""
+    """An owner's limit changed: maximum GPUs of all its jobs together; None: no limit."""
 
     at: Time
     owner: str
@@ -217,35 +218,37 @@ class OwnerLimitSet(Tagged, frozen=True):
 
 
 class JobEnded(Tagged, frozen=True):
-    """Said before its workers leave, so that nobody takes their leaving for a loss."""
+    """A job ended. Comes before the job's workers leave, so their exit is not taken for a loss."""
 
     at: Time
     job: JobId
     reason: EndReason
     message: str = ""
-    generation: Generation | None = None  # of the workers that say so; None: the engine says so
+    generation: Generation | None = None  # of the reporting workers; None: reported by the engine
 
 
 class Woke(Tagged, frozen=True):
-    """Nothing happened, but a policy had asked to be woken by now."""
+    """The time at which the policy asked to be called has come."""
 
     at: Time
 
 
 class EntryQuarantined(Tagged, frozen=True, kw_only=True):
-    """An entry of the run log made the state or the policy raise. It is skipped from now on, in
-    the run and when the log is read again, and its job fails."""
+    """An entry of the run log made the state or the policy raise.
+
+    The entry is skipped from now on, in the run and when the log is read again. Its job fails.
+    """
 
     at: Time
-    entry: Number  # its number in the run log; 0: the event was refused before it was logged
-    kind: str  # its type
+    entry: Number  # number in the run log; 0: the event was refused before it was logged
+    kind: str  # type of the entry
     reason: str
     job: JobId | None = None
     policy_only: bool = False  # the state keeps the entry; only the policy does not see it
 
 
 class PolicyFailed(Tagged, frozen=True, kw_only=True):
-    """A decision raised, or asked for an invalid schedule: the schedule stays as it is."""
+    """A policy's decision raised or was invalid: the schedule stays as it is."""
 
     at: Time
     policy: str
@@ -294,10 +297,10 @@ Event = (
     | Woke
 )
 
-#: of the scheduler about itself: policies do not observe them
+#: events of the scheduler about itself; policies do not observe them
 OWN_EVENTS: frozenset[type[Event]] = frozenset({EntryQuarantined, PolicyFailed, PolicyReplaced})
 
-#: what can make room, or somebody who wants it: enough for policies that never re-scale
+#: events that free GPUs or bring demand: enough for policies that never rescale a job
 CAPACITY_EVENTS: frozenset[type[Event]] = frozenset(
     {
         JobSubmitted,
@@ -315,7 +318,7 @@ CAPACITY_EVENTS: frozenset[type[Event]] = frozenset(
         Woke,
     }
 )
-#: also what a policy can learn from, and the moments at which a pinned job is free again
+#: also events that a policy can learn from, and those after which a job is no longer pinned
 PROGRESS_EVENTS: frozenset[type[Event]] = CAPACITY_EVENTS | {
     JobDescribed,
     EpochFinished,

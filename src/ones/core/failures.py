@@ -1,8 +1,8 @@
-"""What happens to a job when workers are lost or an order fails.
+"""State changes after the loss of workers or a failed order.
 
 The remaining workers continue. If they are too few, they leave and the job waits. A start that lost
-a worker is abandoned. A job that was promised GPUs which another job keeps loses the promise. A job
-whose workers died too often fails.
+a worker is abandoned. A job that was promised GPUs loses the promise if another job keeps them. A
+job fails once its workers died more often than its retries allow.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from ones.core import reasons
 from ones.core.cluster import Gpu
 from ones.core.job import EndReason, Generation
 from ones.core.lifecycle import OrderKind, Phase, Trigger
@@ -20,7 +21,7 @@ from ones.core.state import State
 
 
 def end_soon(state: State, record: JobRecord, reason: EndReason, message: str) -> None:
-    """The job is to end: a `Finish` follows."""
+    """Decide the end of a job; a `Finish` follows."""
     record.ending = Ending(reason, message)
     state.set_goal(record, None)
     state.waiting.discard(record.id)
@@ -28,7 +29,7 @@ def end_soon(state: State, record: JobRecord, reason: EndReason, message: str) -
 
 
 def stopped(state: State, record: JobRecord) -> None:
-    """All workers have left as ordered: the job waits, or starts on the GPUs it was promised."""
+    """Handle the exit of all workers of a stop: the job waits, or starts on its promised GPUs."""
     assert record.in_flight is not None
     record.generation = Generation(record.in_flight.plan)  # older reports are stale
     record.in_flight, record.held, record.reforming = None, None, False
@@ -47,10 +48,10 @@ def lose(
     left: bool = False,
     why: str = "",
 ) -> None:
-    """GPUs that the job was on, or was promised, are gone.
+    """Handle the loss of GPUs that the job was on or was promised.
 
-    `left`: the worker was stopped from outside, which does not count as a loss. `failed`: it counts
-    as a failed try of the job.
+    `left`: the worker was stopped from outside; this is not counted as a loss. `failed`: the loss
+    counts as a failed try of the job.
     """
     gone = set(gpus)
     was_on = record.held.gpus if record.held else ()
@@ -60,7 +61,7 @@ def lose(
     if order is not None and order.kind is OrderKind.STOP:
         if record.goal is not None and gone & set(record.goal.gpus):
             state.set_goal(record, None)
-            record.withdrawn = True
+            record.withdraw_due = True
         if not record.occupied:
             record.epoch_samples = record.epoch_steps = 0  # no worker was left to save them
             stopped(state, record)
@@ -70,11 +71,11 @@ def lose(
         return
     if record.held is None:  # GPUs were promised only
         state.set_goal(record, None)
-        record.withdrawn = True
+        record.withdraw_due = True
         state.advance(record, Trigger.PROMISE_LOST)
         return
     record.held = record.held.without(g for g in was_on if g not in record.occupied)
-    is_stopping = record.phase is Phase.STOPPING  # its `Stop` is due
+    is_stopping = record.phase is Phase.STOPPING  # the job's `Stop` is due
     if record.held is None or record.held.n_gpus < record.job.min_gpus or is_stopping:
         # the workers that are left save the work before they leave
         _too_few_left(state, record, failed=failed and record.held is None, why=why)
@@ -91,14 +92,14 @@ def lose(
         state.set_goal(record, record.goal.without(gone) if record.goal else None)
     else:
         if record.goal is not None and record.goal != record.held:
-            record.withdrawn |= record.goal.without(gone) != record.held
+            record.withdraw_due |= record.goal.without(gone) != record.held
         state.set_goal(record, record.held)
     still_changing = record.reforming or record.in_flight is not None
     state.advance(record, Trigger.WORKERS_LOST if still_changing else Trigger.SETTLED)
 
 
 def _too_few_left(state: State, record: JobRecord, *, failed: bool, why: str) -> None:
-    """Too few workers are left to continue. Other processes of the job must leave first."""
+    """Handle a loss after which too few workers are left: all processes of the job must leave."""
     if record.held is None:
         record.epoch_samples = record.epoch_steps = 0
     if record.occupied:
@@ -114,7 +115,7 @@ def _too_few_left(state: State, record: JobRecord, *, failed: bool, why: str) ->
 
 
 def keep_held(state: State, record: JobRecord) -> None:
-    """The job keeps the GPUs it holds. Jobs that were promised some of them lose the promise."""
+    """Let the job keep the GPUs it holds. Jobs that were promised some of them lose the promise."""
     assert record.held is not None
     for gpu in record.held.gpus:
         claimant = state.assigned.get(gpu)
@@ -130,13 +131,13 @@ def _lose_promise(state: State, record: JobRecord) -> None:
         state.set_goal(record, record.held)
     else:
         state.set_goal(record, order.allocation if order.kind is OrderKind.RESCALE else None)
-    record.withdrawn = True
+    record.withdraw_due = True
     runs = record.held is not None and order is None and not record.reforming
     state.advance(record, Trigger.SETTLED if runs else Trigger.PROMISE_LOST)
 
 
 def abandon_start(state: State, record: JobRecord, *, failed: bool, why: str = "") -> None:
-    """A start that lost a worker cannot be completed: the other workers must leave."""
+    """Abandon a start that cannot be completed: the other workers must leave."""
     wanted = record.in_flight.allocation if record.in_flight else None
     assert wanted is not None
     record.held = wanted.without(g for g in wanted.gpus if g not in record.occupied)
@@ -165,6 +166,6 @@ def back_to_queue(state: State, record: JobRecord, *, failed: bool, why: str = "
 
 def _give_up_if_hopeless(state: State, record: JobRecord, why: str = "") -> None:
     if record.failures > record.job.retries and record.phase is not Phase.ENDING:
-        why = why or "all its workers died"
-        tries = f"{record.failures} of {record.job.retries + 1} tries"
-        end_soon(state, record, EndReason.FAILED, f"{why} ({tries})")
+        why = why or reasons.ALL_WORKERS_DIED
+        message = reasons.failed(record.id, why, record.failures, record.job.retries + 1)
+        end_soon(state, record, EndReason.FAILED, message)

@@ -1,4 +1,4 @@
-"""Which GPUs no job is to have, by node and by how much room a node has."""
+"""The GPUs that are assigned to no job, by node and by the number of free GPUs of a node."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from ones.core.cluster import Cluster, Gpu, Node, NodeId, NodeState
 
 
 class FreeGpus:
-    """An index that `State` keeps and policies read: taking and giving one costs the same
-    on any cluster. A node's free GPUs are the bits of one integer."""
+    """An index of free GPUs that `State` keeps and policies read.
+
+    Taking and giving a GPU costs the same on any cluster. A node's free GPUs are the bits of one
+    integer; "room" is their number.
+    """
 
     __slots__ = ("_bits", "_by_room", "_length", "_nodes", "_orders")
 
@@ -23,7 +26,7 @@ class FreeGpus:
         self.resize(cluster)
 
     def resize(self, cluster: Cluster) -> None:
-        """Follow the cluster: known nodes keep their bits, new ones begin with no GPU free."""
+        """Follow a changed cluster: known nodes keep their bits, new ones start with none free."""
         self._nodes = list(cluster.nodes.values())
         if cluster.grouped or self._orders:
             self._orders = {node.id: node.order for node in self._nodes if node.groups}
@@ -65,7 +68,8 @@ class FreeGpus:
         return bool(self._bits.get(gpu.node, 0) >> gpu.index & 1)
 
     def __iter__(self) -> Iterator[Gpu]:
-        """In the cluster's order; costs what is looked at, and the full nodes before it."""
+        """Free GPUs in the cluster's order. Costs the GPUs that are read and the full nodes before
+        them."""
         for node in self._nodes:
             yield from self.on(node.id)
 
@@ -83,5 +87,5 @@ class FreeGpus:
         return self._bits.get(node, 0).bit_count()
 
     def nodes_with(self, room: int) -> Iterator[NodeId]:
-        """Nodes with exactly so many free GPUs, in the cluster's order."""
+        """Nodes with exactly this number of free GPUs, in the cluster's order."""
         return (self._nodes[position].id for position in self._by_room.get(room, ()))

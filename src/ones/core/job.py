@@ -1,7 +1,7 @@
-"""What a user asks for, what the script says of itself, and what is measured.
+"""Jobs as frozen values: the user's request, the script's description, measured progress.
 
-Frozen values. `Job` is known at submission, `Description` once the script has
-joined, `Progress` grows with every report. Symbols in comments are the paper's.
+`Job` is known at submission, `Description` once the script has joined, `Progress` grows with every
+report. Symbols in comments are the paper's.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ JobId = NewType("JobId", str)
 
 
 class EndReason(StrEnum):
-    CONVERGED = "converged"  # a stop rule on its quality held
-    FINISHED = "finished"  # all its epochs, or the script's own end
+    CONVERGED = "converged"  # a stop rule on its accuracy or loss was met
+    FINISHED = "finished"  # all epochs are done, or the script ended by itself
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -29,35 +29,46 @@ class EndReason(StrEnum):
 
 
 class Generation(NamedTuple):
-    """Which configuration a report speaks of: the plan that ordered it, and how often
-    its workers have re-formed by themselves since."""
+    """Identifies the configuration that a report belongs to.
+
+    It is the number of the plan that ordered the configuration, and how often the workers have
+    re-formed by themselves since.
+    """
 
     plan: PlanNumber
     incarnation: Number = 0
 
 
 class Job(Value, frozen=True, kw_only=True):
-    """What the user asked for. Fixed from submission to the end, but for the priority."""
+    """The user's request. A changed priority is in the job's record, not here."""
 
     id: JobId
     submitted_at: Time  # seconds on the engine's clock, as every time in core
-    kind: str = ""  # what it is an instance of; jobs of a kind teach about one another
+    kind: str = ""  # policies learn about a job from earlier jobs of the same kind
     owner: str = ""
     command: tuple[str, ...] = ()
     priority: Finite = 0.0  # higher first
     min_gpus: Gpus = 1
-    max_gpus: Gpus | None = None  # no more than these, ever
+    max_gpus: Gpus | None = None  # None: no maximum
     requested_gpus: Gpus = 1  # for policies that do not choose a size
     requested_batch: Positive | None = None  # global; None: the script's own
-    epochs: Positive | None = None  # declared
+    max_batch: Positive | None = None  # largest global batch that the user allows; None: no limit
+    epochs: Positive | None = None  # declared by the user, or by the script's loop
     stop: StopRule = StopRule()
-    retries: Number = 0  # how often it is started again after all its workers died
-    elastic: bool = True  # False: to stop or change it would lose its work, so it is left alone
+    retries: Number = 0  # how often the job is started again after all its workers died
+    elastic: bool = True  # False: a stop or change would lose the job's work, so it keeps its GPUs
 
     def __post_init__(self) -> None:
         if not self.id:
-            raise InvalidJobError("''", "an id cannot be empty")
-        for name in ("min_gpus", "max_gpus", "requested_gpus", "requested_batch", "epochs"):
+            raise InvalidJobError("''", "the id is empty")
+        for name in (
+            "min_gpus",
+            "max_gpus",
+            "requested_gpus",
+            "requested_batch",
+            "max_batch",
+            "epochs",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidJobError(self.id, f"{name} {value} is not at least 1")
@@ -72,7 +83,7 @@ class Job(Value, frozen=True, kw_only=True):
 
 
 class Description(Value, frozen=True, kw_only=True):
-    """What the script says when it joins."""
+    """What the script reports about itself when it joins."""
 
     dataset_size: int  # samples in one epoch (‖D‖)
     base_batch: int  # global batch that the script's learning rate was tuned for
@@ -83,11 +94,11 @@ class Description(Value, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What the workers have reported: measured, never predicted."""
+    """Progress as measured and reported by the workers, never predicted."""
 
-    samples: int = 0  # Y_processed, the present epoch included
-    epochs: int = 0  # finished ones
-    steps: int = 0  # as far as reported
+    samples: int = 0  # Y_processed, the current epoch included
+    epochs: int = 0  # finished epochs
+    steps: int = 0  # the current epoch included
     first_loss: float | None = None
     loss: float | None = None
     accuracy: float | None = None
@@ -96,7 +107,7 @@ class Progress:
 
 
 class Configuration(NamedTuple):
-    """How a job was running when something was measured."""
+    """The GPUs, nodes and batch with which a measurement was made."""
 
     gpus: Gpus
     nodes: Gpus
@@ -110,14 +121,14 @@ class StepTime(NamedTuple):
 
 
 class SwitchCost(NamedTuple):
-    """Seconds of training that a change costs: a prior, until the job's own pauses are known."""
+    """Cost of a change in seconds of training: a prior until the job's own pauses are known."""
 
     rescale_seconds: float = 1.0  # at least one worker stays
-    restart_seconds: float = 25.0  # nobody stays: through a checkpoint
+    restart_seconds: float = 25.0  # no worker stays: the job goes through a checkpoint
 
 
 class Forecast(NamedTuple):
-    """When a job will end: the middle, and the ends of a 90 % interval, as times."""
+    """Expected end of a job and its 90 % interval, as times."""
 
     eta: float
     low: float

@@ -1,7 +1,7 @@
 """The life cycle of a job as data: its phases, and the only table by which a phase changes.
 
-`transitions` (events) and `actions` (plans) name what happened to the job as a whole, a `Trigger`;
-the table gives the next phase and whether an action without a decision of the policy is now due.
+`transitions` (events) and `actions` (plans) name what happened to the job as a whole, a `Trigger`.
+The table gives the next phase, and whether an action is due that needs no decision of the policy.
 A pair that the table does not have is an error of the engine. The diagram in docs/reference is made
 from this table.
 """
@@ -126,7 +126,9 @@ def transition(job: str, phase: Phase, trigger: Trigger) -> Transition:
     """The next phase. Raises BrokenEngineError if the trigger cannot occur in this phase."""
     found = TABLE[phase].get(trigger)
     if found is None:
-        raise BrokenEngineError(f"job {job}: {trigger.value!r} cannot happen while {phase.value}")
+        raise BrokenEngineError(
+            f"job {job}: {trigger.value!r} is not possible in phase {phase.value}"
+        )
     return found
 
 

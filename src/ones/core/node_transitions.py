@@ -1,4 +1,4 @@
-"""What events of nodes and GPUs change in the state. See `transitions`."""
+"""State changes by events of nodes and GPUs. See `transitions`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def node_up(state: State, event: ev.NodeUp) -> bool:
     known = state.cluster.nodes.get(event.node)
     if known is not None and known.state is not NodeState.DOWN and known.gpus != event.gpus:
         raise BrokenEngineError(
-            f"node {event.node} has {known.gpus} GPUs and came up again with {event.gpus}"
+            f"node {event.node} has {known.gpus} GPUs and was reported up with {event.gpus}"
         )
     aside = known.aside if known is not None and known.state is not NodeState.DOWN else ()
     state.set_node(Node(event.node, event.gpus, aside=aside, groups=event.groups))

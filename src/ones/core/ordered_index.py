@@ -1,8 +1,8 @@
-"""A sorted set that stays cheap at a hundred thousand members.
+"""A sorted set that stays cheap at 100,000 members.
 
-Blocks of a few hundred keys, found by bisection: adding and removing cost a short
-list move, iterating from the front costs what is looked at. The standard library
-has a heap (cannot be iterated) and `insort` (moves everything): neither will do.
+Keys are in blocks of a few hundred, found by bisection. Adding and removing shift one block;
+iterating costs only the keys that are read. The standard library has a heap (cannot be iterated in
+order) and `insort` (shifts the whole list).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class OrderedIndex:
         self._length += 1
 
     def remove(self, key: Key) -> None:
-        """Take out a key that is there; KeyError if it is not."""
+        """Remove a key. Raises KeyError if it is not in the set."""
         if not self._blocks:
             raise KeyError(key)
         at = self._block_of(key)
         block = self._blocks[at]
-        place = bisect_left(block, key)
-        if place == len(block) or block[place] != key:
+        offset = bisect_left(block, key)
+        if offset == len(block) or block[offset] != key:
             raise KeyError(key)
-        del block[place]
+        del block[offset]
         if block:
             self._firsts[at] = block[0]
         else:

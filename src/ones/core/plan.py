@@ -1,13 +1,13 @@
-"""From what should be to what must be done.
+"""Plans and actions, and the steps from the current schedule to the target schedule.
 
-`diff` names the jobs whose allocation changes. `next_step` says, for one job, the
-order that can be given now. A move takes two strokes: first every job that loses a
-GPU goes on with its survivors; then, when the GPU has been seen to be free, its new
-owner takes it. Leaving never waits for anybody, so no circle of waiting can form.
+`diff` returns the jobs with a changed allocation. `next_step` returns the action for one job that
+can begin now. A move of a GPU takes two steps. First the job that loses the GPU continues with its
+staying workers. When the GPU is reported free, the job that gets it starts or grows there. Workers
+leave without waiting for other jobs, so no deadlock can form.
 
-Stroke two is not in the plan that begins the move: it is a later plan of its own,
-which the core makes when the last `WorkerLeft` arrives. So engines know nothing of
-strokes, and each configuration of a job has its own plan number.
+The second step is not in the plan that begins the move. The core makes a later plan for it when
+the last `WorkerLeft` arrives. So engines need not know the steps, and each configuration of a job
+has its own plan number.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ones.wire.bounds import Number, Positive, Tagged, Time
 
 
 class Start(Tagged, frozen=True):
-    """Begin (or, after a stop, resume from the checkpoint) on GPUs that are free."""
+    """Start the job on free GPUs; after a stop, resume it from its checkpoint."""
 
     job: JobId
     allocation: Allocation
-    #: what the script's learning rate was tuned for; None: not known
+    #: global batch that the script's learning rate was tuned for; None: not known
     base_batch: Positive | None = None
 
 
 class Rescale(Tagged, frozen=True):
-    """Switch between two steps to these workers and batches: newcomers join, others leave."""
+    """Change to these workers and batches between two training steps."""
 
     job: JobId
     allocation: Allocation
@@ -41,26 +41,27 @@ class Rescale(Tagged, frozen=True):
 
 
 class Prepare(Tagged, frozen=True):
-    """This is where the job will go once the GPUs are free: newcomers may warm up on the CPU."""
+    """Announce the allocation that follows when its GPUs are free, so that joining workers may
+    warm up on the CPU."""
 
     job: JobId
     allocation: Allocation
 
 
 class Withdraw(Tagged, frozen=True):
-    """What was prepared will not come: newcomers that warm up may go."""
+    """Withdraw a prepared allocation: workers that warm up for it may exit."""
 
     job: JobId
 
 
 class Stop(Tagged, frozen=True):
-    """Checkpoint at the next step, then all workers leave."""
+    """Save a checkpoint at the next training step, then all workers leave."""
 
     job: JobId
 
 
 class Finish(Tagged, frozen=True):
-    """The job is over: all workers leave, and the engine reports `JobEnded` with this reason."""
+    """End the job: all workers leave, and the engine reports `JobEnded` with this reason."""
 
     job: JobId
     reason: EndReason
@@ -71,12 +72,12 @@ Action = Start | Rescale | Prepare | Withdraw | Stop | Finish
 
 
 class Plan(Tagged, frozen=True, kw_only=True):
-    """Orders that may be carried out at once and side by side; `number` is their generation."""
+    """Actions that may be carried out at once and in parallel; `number` is their generation."""
 
     number: Number
     at: Time
     actions: tuple[Action, ...] = ()
-    notes: Mapping[JobId, str] = field(default_factory=dict)  # why, where the reason changed
+    notes: Mapping[JobId, str] = field(default_factory=dict)  # reasons of jobs, where they changed
     forecasts: Mapping[JobId, Forecast] = field(default_factory=dict)
 
     @property
@@ -86,7 +87,7 @@ class Plan(Tagged, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PlanAdopted:
-    """Told to `observe` when the core has taken a plan for true. Not logged: the plan is."""
+    """Passed to `observe` when the core has applied a plan. Not logged, because the plan is."""
 
     at: float
     plan: Plan
@@ -94,13 +95,18 @@ class PlanAdopted:
 
 @dataclass(frozen=True, slots=True)
 class Change:
+    """The allocation of one job before and after; None: no GPUs."""
+
     job: JobId
     before: Allocation | None
     after: Allocation | None
 
 
 def diff(current: Schedule, target: Schedule) -> tuple[Change, ...]:
-    """The jobs that change, by id. Costs the touched jobs if both go back to one schedule."""
+    """The changes from one schedule to another, by job id.
+
+    Takes time proportional to the touched jobs if both schedules have the same root.
+    """
     if current is target:
         return ()
     if current.related(target):
@@ -126,10 +132,11 @@ def next_step(
     local_limit: int | None = None,
     in_place: bool = True,
 ) -> Action | None:
-    """The order that takes a settled job nearer to its goal, or None while it must wait.
+    """The next action towards the goal of a job without an action in flight; None: it must wait.
 
-    `is_free`: nobody is on that GPU. `is_claimed`: another job is to have it. `in_place`: who
-    stays goes on; else other GPUs mean a stop and a start, as in systems without elasticity.
+    `is_free`: no worker is on the GPU. `is_claimed`: the GPU is planned for another job.
+    `in_place`: staying workers continue through a change of GPUs; if False, every change of GPUs
+    is a stop and a start, as in systems without elasticity.
     """
     if held == goal:
         return None
@@ -141,11 +148,11 @@ def next_step(
     held_gpus, goal_gpus = frozenset(held.gpus), frozenset(goal.gpus)
     survivors = held_gpus & goal_gpus
     if not survivors or not (in_place or held_gpus == goal_gpus):
-        return Stop(job)  # nobody hands the state over: through a checkpoint
-    newcomers_fit = all(is_free(gpu) for gpu in goal_gpus - held_gpus)
-    leavers = held_gpus - goal_gpus
-    if newcomers_fit and not (goal_gpus - held_gpus and any(map(is_claimed, leavers))):
+        return Stop(job)  # no worker stays to transfer the state: it goes through a checkpoint
+    joining, leaving = goal_gpus - held_gpus, held_gpus - goal_gpus
+    joining_fit = all(map(is_free, joining))
+    if joining_fit and not (joining and any(map(is_claimed, leaving))):
         return Rescale(job, goal, base_batch)
-    if leavers:
+    if leaving:
         return Rescale(job, held.survivors(survivors, local_limit), base_batch)
     return None

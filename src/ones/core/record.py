@@ -1,4 +1,4 @@
-"""What `State` knows of one unfinished job, and what remains of an ended one.
+"""The record of an unfinished job, and the outcome of an ended one.
 
 A job has up to three allocations: `goal` is what the schedule says, `in_flight` what was ordered
 last and not yet answered, `held` what trains. The job is settled when they agree; until then only a
@@ -43,16 +43,18 @@ class InFlight(Value, frozen=True):
 
 
 class Ending(Value, frozen=True):
-    """Why a job is to end; State has decided, the engine has yet to report."""
+    """A decided end of a job that the engine has not reported yet."""
 
     reason: EndReason
     message: str
-    ordered: bool = False  # the `Finish` is out
+    ordered: bool = False  # the engine has the `Finish`
 
 
 class JobFigures(msgspec.Struct, kw_only=True):
-    """Times, counters and measurements of a job. Its record, its outcome and its card have them
-    all: a new one is added here."""
+    """Times, counters and measurements that a job's record, outcome and card all have.
+
+    A new one is added here only.
+    """
 
     started_at: float | None = None  # None: never held a GPU
     queue_seconds: float = 0.0
@@ -73,7 +75,7 @@ class JobFigures(msgspec.Struct, kw_only=True):
 class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
     job: Job
     number: int  # order of submission
-    since: float  # the account is settled up to here
+    since: float  # times are booked up to here
     priority: float
     description: Description | None = None
 
@@ -83,16 +85,17 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
     in_flight: InFlight | None = None
     reforming: bool = False  # some workers died, the others re-form
     formed: tuple[Gpu, ...] = ()  # GPUs of the workers that continued after the last loss
-    found_fixed: bool = False  # its script did not join in time; `job.elastic` is False then
-    withdrawn: bool = False  # its promise is lost; a `Withdraw` follows
+    found_fixed: bool = False  # the script did not join in time; `job.elastic` is False then
+    #: an announced allocation cannot happen any more; a `Withdraw` follows ("withdrawn" if stored)
+    withdraw_due: bool = field(default=False, name="withdrawn")
     ending: Ending | None = None
-    occupied: set[Gpu] = field(default_factory=set)  # GPUs that its processes may be on
+    occupied: set[Gpu] = field(default_factory=set)  # GPUs that the job's processes may be on
     ready: set[Gpu] = field(default_factory=set)  # workers of a start that have joined
-    generation: Generation = Generation(0)  # of what trains; older reports are stale
+    generation: Generation = Generation(0)  # of the training workers; older reports are stale
 
-    # what was reported, beside the figures
+    # reported values beside the figures
     steps: int = 0  # of finished epochs
-    epoch_steps: int = 0  # of the epoch under way
+    epoch_steps: int = 0  # of the current epoch
     epoch_samples: int = 0
     first_loss: float | None = None
     gradient_noise: float | None = None
@@ -112,7 +115,7 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> tuple[float, int]:
-        """Its place in the queue."""
+        """The job's sort key in the queue."""
         return (-self.priority, self.number)
 
     @property
@@ -121,7 +124,7 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
         return self.phase is Phase.RUNNING or (self.phase is Phase.WAITING and self.goal is None)
 
     def settle_account(self, now: float) -> None:
-        """Book the time since the last booking. Execution = holding at least one GPU."""
+        """Book the time since the last booking: execution with at least one GPU, else queueing."""
         elapsed = now - self.since
         if self.occupied:
             self.run_seconds += elapsed
@@ -141,9 +144,9 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
         self.occupied.discard(gpu)
 
     def local_limit(self) -> int | None:
-        """Samples that may be put into one GPU at once; None while nothing is known.
+        """Maximum number of samples on one GPU at once; None before the script has joined.
 
-        Until a limit is known, twice the largest part that has worked.
+        Until the memory limit is known: twice the largest part that fitted, or the base batch.
         """
         if self.max_local_batch is not None:
             return self.max_local_batch
@@ -153,7 +156,7 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
 
 
 def phase_of(record: JobRecord, goal: Allocation | None) -> Phase:
-    """The phase that the other fields imply: for records that come from a snapshot."""
+    """The phase that the other fields imply, for records of a snapshot."""
     if record.ending is not None:
         return Phase.ENDING
     if record.in_flight is not None:
@@ -168,7 +171,7 @@ def phase_of(record: JobRecord, goal: Allocation | None) -> Phase:
 
 
 class Outcome(Tagged, JobFigures, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec can
-    """What remains of a job that has ended."""
+    """The result and the figures of a job that has ended."""
 
     id: JobId
     kind: str

@@ -1,9 +1,8 @@
-"""Who shall have which GPU with which batch: the paper's S, as a persistent value.
+"""Allocations (GPUs and batch of a job) and the schedule of all jobs (the paper's S).
 
-A `Schedule` never changes; `edit()` gives another one and records which jobs it
-touched. So a decision that moves two jobs costs two jobs, however large the
-cluster: `diff` and `check` look at the touched ones only. (Inside: a shared base and
-a small delta, folded into a new base when it has grown to the square root of it.)
+A `Schedule` never changes: `edit()` returns another one that records which jobs it touched. `diff`
+and `check` read touched jobs only, so the cost of a decision does not depend on the cluster's size.
+(Inside: a shared base and a small delta, merged into a new base at the square root of its size.)
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Worker(NamedTuple):
 
     gpu: Gpu
     batch: Number  # samples per optimizer step; 0: the script's own, before it has joined
-    micro_steps: Positive = 1  # accumulated in so many parts, where memory is short
+    micro_steps: Positive = 1  # parts in which gradients are accumulated if memory is short
 
 
 class Allocation(Value, frozen=True):
@@ -41,35 +40,35 @@ class Allocation(Value, frozen=True):
 
     @classmethod
     def even(cls, gpus: Iterable[Gpu], batch: int, max_local_batch: int | None = None) -> Self:
-        """Split a global batch as evenly as integers allow; what exceeds memory is accumulated.
+        """Split a global batch as evenly as integers allow, in micro-steps that fit into memory.
 
         >>> a = Allocation.even([Gpu("n0", 0), Gpu("n0", 1)], 9, max_local_batch=4)
         >>> [(w.batch, w.micro_steps) for w in a.workers]
         [(5, 2), (4, 2)]
         """
-        places = sorted(gpus)
-        if batch < len(places):
-            raise ValueError(f"a batch of {batch} cannot be split over {len(places)} workers")
-        share, rest = divmod(batch, len(places))
+        ordered = sorted(gpus)
+        if batch < len(ordered):
+            raise ValueError(f"a batch of {batch} cannot be split over {len(ordered)} workers")
+        share, rest = divmod(batch, len(ordered))
         largest = share + (1 if rest else 0)
         parts = 1 if max_local_batch is None else -(-largest // max_local_batch)
-        return cls(tuple(Worker(g, share + (i < rest), parts) for i, g in enumerate(places)))
+        return cls(tuple(Worker(g, share + (i < rest), parts) for i, g in enumerate(ordered)))
 
     @classmethod
     def as_scripted(cls, gpus: Iterable[Gpu]) -> Self:
-        """With the script's own batch, which is not known before the script joins."""
+        """An allocation with the script's own batch, which is not known before the script joins."""
         return cls(tuple(Worker(g, 0) for g in sorted(gpus)))
 
     def resolved(self, base_batch: int, max_local_batch: int | None) -> Allocation:
-        """With the script's own batch, where none was chosen before the script joined."""
+        """The allocation with the script's own batch filled in if no batch was chosen."""
         if self.batch:
             return self
         return Allocation.even(self.gpus, max(base_batch, self.n_gpus), max_local_batch)
 
     def survivors(self, gpus: frozenset[Gpu], limit: int | None = None) -> Allocation:
-        """Those on these GPUs take over the whole global batch, in parts no larger than before.
+        """The workers on these GPUs with the whole global batch, in parts no larger than before.
 
-        Between the two steps of a move the batch stays what it was: only the speed pays.
+        So between the two steps of a move the batch stays the same; only the speed drops.
         """
         left = [w for w in self.workers if w.gpu in gpus]
         if not self.batch:
@@ -78,7 +77,7 @@ class Allocation(Value, frozen=True):
         return Allocation.even([w.gpu for w in left], self.batch, largest)
 
     def without(self, gpus: Iterable[Gpu]) -> Allocation | None:
-        """The others, each with its own batch as before; None when nobody is left."""
+        """The other workers, each with its batch as before; None if no worker is left."""
         gone = set(gpus)
         left = tuple(w for w in self.workers if w.gpu not in gone)
         return Allocation(left) if left else None
@@ -102,7 +101,7 @@ class Allocation(Value, frozen=True):
 
     @property
     def largest_part(self) -> int:
-        """Samples that the fullest GPU has in memory at once."""
+        """Maximum number of samples that one GPU has in memory at once."""
         return max(-(-w.batch // w.micro_steps) for w in self.workers)
 
     @property
@@ -111,7 +110,7 @@ class Allocation(Value, frozen=True):
 
 
 class Schedule:
-    """Job -> allocation, for the jobs that shall run. That no two share a GPU, `check` sees to.
+    """Allocations by job, for the jobs that should run. `check` ensures that no two share a GPU.
 
     >>> edit = Schedule().edit()
     >>> edit.put(JobId("a"), Allocation.even([Gpu("n0", 0), Gpu("n0", 1)], 128))
@@ -127,7 +126,7 @@ class Schedule:
         self._delta: dict[JobId, Allocation | None] = {}
         self._length = len(self._base)
         self._root = object()
-        #: jobs edited since the schedule that this one goes back to
+        #: jobs edited since the common root
         self.touched: frozenset[JobId] = frozenset()
 
     def get(self, job: JobId) -> Allocation | None:
@@ -150,7 +149,7 @@ class Schedule:
         return self._length
 
     def __iter__(self) -> Iterator[JobId]:
-        """All jobs, by id: costs the whole schedule, so not for hot paths."""
+        """All jobs, by id. Costs the whole schedule: not for hot paths."""
         return iter(sorted(self._all()))
 
     def items(self) -> Iterator[tuple[JobId, Allocation]]:
@@ -160,17 +159,17 @@ class Schedule:
         return ScheduleEdit(self)
 
     def rooted(self) -> Schedule:
-        """The same schedule as the one that later edits are counted from."""
-        twin = self._like(self._base, self._delta, self._length)
-        twin._root, twin.touched = object(), frozenset()
-        return twin
+        """The same schedule as a new root: later edits are counted from it."""
+        copy = self._like(self._base, self._delta, self._length)
+        copy._root, copy.touched = object(), frozenset()
+        return copy
 
     def related(self, other: Schedule) -> bool:
-        """Do both go back to one schedule, so that only touched jobs can differ?"""
+        """Whether both have the same root, so that only touched jobs can differ."""
         return self._root is other._root
 
     def _all(self) -> dict[JobId, Allocation]:
-        merged = self._base.copy()  # a copy is quicker than a comprehension by far
+        merged = self._base.copy()  # much faster than a comprehension
         for job, allocation in self._delta.items():
             if allocation is None:
                 merged.pop(job, None)
@@ -181,10 +180,10 @@ class Schedule:
     def _like(
         self, base: dict[JobId, Allocation], delta: dict[JobId, Allocation | None], length: int
     ) -> Schedule:
-        twin = Schedule.__new__(Schedule)
-        twin._base, twin._delta, twin._length = base, delta, length
-        twin._root, twin.touched = self._root, self.touched
-        return twin
+        copy = Schedule.__new__(Schedule)
+        copy._base, copy._delta, copy._length = base, delta, length
+        copy._root, copy.touched = self._root, self.touched
+        return copy
 
     def _edited(self, changes: Mapping[JobId, Allocation | None]) -> Schedule:
         length = self._length
@@ -213,7 +212,7 @@ class Schedule:
 
 
 class ScheduleEdit:
-    """Changes to a schedule, until `done()` makes them one."""
+    """Changes to a schedule; `done()` returns the changed schedule."""
 
     __slots__ = ("_before", "_changes")
 
@@ -234,6 +233,6 @@ class ScheduleEdit:
         return self._changes[job] if job in self._changes else self._before.get(job)
 
     def done(self) -> Schedule:
-        """The edited schedule; the very same one if nothing differs."""
+        """The edited schedule; the same object if nothing differs."""
         changes = {j: a for j, a in self._changes.items() if self._before.get(j) != a}
         return self._before._edited(changes) if changes else self._before

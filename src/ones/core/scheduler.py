@@ -1,4 +1,4 @@
-"""The scheduler: state and policy together. An event goes in, a plan comes out."""
+"""The scheduler: state and policy. An event goes in, a plan comes out."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from ones.errors import BrokenPolicyError, OnesError, described
 
 
 class Scheduler:
-    """Owns no thread, reads no clock and calls nobody, so the simulator and the live controller
-    drive the same object, and a recorded run can be played to it again.
+    """Applies events to the state, asks the policy and returns plans.
+
+    It has no thread, clock, input or output. So the simulator and the live controller run the same
+    object, and a recorded run can be replayed.
 
     >>> from ones.core.job import Job, JobId
     >>> from ones.policies import create
@@ -39,29 +41,29 @@ class Scheduler:
         in_place: bool = True,
     ) -> None:
         self.state = State(cluster, switch_cost) if state is None else state
-        self.state.in_place = in_place  # else every change of GPUs is a stop and a start
+        self.state.in_place = in_place  # False: every change of GPUs is a stop and a start
         self.policy = policy
-        #: called with what a failed decision raised; returns when to ask again, and the schedule
-        #: stays as it is. None: the exception propagates
+        #: called with the exception of a failed decision; returns when to ask the policy again. The
+        #: schedule stays as it is. None: the exception propagates
         self.tolerate: Callable[[Exception], float] | None = None
-        #: the policy that a `PolicyReplaced` names; None: the policy stays
+        #: makes the policy that a `PolicyReplaced` names; None: the policy stays
         self.make_policy: Callable[[str], Policy] | None = None
-        # the engine must let us hear of it by then; a restored scheduler asks again at once
+        # the engine returns an event by then; a restored scheduler asks its policy at once
         self.wake_at = inf if state is None else state.now
-        self.decisions = 0  # of the policy that were adopted
+        self.decisions = 0  # number of adopted decisions of the policy
 
     def handle(self, event: Event, *, decide: bool = True) -> Plan:
-        """What to do now that this has happened. Most of the time: nothing.
+        """Apply an event and return the plan that follows from it, mostly an empty one.
 
-        Without `decide` no policy is asked, only orders already decided may become possible: for
-        who tells many things at once and then asks, with `Woke`, once.
+        With `decide=False` the policy is not asked, and the plan has due actions only. A caller
+        with many events passes it for each, and then one `Woke` for a single decision.
         """
         state = self.state
         if not apply(state, event):
             return NOTHING
         if isinstance(event, PolicyReplaced) and self.make_policy is not None:
             self.policy = self.make_policy(event.policy)
-            self.wake_at = event.at  # it is asked at once
+            self.wake_at = event.at  # the new policy is asked at once
         self._observe(event)
         actions = due_actions(state) if state.due else []
         plan, decided = None, 0
@@ -97,7 +99,7 @@ class Scheduler:
         return plan
 
     def recall(self, entry: Event | Plan, *, observed: bool = True) -> None:
-        """Take in what a log says happened, deciding nothing: how a restarted scheduler catches up.
+        """Apply an entry of a log without a decision; a restarted scheduler catches up this way.
 
         `observed`: False if the entry is quarantined for the policy, which does not see it.
         """
@@ -105,11 +107,11 @@ class Scheduler:
             self._adopt(entry, observed=observed)
         elif apply(self.state, entry) and observed:
             self._observe(entry)
-        self.wake_at = self.state.now  # what was asked for is not in the log: ask again
+        self.wake_at = self.state.now  # the log does not have `wake_at`: ask the policy again
 
     def resume(self) -> Plan:
-        """After recalling a whole log: the orders that its last event called for, if the crash
-        came before the plan was written."""
+        """The plan that follows the last event of a recalled log, if a crash came before it was
+        written."""
         plan = self._plan(due_actions(self.state), None)
         if plan.says_nothing:
             return NOTHING
@@ -117,7 +119,7 @@ class Scheduler:
         return plan
 
     def take_over(self, other: Scheduler) -> None:
-        """Continue with the state and the policy of another scheduler, made from the same log."""
+        """Continue with the state and the policy of a scheduler that was made from the same log."""
         self.state, self.policy, self.wake_at = other.state, other.policy, other.wake_at
 
     def _observe(self, event: Event | PlanAdopted) -> None:
@@ -128,7 +130,7 @@ class Scheduler:
         except BrokenPolicyError:
             raise
         except Exception as problem:
-            raise BrokenPolicyError(f"its observe raised {described(problem)}") from problem
+            raise BrokenPolicyError(f"`observe` raised {described(problem)}") from problem
 
     def _ask(self) -> Decision:
         try:
@@ -136,10 +138,11 @@ class Scheduler:
         except OnesError:
             raise
         except Exception as problem:
-            raise BrokenPolicyError(f"its decide raised {described(problem)}") from problem
+            raise BrokenPolicyError(f"`decide` raised {described(problem)}") from problem
         if decision.wake_at <= self.state.now:
             raise BrokenPolicyError(
-                f"at {self.state.now} s it asked to be woken at {decision.wake_at} s"
+                f"wake_at {decision.wake_at} s is not after the time of the decision,"
+                f" {self.state.now} s"
             )
         return decision
 
@@ -155,12 +158,12 @@ class Scheduler:
             at=state.now,
             actions=tuple(actions),
             notes=(
-                _news(decision.notes, state.records, lambda job: state.records[job].note)
+                _changed(decision.notes, state.records, lambda job: state.records[job].note)
                 if decision
                 else {}
             ),
             forecasts=(
-                _news(decision.forecasts, state.records, lambda job: state.records[job].forecast)
+                _changed(decision.forecasts, state.records, lambda job: state.records[job].forecast)
                 if decision
                 else {}
             ),
@@ -174,16 +177,18 @@ class Scheduler:
 
 NOTHING = Plan(number=0, at=0.0)
 
-_Said = TypeVar("_Said")
+_T = TypeVar("_T")
 
 
-def _news(
-    said: Mapping[JobId, _Said],
+def _changed(
+    values: Mapping[JobId, _T],
     unfinished: Mapping[JobId, object],
-    known: Callable[[JobId], _Said | None],
-) -> dict[JobId, _Said]:
-    """Only what differs from what was said last."""
-    for job in said:
+    known: Callable[[JobId], _T | None],
+) -> dict[JobId, _T]:
+    """The notes or forecasts that differ from those of the last decision."""
+    for job in values:
         if job not in unfinished:
-            raise BrokenPolicyError(f"it spoke of {job}, which is not an unfinished job")
-    return {job: text for job, text in said.items() if text != known(job)}
+            raise BrokenPolicyError(
+                f"the decision has a note or forecast for {job}, which is not an unfinished job"
+            )
+    return {job: value for job, value in values.items() if value != known(job)}

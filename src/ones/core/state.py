@@ -23,35 +23,35 @@ from ones.wire.bounds import Tagged
 
 
 class Occupant(NamedTuple):
-    """Whose process may be on a GPU, and which plan put it there."""
+    """The job that may have a process on a GPU, and the plan that put it there."""
 
     job: JobId
     plan: int
 
 
 class State:
-    """The one mutable object of a scheduler."""
+    """All mutable state of a scheduler except the policy's."""
 
     def __init__(self, cluster: Cluster, switch_cost: SwitchCost = SwitchCost()) -> None:
         self.now = 0.0
-        self.version = 0  # of the whole; a view of another version is stale
+        self.version = 0  # a view of another version is stale
         self.plan_number = 0
         self.cluster = cluster
         self.switch_cost = switch_cost  # prior
-        self.in_place = True  # other GPUs for a job that runs: who stays goes on
+        self.in_place = True  # staying workers continue while their job gets other GPUs
         self.schedule = Schedule()
         self.records: dict[JobId, JobRecord] = {}  # unfinished, in order of submission
         self.ended: dict[JobId, Outcome] = {}
         self.submitted = 0
-        self.assigned: dict[Gpu, JobId] = {}  # who is to have it
-        self.occupants: dict[Gpu, Occupant] = {}  # who may be on it
+        self.assigned: dict[Gpu, JobId] = {}  # by the schedule
+        self.occupants: dict[Gpu, Occupant] = {}  # jobs that may have a process on the GPU
         self.waiting = WaitingJobs()
         self.free = FreeGpus(cluster)
         for node in cluster.nodes.values():
             self.free.open_node(node)
-        self.due: dict[JobId, None] = {}  # jobs for which the last event made an order possible
-        self.requeued = False  # did the last event bring a job back into the queue?
-        self.dropped: dict[str, int] = {}  # reports that were not taken, by cause
+        self.due: dict[JobId, None] = {}  # jobs for which the last event made an action possible
+        self.requeued = False  # whether the last event brought a job into the queue
+        self.dropped: dict[str, int] = {}  # number of ignored reports, by cause
         self.busy_gpu_seconds = 0.0
         self.capacity_gpu_seconds = 0.0
         self.booked_at = 0.0  # GPU time is booked up to here
@@ -67,15 +67,15 @@ class State:
 
     def advance(self, record: JobRecord, trigger: Trigger) -> None:
         """Change the phase of a job by the table of `lifecycle`."""
-        moved = transition(record.id, record.phase, trigger)
-        record.phase = moved.phase
-        if moved.due:
+        next_state = transition(record.id, record.phase, trigger)
+        record.phase = next_state.phase
+        if next_state.due:
             self.due[record.id] = None
-        if moved.phase is Phase.WAITING:
+        if next_state.phase is Phase.WAITING:
             self.enqueue(record)
 
     def touch(self, job: JobId) -> JobRecord:
-        """The record, to be changed: a view made of it before is no longer used."""
+        """The job's record, to be changed; discards the cached view of it."""
         self._views.pop(job, None)
         return self.records[job]
 
@@ -89,7 +89,7 @@ class State:
         self.ended[record.id] = outcome
 
     def enqueue(self, record: JobRecord) -> None:
-        """Into the queue, unless GPUs are promised to the job."""
+        """Put a waiting job into the queue, unless GPUs are promised to it."""
         waits = record.phase is Phase.WAITING and record.goal is None
         if waits and record.id not in self.waiting:
             self.waiting.add(record.id, record.job.owner, record.key)
@@ -112,7 +112,7 @@ class State:
             self.assigned[gpu] = record.id
             self.free.take(gpu, self.node(gpu.node))
         for gpu in sorted(had - gets):
-            if self.assigned.get(gpu) == record.id:  # else it has been given on already
+            if self.assigned.get(gpu) == record.id:  # else another job has it already
                 del self.assigned[gpu]
                 self.free.give(gpu, self.node(gpu.node))
         owner = record.job.owner
@@ -129,7 +129,7 @@ class State:
         record.occupy(gpu, self.now)
 
     def vacate(self, gpu: Gpu) -> None:
-        """Nobody is there any more: its next owner may have waited for that."""
+        """Free a GPU after the exit of its process. A job that waits for the GPU becomes due."""
         self.book()
         occupant = self.occupants.pop(gpu)
         if occupant.job in self.records:
@@ -142,7 +142,7 @@ class State:
         return self.cluster.nodes[node]
 
     def set_node(self, node: Node) -> None:
-        """A node comes, changes its state, or goes; GPUs that jobs are to have stay theirs."""
+        """Add or replace a node. GPUs that are assigned to jobs stay assigned."""
         self.book()
         known = self.cluster.nodes.get(node.id)
         if known is not None:
@@ -155,14 +155,14 @@ class State:
             self.free.open_node(placed, except_for=frozenset(taken))
 
     def book(self) -> None:
-        """Book GPU time up to now: before occupants or the cluster change."""
+        """Book GPU time up to now; call before occupants or the cluster change."""
         elapsed = self.now - self.booked_at
         if elapsed:
             self.busy_gpu_seconds += elapsed * len(self.occupants)
             self.capacity_gpu_seconds += elapsed * self.cluster.n_gpus
             self.booked_at = self.now
 
-    # what is shown
+    # views
 
     def view(self) -> View:
         return View(self)
@@ -178,10 +178,10 @@ class State:
         return shown
 
     def waiting_views(self, version: int) -> Iterator[JobView]:
-        """Made as they are read, while the tables are of this version."""
+        """Views of the queue, made as they are read; raises once the state has changed."""
         for _, number in self.waiting.visible():
             if self.version != version:
-                raise StaleViewError("the queue of a view was read beyond its event")
+                raise StaleViewError("the queue of a view was read after a later event")
             yield self.job_view(self._by_number[number])
 
     def _show(self, record: JobRecord) -> JobView:
@@ -207,7 +207,7 @@ class State:
             ),
             profile=record.profile,
             local_limit=record.local_limit(),
-            # the prior counts as one measured pause; another batch alone may cost nothing
+            # the prior counts as one measured pause; changes of the batch alone are not counted
             switch_cost=prior._replace(
                 rescale_seconds=(prior.rescale_seconds + record.moved_seconds) / (1 + record.moves)
             ),
@@ -227,8 +227,10 @@ class State:
     # snapshots
 
     def snapshot(self, *, ended_before: int = 0) -> Snapshot:
-        """All of it as values. The ended jobs are those after the first `ended_before`:
-        earlier ones have been written once and are not written again."""
+        """The state as values, without the first `ended_before` ended jobs.
+
+        Those are in an earlier snapshot already.
+        """
         return Snapshot(
             now=self.now,
             booked_at=self.booked_at,
@@ -248,7 +250,7 @@ class State:
 
     @classmethod
     def restored(cls, saved: Snapshot, ended_earlier: Iterable[Outcome] = ()) -> State:
-        """The state that gave this snapshot; indexes are made anew."""
+        """The state of a snapshot, with its indexes built again."""
         state = cls(Cluster(list(saved.nodes)), saved.switch_cost)
         state.now = saved.now
         state.booked_at = saved.booked_at
@@ -256,7 +258,7 @@ class State:
         state.capacity_gpu_seconds = saved.capacity_gpu_seconds
         state.plan_number = saved.plan_number
         for owner, limit in saved.limits.items():
-            state.waiting.limit(owner, limit)
+            state.waiting.set_limit(owner, limit)
         for outcome in (*ended_earlier, *saved.ended):
             state.ended[outcome.id] = outcome
         for record in saved.records:
@@ -274,7 +276,7 @@ class State:
 
 
 class Snapshot(Tagged, frozen=True, kw_only=True):
-    """State as plain values. Holds the records themselves: write it out before the next event."""
+    """The state as plain values. It holds the live records: encode it before the next event."""
 
     now: float
     booked_at: float

@@ -1,4 +1,4 @@
-"""What a policy may see: a window on the state, and frozen values behind it."""
+"""The view that a policy gets of the state, and frozen views of its jobs."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ from ones.errors import StaleViewError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """All that a policy may know of a job: a value, safe to keep. Its true end is not in it."""
+    """All that a policy may know about a job, as a value that is safe to keep.
+
+    The true length of a simulated job is not part of it.
+    """
 
     job: Job
     number: int  # order of submission
     priority: float
     phase: Phase
-    pinned: bool  # in transition, or not elastic: its allocation must be left as `wanted`
+    pinned: bool  # changing, or not elastic: its allocation must stay `wanted`
     wanted: Allocation | None
     held: Allocation | None
     description: Description | None
     progress: Progress
     profile: Mapping[Configuration, StepTime]
-    local_limit: int | None  # samples that may be put into one GPU at once
+    local_limit: int | None  # maximum number of samples on one GPU at once
     switch_cost: SwitchCost
     booked_at: float  # `queue_seconds` and `run_seconds` are booked up to here
     queue_seconds: float
     run_seconds: float
     gpu_seconds: float
-    occupied: int  # GPUs that its processes are on
+    occupied: int  # number of GPUs that the job's processes are on
     started_at: float | None
     rescales: int
     preemptions: int
@@ -58,14 +61,14 @@ class JobView:
 
     @property
     def epochs(self) -> float:
-        """Passes over the data so far, the present one by its part."""
+        """Passes over the data so far, with the fraction of the current one."""
         if self.description is None:
             return 0.0
         return self.progress.samples / self.description.dataset_size
 
     @property
     def base_batch(self) -> int | None:
-        """The batch that the learning rate was tuned for, as far as anybody has said."""
+        """The batch that the learning rate was tuned for, by the script or else by the user."""
         return self.description.base_batch if self.description else self.job.requested_batch
 
     @property
@@ -73,16 +76,16 @@ class JobView:
         return self.job.max_gpus
 
     def run_seconds_at(self, now: float) -> float:
-        """T_processed: seconds with at least one GPU."""
+        """Seconds with at least one GPU (T_processed)."""
         return self.run_seconds + (now - self.booked_at if self.occupied else 0.0)
 
     def gpu_seconds_at(self, now: float) -> float:
-        """Attained service: seconds times GPUs."""
+        """Attained service in GPU-seconds."""
         return self.gpu_seconds + (now - self.booked_at) * self.occupied
 
 
-class Behind(Protocol):
-    """What a window opens on: the tables, of which a policy sees no more than this."""
+class ViewSource(Protocol):
+    """The part of the state that a view reads."""
 
     now: float
     version: int
@@ -100,22 +103,24 @@ class Behind(Protocol):
 
 
 class View:
-    """A policy's world at one instant, valid until the next event; a stale one raises.
+    """The state as a policy sees it, valid until the next event; a stale view raises.
 
-    Nothing in it is copied: `jobs` and `waiting` make their values as they are read, and
-    `free` is the index that State keeps.
+    Nothing is copied: `jobs` and `waiting` make their values as they are read, and `free` is the
+    index that State keeps.
     """
 
     __slots__ = ("_state", "_version", "now")
 
-    def __init__(self, state: Behind) -> None:
+    def __init__(self, state: ViewSource) -> None:
         self._state = state
         self._version = state.version
         self.now = state.now
 
-    def _fresh(self) -> Behind:
+    def _fresh(self) -> ViewSource:
         if self._state.version != self._version:
-            raise StaleViewError(f"a view of {self.now} s was kept until {self._state.now} s")
+            raise StaleViewError(
+                f"a view of time {self.now} s was read after a later event, at {self._state.now} s"
+            )
         return self._state
 
     @property
@@ -124,13 +129,15 @@ class View:
 
     @property
     def schedule(self) -> Schedule:
-        """What is wanted: in force, or on its way."""
+        """The target schedule: allocations that are in force or being changed to."""
         return self._fresh().schedule
 
     @property
     def free(self) -> FreeGpus:
-        """GPUs of nodes that are up which no job is to have. Some may still be being left:
-        the core sees to it that nobody comes before the other is gone."""
+        """GPUs of nodes that are up and assigned to no job.
+
+        A leaving worker may still be on one; the core starts the next worker only after its exit.
+        """
         return self._fresh().free
 
     @property
@@ -143,8 +150,10 @@ class View:
 
     @property
     def waiting(self) -> Iterator[JobView]:
-        """Jobs that could be started: by priority, then submission; without those whose owner
-        has no room left."""
+        """Jobs that could be started, by priority, then submission.
+
+        Jobs of an owner that has reached its GPU limit are left out.
+        """
         return self._fresh().waiting_views(self._version)
 
     @property
@@ -152,20 +161,24 @@ class View:
         return len(self._fresh().waiting)
 
     def room(self, owner: str) -> int | None:
-        """GPUs that this owner's jobs may take in addition (below 0: have too many); None: any."""
+        """Additional GPUs that this owner's jobs may take (below 0: over its limit); None: any."""
         return self._fresh().waiting.room(owner)
+
+    def limit(self, owner: str) -> int | None:
+        """Maximum number of GPUs for all jobs of this owner together; None: no limit."""
+        return self._fresh().waiting.limits.get(owner)
 
 
 class _Jobs(Mapping[JobId, JobView]):
     __slots__ = ("_state", "_version")
 
-    def __init__(self, state: Behind) -> None:
+    def __init__(self, state: ViewSource) -> None:
         self._state = state
         self._version = state.version
 
-    def _fresh(self) -> Behind:
+    def _fresh(self) -> ViewSource:
         if self._state.version != self._version:
-            raise StaleViewError("the jobs of a view were kept beyond its event")
+            raise StaleViewError("the jobs of a view were read after a later event")
         return self._state
 
     def __getitem__(self, job: JobId) -> JobView:

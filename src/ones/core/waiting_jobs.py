@@ -1,7 +1,7 @@
 """The queue: jobs without GPUs, by priority and then by submission.
 
-Owners with a limit have queues of their own, so that hiding all the jobs of an
-owner who has no room left costs nothing per job.
+Each owner with a limit has a queue of its own, so hiding all jobs of an owner that has reached its
+limit costs nothing per job.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ones.core.ordered_index import Key, OrderedIndex
 
 
 class WaitingJobs:
-    """Who waits, and who of them may be seen. Kept by `State`, read through a `View`."""
+    """The waiting jobs and the limits of owners. Kept by `State`, read through a `View`."""
 
     __slots__ = ("_common", "_jobs", "_limited", "limits", "use")
 
@@ -23,7 +23,7 @@ class WaitingJobs:
         self._limited: dict[str, OrderedIndex] = {}
         self._jobs: dict[JobId, tuple[str, Key]] = {}
         self.limits: dict[str, int] = {}  # GPUs for all jobs of an owner together
-        self.use: dict[str, int] = {}  # GPUs that an owner's jobs have or are to have
+        self.use: dict[str, int] = {}  # GPUs assigned to an owner's jobs
 
     def add(self, job: JobId, owner: str, key: Key) -> None:
         self._jobs[job] = (owner, key)
@@ -38,18 +38,18 @@ class WaitingJobs:
         return job in self._jobs
 
     def __len__(self) -> int:
-        """All who wait, hidden ones too."""
+        """Number of waiting jobs, hidden ones included."""
         return len(self._jobs)
 
     def room(self, owner: str) -> int | None:
-        """GPUs that the owner's jobs may still take together, or, below 0, have too many;
-        None: no limit."""
+        """Additional GPUs that the owner's jobs may take together; below 0: over its limit; None:
+        no limit."""
         limit = self.limits.get(owner)
         return None if limit is None else limit - self.use.get(owner, 0)
 
-    def limit(self, owner: str, max_gpus: int | None) -> None:
-        mine = [(job, key) for job, (who, key) in self._jobs.items() if who == owner]
-        for job, _ in mine:
+    def set_limit(self, owner: str, max_gpus: int | None) -> None:
+        moved = [(job, key) for job, (name, key) in self._jobs.items() if name == owner]
+        for job, _ in moved:
             self.discard(job)
         if max_gpus is None:
             self.limits.pop(owner, None)
@@ -57,11 +57,11 @@ class WaitingJobs:
         else:
             self.limits[owner] = max_gpus
             self._limited.setdefault(owner, OrderedIndex())
-        for job, key in mine:
+        for job, key in moved:
             self.add(job, owner, key)
 
     def visible(self) -> Iterator[Key]:
-        """Keys in order, without those of owners who have no room."""
+        """Keys in order, without those of owners that have reached their limit."""
         if not self._limited:
             return iter(self._common)
         open_queues = [q for owner, q in self._limited.items() if (self.room(owner) or 0) > 0]

@@ -6,21 +6,6 @@ killed its workers die with it, and the next holder of the run directory's lock 
 
 from __future__ import annotations
 
-from ones.exec.cleanup import clean_up, is_locked
-from ones.exec.output import Chunk, drop_oldest, read_output
-from ones.exec.records import Exit, Spec, Status, known_launches, read_exit, read_spec, read_status
+from ones.exec.records import Exit, Launch, Status
 
-__all__ = [
-    "Chunk",
-    "Exit",
-    "Spec",
-    "Status",
-    "clean_up",
-    "drop_oldest",
-    "is_locked",
-    "known_launches",
-    "read_exit",
-    "read_output",
-    "read_spec",
-    "read_status",
-]
+__all__ = ["Exit", "Launch", "Status"]

@@ -10,11 +10,12 @@ import os
 import sys
 from pathlib import Path
 
-from ones.exec.cleanup import clean_up, try_lock
+from ones.exec.cleanup import clean_up
+from ones.exec.files import try_lock
 from ones.exec.line_protocol import listen
 from ones.exec.logs import log_to_stderr
 from ones.exec.processes import PR_SET_CHILD_SUBREAPER, PR_SET_NAME, prctl
-from ones.exec.records import LOCK, LOG
+from ones.exec.run_dir import LOCK, LOG
 from ones.exec.supervisor import IDLE_SECONDS, Supervisor
 
 USAGE = "usage: python -m ones.exec RUN_DIR [IDLE_SECONDS [LEASE_FILE]]"

@@ -1,11 +1,12 @@
 """Access to files and sockets in run directories, where a worker may have replaced every file.
 
-A worker may put a link, a pipe, a huge file or garbage there. Reading never follows a link, never
-blocks, and never takes more than a limit.
+A worker may put a link, a pipe, a huge file or invalid data there. Reading never follows a link,
+never blocks, and never reads more bytes than a limit.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
@@ -15,7 +16,7 @@ from pathlib import Path
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor for reading. Raises OSError if it is not a regular file."""
+    """Opens a file for reading; returns the descriptor. Raises OSError if it is not regular."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -25,7 +26,7 @@ def open_regular(path: Path) -> int:
 
 
 def read_regular(path: Path, max_bytes: int, *, owner: int | None = None) -> bytes:
-    """The content. Raises OSError for a file that is not regular, too large, or of another user."""
+    """Returns the content. Raises OSError if the file is not regular, too large, not `owner`'s."""
     with os.fdopen(open_regular(path), "rb") as file:
         found = os.fstat(file.fileno())
         if owner is not None and found.st_uid != owner:
@@ -39,7 +40,8 @@ def read_regular(path: Path, max_bytes: int, *, owner: int | None = None) -> byt
 def make_private(directory: Path) -> None:
     """Creates a directory with mode 0700, or accepts an existing one of this user.
 
-    Raises PermissionError for a link and for a directory of another user, who could replace files.
+    Raises PermissionError for a link, and for a directory of another user: that user could replace
+    the files in it.
     """
     try:
         directory.mkdir(mode=0o700)
@@ -58,6 +60,15 @@ def make_private(directory: Path) -> None:
             directory.chmod(0o700)
 
 
+def try_lock(handle: int) -> bool:
+    """Locks an open file; False if another process holds the lock. Closing the file unlocks it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def connect_socket(directory: Path, name: str) -> socket.socket:
     """Connects to a Unix socket in a directory. Raises OSError if no process listens there."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -71,6 +82,7 @@ def connect_socket(directory: Path, name: str) -> socket.socket:
 
 
 def listen_socket(directory: Path, name: str) -> socket.socket:
+    """Listens on a Unix socket in a directory; replaces one that an earlier process left."""
     (directory / name).unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with _short_path(directory) as path:
@@ -81,7 +93,7 @@ def listen_socket(directory: Path, name: str) -> socket.socket:
 
 @contextmanager
 def _short_path(directory: Path) -> Iterator[str]:
-    """A path through a descriptor: the real one may exceed the length of a socket's address."""
+    """A path to the directory through a descriptor: its own may be too long for a socket."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{handle}"

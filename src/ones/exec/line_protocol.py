@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from ones.exec.files import connect_socket, listen_socket
 from ones.exec.logs import LogLimiter
-from ones.exec.records import SOCKET
+from ones.exec.run_dir import SOCKET
 
 MAX_LINE = 8 << 20  # bytes; a request holds the environment of a process
 MAX_UNAUTHENTICATED_LINE = 4 << 10  # bytes, from a peer that is not authenticated yet
@@ -36,7 +36,7 @@ _limiter = LogLimiter()
 
 
 class Connection:
-    """One end of a connection. Never blocks: unsent data is kept.
+    """One end of a connection. Sending never blocks: data that the peer does not read yet is kept.
 
     `max_line`: bytes; may be raised once the peer is authenticated. `raw`: strings may hold lone
     surrogates, as environments do.
@@ -49,7 +49,7 @@ class Connection:
         self._raw = raw
         self._in = b""
         self._out = b""
-        self.closed = False  # by the peer; the owner unregisters it, then calls `close`
+        self.closed = False  # nothing more arrives: the owner unregisters it and calls `close`
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -76,7 +76,7 @@ class Connection:
             self._out = self._out[sent:]
 
     def receive(self) -> Iterator[dict[str, Any]]:
-        """The messages received. Sets `closed` at the end, and at an invalid line."""
+        """Yields the messages that have arrived. Sets `closed` at the end or at an invalid line."""
         while not self.closed and len(self._in) <= self.max_line:
             try:
                 data = self.sock.recv(1 << 16)
@@ -149,5 +149,5 @@ def listen(run_dir: Path) -> socket.socket:
 
 
 def connect(run_dir: Path) -> Connection:
-    """Raises OSError if no ones-exec listens there."""
+    """Connects to the ones-exec of a run directory. Raises OSError if none listens there."""
     return Connection(connect_socket(run_dir, SOCKET))

@@ -2,7 +2,7 @@
 
 Stdlib logging. A record is an event (`message`) with fields (`extra`), written as one line of text:
 
-    2026-11-17T20:54:10 warning lease ran out launch=a-1~3~n0.1 node=n0
+    2026-11-17T20:54:10 warning lease expired, worker killed launch=a-1~3~n0.1
 
 Values with anything but printable ASCII without spaces are quoted as JSON, so that no worker, node
 name or error text can forge a second line or send escape sequences to a terminal.
@@ -16,9 +16,8 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import TextIO
 
-#: fields whose values are never written
+#: fields with secret values, which are never written
 SECRETS = frozenset({"token", "env", "environment", "authorization", "cookie", "password", "link"})
 HIDDEN = "(hidden)"
 #: maximum length of a value, in characters
@@ -34,7 +33,8 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def without_secrets(fields: Mapping[str, object]) -> dict[str, object]:
-    """
+    """The fields, with secret values hidden.
+
     >>> without_secrets({"job": "a-1", "token": "t0"})
     {'job': 'a-1', 'token': '(hidden)'}
     """
@@ -42,7 +42,8 @@ def without_secrets(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 def text_line(at: str, level: str, event: str, fields: Mapping[str, object]) -> str:
-    """
+    """A log line.
+
     >>> text_line("2026-01-01T00:00:00", "info", "job submitted", {"job": "a-1", "why": "x\\ny"})
     '2026-01-01T00:00:00 info job submitted job=a-1 why="x\\\\ny"'
     """
@@ -100,9 +101,9 @@ class LogLimiter:
         return count
 
 
-def log_to_stderr(stream: TextIO | None = None) -> None:
-    """Logs all of `ones` from level info on, as text."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+def log_to_stderr() -> None:
+    """Writes log records of `ones` from level info on to stderr, as text."""
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
     logger = logging.getLogger("ones")
     logger.handlers[:] = [handler]

@@ -15,10 +15,14 @@ from pathlib import Path
 from ones.exec.files import open_regular
 
 PREFIX = "out."
+SEGMENT_BYTES = 8 << 20
+SEGMENTS = 8  # of one launch; older ones are dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
+    """A part of a worker's output."""
+
     data: bytes
     offset: int  # of the first byte; later than requested if older output was dropped
     end: int  # of all output so far
@@ -31,7 +35,9 @@ class Chunk:
 class OutputWriter:
     """Appends output; drops the oldest segment when there are too many."""
 
-    def __init__(self, directory: Path, segment_bytes: int, segments: int) -> None:
+    def __init__(
+        self, directory: Path, segment_bytes: int = SEGMENT_BYTES, segments: int = SEGMENTS
+    ) -> None:
         self._directory = directory
         self._segment_bytes, self._segments = max(1, segment_bytes), max(1, segments)
         self._offset = 0
@@ -72,7 +78,7 @@ class OutputWriter:
 
 
 def read_output(directory: Path, offset: int, limit: int) -> Chunk:
-    """Up to `limit` bytes from `offset`, or from the oldest byte kept.
+    """Returns up to `limit` bytes from `offset`, or from the oldest byte kept.
 
     A negative offset counts from the end.
     """

@@ -1,8 +1,8 @@
 """Processes of this machine: finding descendants, and signals that cannot hit another process.
 
 A process is identified by its pid and start time, so a reused pid is never mistaken for its former
-owner. Orphans are reparented to ones-exec, which is their subreaper; they belong to the worker
-whose session they are in or whose ONES_RUN_DIR they have.
+owner. Orphans are reparented to ones-exec, which is their subreaper. An orphan belongs to the
+worker that has the same session or the same ONES_RUN_DIR.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
-#: in the environment of a process that belongs to the job and not to the worker that started it,
-#: such as the job's store: it stays until the last worker has left
+#: marks, in its environment, a process that belongs to the job and not to the worker that started
+#: it, such as the job's store: it stays until the last worker has left
 OF_JOB = b"ONES_OF_JOB=1"
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -33,7 +33,7 @@ def prctl(option: int, value: int | bytes) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Called in a new child: it is killed when the parent dies, also if that was just now."""
+    """Makes a new child process die with its parent, also if the parent has just died."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -66,7 +66,7 @@ def all_processes() -> Iterator[ProcessInfo]:
 
 
 def descendants(roots: Iterable[int]) -> list[ProcessInfo]:
-    """All processes below these, without them."""
+    """All descendants of these processes."""
     children: dict[int, list[ProcessInfo]] = {}
     for process in all_processes():
         children.setdefault(process.parent, []).append(process)
@@ -89,7 +89,7 @@ def has_variable(pid: int, variable: bytes) -> bool:
 
 
 def kill_all(find: Callable[[], list[ProcessInfo]], where: str, seconds: float) -> None:
-    """Kills until `find` returns none. Raises TimeoutError if a process cannot be killed."""
+    """Kills processes until `find` returns none. Raises TimeoutError if one cannot be killed."""
     deadline = time.monotonic() + seconds
     while remaining := find():
         for process in remaining:

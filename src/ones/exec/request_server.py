@@ -15,10 +15,12 @@ log = logging.getLogger(__name__)
 
 
 class FencedError(ValueError):
-    """The lease of this node has expired: no worker may run here, whatever its job."""
+    """The lease of this node has expired: no worker of any job may run here."""
 
 
 class RequestServer:
+    """`answer` returns the fields of the answer to a request, or raises with the reason."""
+
     def __init__(
         self,
         listener: socket.socket,

@@ -1,4 +1,4 @@
-"""The main loop of ones-exec: one thread, one selector, and a clock for deadlines only."""
+"""The main loop of ones-exec: one thread and one selector. The clock is read for deadlines only."""
 
 from __future__ import annotations
 
@@ -16,17 +16,10 @@ from typing import Any
 
 from ones.exec import lease
 from ones.exec.processes import OF_JOB, ProcessInfo, descendants, has_variable, send_signal
-from ones.exec.records import (
-    Exit,
-    Spec,
-    Status,
-    known_launches,
-    parse_spec,
-    read_exit,
-    read_status,
-    write_record,
-)
+from ones.exec.records import Exit, Launch, Status, parse_record
 from ones.exec.request_server import FencedError, RequestServer
+from ones.exec.run_dir import is_known, known_launches, read_record, write_record
+from ones.exec.waker import SelectorWaker
 from ones.exec.worker_process import WorkerProcess
 from ones.exec.zygote import ForkStarter, can_fork
 
@@ -58,11 +51,9 @@ class Supervisor:
         self._forks = ForkStarter(
             run_dir, self._selector, on_started=self._on_started, start=self._start
         )
-        self._wakeup, self._wakeup_end = socket.socketpair()
-        for end in (self._wakeup, self._wakeup_end):
-            end.setblocking(False)
-        self._selector.register(self._wakeup, selectors.EVENT_READ, self._drain_wakeup)
-        signal.set_wakeup_fd(self._wakeup_end.fileno(), warn_on_full_buffer=False)
+        self._waker = SelectorWaker()
+        self._selector.register(self._waker, selectors.EVENT_READ, self._waker.clear)
+        signal.set_wakeup_fd(self._waker.wakeup_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, frame: self._close(None))
@@ -89,11 +80,11 @@ class Supervisor:
         return self._closing or idle >= self._idle_seconds
 
     def _check_lease(self) -> None:
-        """Kills the workers when the lease has expired: other jobs may use the slots by now."""
+        """Kills the workers when the lease has expired: other jobs may be given the slots."""
         if self._may_run:
             return
         for worker in [w for w in self._workers.values() if not w.is_fenced]:
-            log.warning("lease ran out, worker killed", extra={"launch": worker.spec.id})
+            log.warning("lease expired, worker killed", extra={"launch": worker.launch.id})
             worker.is_fenced = True
             self._closing = True  # the zygote must not stay, either
             self._stop(worker, 0.0)
@@ -116,19 +107,14 @@ class Supervisor:
             return timeout
         return min(timeout, max(0.0, lease.remaining(self._lease)) + TICK_SECONDS)
 
-    def _drain_wakeup(self) -> None:
-        with suppress(BlockingIOError):
-            while self._wakeup.recv(4096):
-                pass
-
     # requests
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         match request.get("do"):
             case "launch":
-                return {"known": self._launch(parse_spec(request["spec"]))}
+                return {"known": self._launch(parse_record(Launch, request["spec"]))}
             case "prepare":
-                if not self._closing and self._forks.prepare(parse_spec(request["spec"])):
+                if not self._closing and self._forks.prepare(parse_record(Launch, request["spec"])):
                     self._idle_since = time.monotonic()
             case "stop":
                 worker = self._workers.get(request["id"])
@@ -139,38 +125,38 @@ class Supervisor:
             case "close":
                 self._close(_seconds(request["grace"]))
             case other:
-                raise ValueError(f"{other!r} is not a request")
+                raise ValueError(f"unknown request {other!r}")
         return {}
 
     def _all_launches(self) -> list[dict[str, Any]]:
         launches = []
         for path in known_launches(self._run_dir):
             worker = self._workers.get(path.name)
-            status = worker.status if worker else read_status(path)
-            record = worker.record if worker else read_exit(path)
+            status = worker.status if worker else read_record(path, Status)
+            record = worker.record if worker else read_record(path, Exit)
             launches.append(_launch_fields(path.name, status, record))
         return launches
 
-    def _launch(self, spec: Spec) -> bool:
-        """Starts a worker. True: the launch is known already, and nothing happens."""
-        directory = self._run_dir / spec.id
-        if spec.id in self._workers or (directory / "spec.json").exists():
+    def _launch(self, launch: Launch) -> bool:
+        """Starts a worker; True if the launch was known before, and nothing happens."""
+        directory = self._run_dir / launch.id
+        if launch.id in self._workers or is_known(directory):
             return True
         if not self._may_run:
             self._closing = True
-            raise FencedError(f"launch {spec.id}: its node is cut off from the cluster")
+            raise FencedError(f"launch {launch.id}: the lease of this node has expired")
         if self._closing:
-            raise ValueError(f"launch {spec.id}: this job is being closed")
+            raise ValueError(f"launch {launch.id}: all workers of this job are being ended")
         directory.mkdir(mode=0o700, exist_ok=True)
-        worker = WorkerProcess(self._run_dir, spec)
+        worker = WorkerProcess(self._run_dir, launch)
         try:
-            write_record(directory, spec)
+            write_record(directory, launch)
         except OSError:
             worker.close_output_end()
             os.close(worker.output)
             raise
-        self._workers[spec.id] = worker
-        if spec.zygote and can_fork(spec):
+        self._workers[launch.id] = worker
+        if launch.zygote and can_fork(launch):
             self._forks.start(worker)
         else:
             self._start(worker)
@@ -180,7 +166,7 @@ class Supervisor:
         try:
             worker.start()
         except (OSError, ValueError) as error:
-            worker.set_not_started(_start_error(worker.spec, error))
+            worker.set_not_started(_start_error(worker.launch, error))
             self._finish(worker)
             return
         self._on_started(worker)
@@ -190,7 +176,7 @@ class Supervisor:
             worker.output, selectors.EVENT_READ, lambda: self._read_output(worker)
         )
         self._broadcast("started", worker)
-        if worker.kill_at is not None:  # it was stopped before it was started
+        if worker.kill_at is not None:  # the stop request came before the start
             worker.stop(worker.kill_at - time.monotonic())
 
     def _read_output(self, worker: WorkerProcess) -> None:
@@ -200,7 +186,7 @@ class Supervisor:
     def _close(self, grace: float | None) -> None:
         self._closing = True
         for worker in list(self._workers.values()):
-            self._stop(worker, worker.spec.grace_seconds if grace is None else grace)
+            self._stop(worker, worker.launch.grace_seconds if grace is None else grace)
 
     # ends
 
@@ -246,7 +232,7 @@ class Supervisor:
             self._forget(worker)
 
     def _forget(self, worker: WorkerProcess) -> None:
-        del self._workers[worker.spec.id]
+        del self._workers[worker.launch.id]
         if not self._workers:
             self._idle_since = time.monotonic()
             self._kill_leftovers()
@@ -264,14 +250,14 @@ class Supervisor:
                 send_signal(process, signal.SIGKILL)
 
     def _broadcast(self, event: str, worker: WorkerProcess) -> None:
-        fields = _launch_fields(worker.spec.id, worker.status, worker.record)
+        fields = _launch_fields(worker.launch.id, worker.status, worker.record)
         self._server.broadcast({"event": event, **fields})
 
 
 def _processes_of(
     worker: WorkerProcess, processes: list[ProcessInfo], orphans: list[ProcessInfo]
 ) -> list[ProcessInfo]:
-    """The main process of a worker, its orphans, and all below them; not those of the job."""
+    """The worker's main process, its orphans and their descendants, without those of the job."""
     own = [p for p in processes if p.pid == worker.pid]
     own += [p for p in orphans if worker.owns(p)]
     own += descendants([p.pid for p in own]) if own else []
@@ -293,9 +279,9 @@ def _seconds(value: Any) -> float:  # noqa: ANN401
     return seconds
 
 
-def _start_error(spec: Spec, error: Exception) -> str:
-    """One line that names what is missing."""
+def _start_error(launch: Launch, error: Exception) -> str:
+    """Why a process cannot be started: one line that names the directory or program."""
     if isinstance(error, OSError):
-        what = spec.cwd if error.filename == spec.cwd else spec.argv[0]
+        what = launch.cwd if error.filename == launch.cwd else launch.argv[0]
         return f"{what}: {(error.strerror or str(error)).lower()}"
-    return f"{spec.argv[0]}: {error}"
+    return f"{launch.argv[0]}: {error}"

@@ -19,7 +19,8 @@ from ones.exec.processes import (
     has_variable,
     send_signal,
 )
-from ones.exec.records import Exit, Spec, Status, boot_id, storable, write_record
+from ones.exec.records import Exit, Launch, Status, without_process
+from ones.exec.run_dir import boot_id, write_record
 
 #: between SIGTERM and SIGKILL, for processes that a worker leaves behind
 LEFTOVER_SECONDS = 1.0
@@ -27,34 +28,34 @@ PIPE_BYTES = 1 << 20
 
 
 class WorkerProcess:
-    """Phases: created, running (`pid`), reaped (`wait_status`), ended (`record`)."""
+    """A worker is created, then running (`pid`), reaped (`wait_status`) and ended (`record`)."""
 
-    def __init__(self, run_dir: Path, spec: Spec) -> None:
-        self.spec = spec
-        self.directory = run_dir / spec.id
+    def __init__(self, run_dir: Path, launch: Launch) -> None:
+        self.launch = launch
+        self.directory = run_dir / launch.id
         self.pid: int | None = None
         self.status: Status | None = None
         self.wait_status: int | None = None  # of its main process
         self.record: Exit | None = None
-        self.is_unwritten = False  # the record, because the disk is full
+        self.is_unwritten = False  # the record could not be written: the disk is full
         self.kill_at: float | None = None
         self.is_fenced = False  # the lease of its node has expired
         self._is_stopped = False
         self._leftovers_terminated = False
         self._variable = f"ONES_RUN_DIR={self.directory}".encode()
-        self._writer = OutputWriter(self.directory, spec.segment_bytes, spec.segments)
+        self._writer = OutputWriter(self.directory)
         self.output, self.output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(self.output_end, True)
         with suppress(OSError):  # the system may allow less
             fcntl.fcntl(self.output_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def start(self) -> None:
-        """Starts it by fork and exec. Raises OSError if program or directory do not exist."""
+        """Starts the process by fork and exec. Raises OSError if program or cwd is missing."""
         me = os.getpid()
         process = subprocess.Popen(
-            self.spec.argv,
-            cwd=self.spec.cwd,
-            env=dict(self.spec.env),
+            self.launch.argv,
+            cwd=self.launch.cwd,
+            env=dict(self.launch.env),
             stdin=subprocess.DEVNULL,
             stdout=self.output_end,
             stderr=self.output_end,
@@ -79,7 +80,7 @@ class WorkerProcess:
 
     def set_not_started(self, why: str, cause: str = "not-started") -> None:
         self.close_output_end()
-        self.record = Exit(code=None, at=time.time(), cause=cause, message=storable(why))
+        self.record = without_process(cause, why)
 
     def close_output_end(self) -> None:
         if self.output_end >= 0:
@@ -87,7 +88,7 @@ class WorkerProcess:
             self.output_end = -1
 
     def read_output(self, max_reads: int = 64) -> bool:
-        """Stores new output; False once all processes have closed it."""
+        """Stores new output; False once all processes have closed their end."""
         for _ in range(max_reads):
             try:
                 data = os.read(self.output, 1 << 16)
@@ -101,7 +102,7 @@ class WorkerProcess:
     # the end
 
     def stop(self, grace: float) -> None:
-        """SIGTERM to its main process, which may write a checkpoint; SIGKILL after `grace`."""
+        """Sends SIGTERM to the main process, which may save its work; SIGKILL after `grace` s."""
         deadline = time.monotonic() + max(0.0, grace)
         self.kill_at = deadline if self.kill_at is None else min(self.kill_at, deadline)
         if self._is_stopped or self.pid is None or self.wait_status is not None:
@@ -119,7 +120,7 @@ class WorkerProcess:
         return orphan.session == self.pid or has_variable(orphan.pid, self._variable)
 
     def end(self, processes: Iterable[ProcessInfo], now: float) -> bool:
-        """Signals its processes, the main one included, when due; True once all have ended."""
+        """Sends the signals that are due to the worker's processes; True once all have ended."""
         processes = list(processes)
         if self.wait_status is not None:
             if not processes:
@@ -150,7 +151,7 @@ class WorkerProcess:
                 signal=os.WTERMSIG(self.wait_status) if killed else None,
                 at=time.time(),
                 cause=cause if self._is_stopped else "exited",
-                message="its node was cut off from the cluster" if self.is_fenced else "",
+                message="the lease of its node has expired" if self.is_fenced else "",
             )
         self.is_unwritten = True
         self.write_exit()

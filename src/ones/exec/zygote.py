@@ -1,7 +1,7 @@
 """Starts workers as forks of a process that has torch loaded: the client of `ones.train.zygote`.
 
-The docstring there has the protocol. Where the zygote does not start, or refuses, workers are
-started by fork and exec: slower, otherwise the same.
+The docstring there has the protocol. If the zygote does not start, or refuses, workers are started
+by fork and exec: slower, otherwise the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ones.exec.files import connect_socket
 from ones.exec.processes import die_with_parent, find_process, send_signal
-from ones.exec.records import Spec
+from ones.exec.records import Launch
 from ones.exec.worker_process import WorkerProcess
 
 SOCKET = "zygote.sock"  # in the run directory, which is the zygote's working directory
@@ -29,17 +29,17 @@ _PYTHON = re.compile(r"python[0-9.]*")
 _MESSAGES = {"pid": range(1, 1 << 31), "exit": range(256), "signal": range(1, 65)}
 
 
-def can_fork(spec: Spec) -> bool:
-    """Whether it is `python script.py ...` or `python -m module ...`, without other options."""
+def can_fork(launch: Launch) -> bool:
+    """Whether the command is `python script.py ...` or `python -m module ...`, without options."""
     return (
-        _PYTHON.fullmatch(os.path.basename(spec.argv[0])) is not None
-        and len(spec.argv) > 1
-        and (spec.argv[1].endswith(".py") or (spec.argv[1] == "-m" and len(spec.argv) > 2))
+        _PYTHON.fullmatch(os.path.basename(launch.argv[0])) is not None
+        and len(launch.argv) > 1
+        and (launch.argv[1].endswith(".py") or (launch.argv[1] == "-m" and len(launch.argv) > 2))
     )
 
 
 def connect_zygote(run_dir: str | Path) -> socket.socket | None:
-    """None: there is no zygote, or it is not ready yet."""
+    """Connects to the zygote of a run directory; None if there is none, or it is not ready."""
     try:
         return connect_socket(Path(run_dir), SOCKET)
     except OSError:
@@ -66,8 +66,8 @@ class _ForkRequest:
         self.is_over = False  # the zygote reports nothing more
         self._received = b""
         try:
-            spec = worker.spec
-            request_fork(connection, spec.argv[1:], spec.cwd, spec.env, worker.output_end)
+            launch = worker.launch
+            request_fork(connection, launch.argv[1:], launch.cwd, launch.env, worker.output_end)
         except OSError:
             self.is_over = True
         connection.setblocking(False)
@@ -91,7 +91,7 @@ class _ForkRequest:
 
 
 def _parse_message(text: bytes) -> dict[str, int]:
-    """The zygote is a process of the job and not trusted: anything invalid is an error."""
+    """A message of the zygote, which is not trusted; an error if it is invalid."""
     try:
         message = json.loads(text)
     except (ValueError, RecursionError):
@@ -106,13 +106,13 @@ def _parse_message(text: bytes) -> dict[str, int]:
 class _Zygote:
     """A zygote process. Ends with ones-exec."""
 
-    def __init__(self, run_dir: Path, spec: Spec, lifeline: int) -> None:
-        self.interpreter = spec.argv[0]
+    def __init__(self, run_dir: Path, launch: Launch, lifeline: int) -> None:
+        self.interpreter = launch.argv[0]
         self.waiting: list[WorkerProcess] = []  # until it is ready
         (run_dir / SOCKET).unlink(missing_ok=True)
         me = os.getpid()
         # ONES_RUN_DIR would mark all its children as processes of the first worker
-        env = {k: v for k, v in spec.env.items() if k != "ONES_RUN_DIR"}
+        env = {k: v for k, v in launch.env.items() if k != "ONES_RUN_DIR"}
         env[LIFELINE] = str(lifeline)
         process = subprocess.Popen(
             [self.interpreter, "-m", "ones.train.zygote", SOCKET],
@@ -158,7 +158,7 @@ class ForkStarter:
 
     @property
     def pid(self) -> int | None:
-        """Of the zygote."""
+        """The pid of the zygote; None if there is none."""
         return None if self._zygote is None else self._zygote.pid
 
     @property
@@ -166,21 +166,21 @@ class ForkStarter:
         """Whether workers wait until the zygote is ready."""
         return self._zygote is not None and bool(self._zygote.waiting)
 
-    def prepare(self, spec: Spec) -> bool:
-        """Starts a zygote for launches like this one; False if there is one already."""
-        if self._zygote is not None or not can_fork(spec):
+    def prepare(self, launch: Launch) -> bool:
+        """Starts a zygote for launches like this one; False if none is needed."""
+        if self._zygote is not None or not can_fork(launch):
             return False
-        self._zygote = _Zygote(self._run_dir, spec, self._lifeline)
+        self._zygote = _Zygote(self._run_dir, launch, self._lifeline)
         return True
 
     def start(self, worker: WorkerProcess) -> None:
         zygote = self._zygote
-        if zygote is None or zygote.interpreter != worker.spec.argv[0]:
+        if zygote is None or zygote.interpreter != worker.launch.argv[0]:
             if zygote is not None and any(request.is_forked for request in self._requests):
                 self._start(worker)  # the zygote of another interpreter is in use
                 return
             try:
-                zygote = _Zygote(self._run_dir, worker.spec, self._lifeline)
+                zygote = _Zygote(self._run_dir, worker.launch, self._lifeline)
             except OSError:
                 self._start(worker)
                 return
@@ -233,7 +233,7 @@ class ForkStarter:
             self._start(request.worker)
 
     def zygote_died(self) -> None:
-        """Its forks are children of this process now, and reaped as such."""
+        """The zygote's forks are children of this process now, and are reaped as such."""
         assert self._zygote is not None
         for request in self._requests:
             worker = request.worker

@@ -1,97 +1,92 @@
-"""`ones run`: one elastic job by a schedule of steps instead of a policy.
+"""`ones run`: runs one elastic job on the live engine; a schedule sets its workers by step.
 
-The same launcher and the same wire protocol as the service, so tests and benchmarks of
-the training library need no service.
+The policy is scripted, nothing is stored, and workers report to a small HTTP server, so it needs
+only the training library.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import queue
 import secrets
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf
 from pathlib import Path
 
-from ones.errors import InvalidSettingError, WorldError
+from ones.config import ServiceSettings
+from ones.control.clock import Clock
+from ones.control.limits import Limits
+from ones.control.live.engine import LiveEngine
+from ones.control.live.jobs import NOW, LiveJob
+from ones.control.live.live_state import EngineDeps
+from ones.control.live.timeouts import Timeouts
+from ones.control.persistence import Done
+from ones.control.submission import Submission
+from ones.control.tokens import KEY_BYTES, JobTokens
+from ones.core.cluster import Cluster, NodeId
+from ones.core.engine import drive
+from ones.core.events import EpochFinished, Event, JobSubmitted, RescaleFailed, StepsDone
+from ones.core.job import Job
+from ones.core.lifecycle import OrderKind
+from ones.core.plan import Plan
+from ones.core.scheduler import Scheduler
+from ones.core.state import State
+from ones.errors import WorldError
 from ones.exec import Exit
+from ones.lab.scripted_policy import JOB, RETRIES, SchedulePhase, ScriptedPolicy
 from ones.lab.worker_server import WorkerServer
-from ones.launchers import Exited, Launch, Launcher, LauncherEvent
+from ones.launchers import Exited, Launcher, LauncherEvent, Started
 from ones.launchers.devices import cpu_slots
-from ones.launchers.local import LocalLauncher
+from ones.launchers.local import NODE, LocalLauncher
 from ones.wire import Reports
-from ones.wire.environment import WorkerEnvironment
-from ones.wire.messages import (
-    End,
-    Epoch,
-    Hung,
-    Joined,
-    Leaving,
-    Member,
-    Order,
-    Report,
-    Steps,
-    StoreStarted,
-    Switch,
-    Switched,
-    SwitchFailed,
-    Withdraw,
-)
+from ones.wire.messages import Epoch, Leaving, Report, Switched
 
-JOB = "run"
-_RETRIES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulePhase:
-    step: int  # from here on
-    workers: int
-    batch: int | None = None  # global; None: the script's own
-
-
-def parse_schedule(text: str, slots: int) -> tuple[SchedulePhase, ...]:
-    """`0:1,50:2,120:4x256`: from step 50 on 2 workers; from 120 on 4, with a batch of 256."""
-    phases = []
-    for part in text.split(","):
-        try:
-            step, _, rest = part.strip().partition(":")
-            workers, _, batch = rest.partition("x")
-            phase = SchedulePhase(int(step), int(workers), int(batch) if batch else None)
-        except ValueError:
-            raise InvalidSettingError(
-                f"schedule {text!r}: {part!r} is not STEP:WORKERS or STEP:WORKERSxBATCH"
-            ) from None
-        if not 1 <= phase.workers <= slots:
-            raise InvalidSettingError(f"schedule {text!r}: {phase.workers} workers, {slots} slots")
-        if phase.batch is not None and phase.batch < phase.workers:
-            raise InvalidSettingError(f"schedule {text!r}: {part!r} leaves a worker no sample")
-        phases.append(phase)
-    if phases[0].step != 0:
-        raise InvalidSettingError(f"schedule {text!r} does not begin at step 0")
-    if any(a.step >= b.step for a, b in itertools.pairwise(phases)):
-        raise InvalidSettingError(f"schedule {text!r}: steps do not increase")
-    return tuple(phases)
+OUTPUT_SECONDS = 0.1
 
 
 @dataclass(slots=True)
 class RunOutcome:
-    """What happened, for tests and benchmarks."""
+    """Switches, epochs and exits of a run, for tests and benchmarks."""
 
     switches: list[tuple[Reports, Switched]] = field(default_factory=list)
-    failures: list[SwitchFailed] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
     exits: dict[str, Exit] = field(default_factory=dict)  # launch -> how it ended
-    described: Joined | None = None
     done: bool = False
 
 
+class MemoryRecorder:
+    """Recorder and store of a run that is not resumed: stores nothing and calls `done` at once."""
+
+    def __init__(self, on_entry: Callable[[Event | Plan], None]) -> None:
+        self.touched: set[str] = set()
+        self._on_entry = on_entry
+
+    def __call__(
+        self, entry: Event | Plan, rows: Sequence[object] = (), done: Done | None = None
+    ) -> None:
+        self.touched.add(JOB)
+        self._on_entry(entry)
+        self.write(done=done)
+
+    def write(
+        self,
+        entries: Sequence[object] = (),
+        operations: Sequence[object] = (),
+        done: Done | None = None,
+    ) -> None:
+        if done is not None:
+            done(None)
+
+    def flush(self) -> None:
+        pass
+
+
 class ElasticRun:
-    """`run` returns when the job is over; events are handled one at a time, in its thread."""
+    """One elastic job. `run` runs the engine in its thread and returns when the job has ended."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -106,288 +101,177 @@ class ElasticRun:
         on_event: Callable[[str], None] = lambda text: None,
         launcher: Launcher | None = None,
     ) -> None:
-        self._argv, self._schedule = tuple(argv), tuple(schedule)
-        self._directory, self._cwd = directory, cwd or Path.cwd()
-        self._env = dict(os.environ if env is None else env)
-        self._say = on_event
-        if exact:
-            due = [f"{number}:{phase.step}" for number, phase in enumerate(schedule, 1)]
-            self._env["ONES_EXACT"] = ",".join(due)
-        self._token = secrets.token_urlsafe(16)
-        self._slots = cpu_slots("local", slots)
-        self.launcher = launcher or LocalLauncher(directory / "launcher", self._slots)
-        self._server = WorkerServer(
-            self._token, on_report=self._on_report, has_place=self._has_place
-        )
-        self._events: queue.SimpleQueue[LauncherEvent | tuple[Reports, Report] | None]
-        self._events = queue.SimpleQueue()
+        self.on_event = on_event
         self.outcome = RunOutcome()
-        self.steps = 0
-        self._epoch_steps = 0
-        self._plan = 0
-        self._phase = -1
-        self._members: tuple[str, ...] = ()  # of the configuration in force
-        self._wanted: tuple[str, ...] = ()  # of the one that is on its way
-        self._joined: set[str] = set()
-        self._launches: dict[str, str] = {}  # worker -> its living launch
-        self._by_launch: dict[str, str] = {}
-        self._fenced: set[str] = set()
-        self._is_ordered = self._is_settled = False
-        self._is_postponed = False
-        self._ending = False
-        self._retries = 0
-        self._launched = 0
-
-    # from other threads
-
-    def _on_report(self, message: Reports, report: Report) -> None:
-        self._events.put((message, report))
-
-    def _has_place(self, worker: str) -> bool:
-        return worker in self._launches and worker not in self._fenced
-
-    def worker_pid(self, worker: str) -> int | None:
-        process = self.launcher.running().get(self._launches.get(worker, ""))
-        return None if process is None else process.pid
-
-    @property
-    def workers(self) -> tuple[str, ...]:
-        return self._members
-
-    def order_all(self, order: Order) -> None:
-        """By hand, instead of the schedule."""
-        self._tell(set(self._launches), order)
-
-    def fence(self, worker: str) -> None:
-        """As if the worker had been given up: it is told so and exits."""
-        self._fenced.add(worker)
-        self._server.wake()
-
-    def close_server(self) -> None:
-        """As if the controller had died: training goes on."""
-        self._server.close()
-
-    def interrupt(self) -> None:
-        self._events.put(None)
-
-    # the loop
+        self.tokens = JobTokens(secrets.token_bytes(KEY_BYTES))
+        self.limits = Limits.of(ServiceSettings())
+        self.policy, self._exact = ScriptedPolicy(schedule), exact
+        self.server = WorkerServer(self)
+        self.launcher = launcher or LocalLauncher(directory / "launcher", cpu_slots(NODE, slots))
+        variables = dict(os.environ if env is None else env)
+        if exact:
+            due = [f"{plan}:{phase.step}" for plan, phase in enumerate(self.policy.phases, 1)]
+            variables["ONES_EXACT"] = ",".join(due)
+        self._job = Job(
+            id=JOB,
+            submitted_at=NOW,
+            command=tuple(argv),
+            requested_gpus=schedule[0].workers,
+            requested_batch=schedule[0].batch,
+            retries=RETRIES,
+        )
+        self._submission = Submission(
+            name=JOB, argv=tuple(argv), cwd=str(cwd or Path.cwd()), env=variables, elastic=True
+        )
+        waiting = Timeouts(join_seconds=inf)
+        self._scheduler = Scheduler(Cluster(), self.policy)
+        self._recorder = MemoryRecorder(self._on_entry)
+        self.engine = LiveEngine(
+            self._scheduler,
+            EngineDeps(
+                store=self._recorder,
+                recorder=self._recorder,
+                launcher=self.launcher,
+                clock=Clock(),
+                tokens=self.tokens,
+                url=self.server.url,
+                checkpoints=str(directory / "checkpoints"),
+                # workers join, and with an exact schedule have their Switch, long before its step
+                timeouts=replace(waiting, switch_seconds=inf) if exact else waiting,
+                on_report=self._on_report,
+                may_switch=self._may_switch,
+            ),
+            self._stop_when_over,
+        )
+        self._launches: dict[str, str] = {}  # launch -> worker, of processes that started
+        self._over = threading.Event()
 
     def run(self) -> RunOutcome:
-        self._server.open()
-        self.launcher.open(self._events.put)
+        self.server.open()
+        self.launcher.open(self._on_launcher)
         output = threading.Thread(target=self._show_output, daemon=True)
+        output.start()
         try:
-            self._next_phase()
-            output.start()
-            while self._launches or not self._ending:
-                event = self._events.get()
-                if event is None:
-                    break
-                if isinstance(event, Exited):
-                    self._exited(event)
-                elif isinstance(event, tuple):
-                    self._hear(*event)
+            self.engine.live.post(self._submit)
+            drive(self._scheduler, self.engine, self._recorder)
         finally:
             self.launcher.close(kill=True)
-            self._server.close()
-            self._launches.clear()  # also those that were interrupted: nothing more is to be shown
-            self._ending = True
-            if output.is_alive():
-                output.join()
+            self.server.close()
+            self._over.set()
+            output.join()
         return self.outcome
 
-    def _next_phase(self) -> None:
-        """Start those who will come, so that they are warm when their step is there."""
-        if self._phase + 1 < len(self._schedule):
-            self._phase += 1
-            self._begin()
+    def interrupt(self) -> None:
+        """End the run and its workers. For any thread."""
+        self.engine.stop()
 
-    def _begin(self) -> None:
-        phase = self._schedule[self._phase]
-        stay = [worker for worker in self._members if worker in self._launches][: phase.workers]
-        free = [slot.id for slot in self._slots if slot.id not in self._launches]
-        if len(stay) + len(free) < phase.workers:
-            self._is_postponed = True  # until those who are leaving have left
-            return
-        self._is_postponed = False
-        self._plan = max(self._plan + 1, self._phase + 1)
-        self._wanted = (*stay, *free[: phase.workers - len(stay)])
-        self._is_ordered = self._is_settled = False
-        for worker in self._wanted:
-            if worker not in self._launches:
-                self._launch(worker)
-        self._order_if_due()
+    def report(self, message: Reports, done: Done) -> None:
+        self.engine.report(message, done)
 
-    def _launch(self, worker: str) -> None:
-        self._launched += 1
-        launch = f"{self._plan}-{self._launched}"
-        self._server.forget(worker)
-        self._launches[worker] = launch
-        self._by_launch[launch] = worker
-        self._joined.discard(worker)
-        environment = WorkerEnvironment(
-            controller=self._server.url,
-            token=self._token,
-            job=JOB,
-            worker=worker,
-            plan=self._plan,
-            run_dir="",
-            job_dir="",
-            checkpoints=str(self._directory / "checkpoints"),
-        )
-        self.launcher.launch(
-            Launch(
-                id=launch,
-                job=JOB,
-                slots=(worker,),
-                argv=self._argv,
-                cwd=str(self._cwd),
-                env={**self._env, **environment.to_env()},
-                zygote=True,
-            )
-        )
+    def _submit(self) -> None:
+        self.engine.nodes.slot_up(NodeId(NODE))
+        self.engine.live.jobs[JOB] = LiveJob(JOB, self._submission)
+        self.engine.live.emit(JobSubmitted(NOW, self._job))
 
-    def _order_if_due(self) -> None:
-        if self._is_postponed:
-            return
-        phase, described = self._schedule[self._phase], self.outcome.described
-        exact = "ONES_EXACT" in self._env
-        if self._is_ordered or described is None or not self._joined >= set(self._wanted):
-            return
-        if self.steps < phase.step and not exact:
-            return
-        self._is_ordered = True
-        batch = phase.batch or described.base_batch
-        small, more = divmod(batch, len(self._wanted))
-        members = tuple(
-            Member(worker=worker, batch=small + (rank < more))
-            for rank, worker in enumerate(self._wanted)
-        )
-        self._tell(
-            {*self._members, *self._wanted},
-            Switch(plan=self._plan, members=members, batch=batch, base_batch=described.base_batch),
-        )
+    def _stop_when_over(self, state: State, jobs: set[str]) -> None:
+        """Stop the engine when the job has ended and its last worker has left."""
+        if JOB in state.ended and JOB not in self.engine.live.jobs:
+            self.engine.stop()
 
-    def _tell(self, workers: set[str], order: Order) -> None:
-        for worker in workers:
-            self._server.order(worker, order)
+    # called in the engine's thread
 
-    # what happens
+    def _on_entry(self, entry: Event | Plan) -> None:
+        if isinstance(entry, RescaleFailed):
+            plan = entry.generation.plan
+            self.on_event(f"plan {plan} failed: {entry.reason}")
+        elif isinstance(entry, StepsDone | EpochFinished):
+            self.engine.live.post(self._switch_if_due)  # after the event was applied
 
-    def _hear(self, message: Reports, report: Report) -> None:
+    def _may_switch(self, plan: int) -> bool:
+        """Whether the plan's step is reached; with an exact schedule the workers wait for it."""
+        record = self._scheduler.state.records[JOB]
+        return self._exact or self.policy.may_switch(plan, record.steps + record.epoch_steps)
+
+    def _switch_if_due(self) -> None:
+        job = self.engine.live.jobs.get(JOB)
+        if job is not None:
+            self.engine.runner.publish_if_all_joined(job)
+
+    def _on_report(self, message: Reports, report: Report) -> None:
+        outcome = self.outcome
         match report:
-            case Joined():
-                self.outcome.described = self.outcome.described or report
-                self._joined.add(message.worker)
-                self._order_if_due()
-            case Steps():
-                self.steps = max(self.steps, self._epoch_steps + report.steps)
-                self._order_if_due()
-            case Epoch() if report.epoch > len(self.outcome.epochs):  # else told twice
-                self._epoch_steps += report.steps
-                self.steps = self._epoch_steps
-                self.outcome.epochs.append(report)
-                self._order_if_due()
+            case Epoch() if report.epoch > len(outcome.epochs):  # else reported twice
+                outcome.epochs.append(report)
             case Switched():
                 self._switched(message, report)
-            case SwitchFailed() if report.plan == self._plan and not self._is_settled:
-                self.outcome.failures.append(report)
-                self._withdraw(report.reason)
-            case StoreStarted():
-                self._server.store_is(report.address)
-            case Hung():
-                launch = self._launches.get(report.worker)
-                if launch is not None:
-                    self.launcher.stop(launch, 0.0)
-            case Leaving() if report.done:
-                self.outcome.done = self._ending = True
-                self._tell(set(self._launches), End("finished", self._plan + 1))
-                for worker in set(self._launches) - set(self._members):
-                    self.launcher.stop(self._launches[worker], 10.0)
+            case Leaving():
+                outcome.done |= report.done
 
     def _switched(self, message: Reports, report: Switched) -> None:
-        self.outcome.switches.append((message, report))
-        self.steps = max(self.steps, report.step)
-        before, self._members = self._members, report.members
-        if before and message.incarnation == 0:
-            self._say(
-                f"step {report.step}: {len(before)} -> {len(report.members)} workers,"
-                f" pause {1000 * report.pause_seconds:.1f} ms"
+        order = self.engine.live.order(self.engine.live.jobs[JOB])
+        is_start = order is not None and order.kind is OrderKind.START
+        now = len(report.members)
+        if message.incarnation:
+            self.on_event(f"step {report.step}: a worker was lost, {now} continue")
+        elif self.outcome.switches and not is_start:
+            before, pause = len(self.outcome.switches[-1][1].members), report.pause_seconds
+            self.on_event(
+                f"step {report.step}: {before} -> {now} workers, pause {1000 * pause:.1f} ms"
             )
-        elif before:
-            self._say(f"step {report.step}: a worker was lost, {len(report.members)} go on")
-        if message.plan == self._plan and not self._is_settled:
-            self._is_settled = True
-            self._next_phase()
-
-    def _withdraw(self, reason: str) -> None:
-        """The plan did not come together: let go of it, and try again."""
-        self._say(f"plan {self._plan} did not come together: {reason}")
-        self._retries += 1
-        for worker in set(self._wanted) - set(self._members):
-            if worker in self._launches:
-                self.launcher.stop(self._launches[worker], 5.0)
-        self._plan += 1
-        self._tell(set(self._members), Withdraw(self._plan, self._plan - 1))
-        self._wanted = ()
-        if self._retries <= _RETRIES:
-            self._begin()
+        self.outcome.switches.append((message, report))
 
     def _exited(self, event: Exited) -> None:
         self.outcome.exits[event.id] = event.exit
-        worker = self._by_launch.get(event.id)
-        if worker is None or self._launches.get(worker) != event.id:
-            return
-        del self._launches[worker]
-        was_member, was_wanted = worker in self._members, worker in self._wanted
-        self._members = tuple(w for w in self._members if w != worker)
-        if self._ending:
-            return
-        if self._is_postponed:
-            self._begin()
-        if not event.exit.clean:
-            self._say(f"{worker} ended: {event.exit.describe()}")
-        if not self._launches or (was_member and not self._members):
-            if event.exit.clean or self._retries >= _RETRIES:
-                self._ending = True
-                return
-            self._retries += 1
-            self._begin()
-        elif was_wanted and not was_member and not self._is_ordered:
-            self._retries += 1
-            if self._retries <= _RETRIES:
-                self._launch(worker)
-        # else the others notice: they give up the plan, or go on without it
+        if not (event.exit.clean or self.outcome.done):
+            self.on_event(f"{_worker_of(event.id)} ended: {event.exit.describe()}")
+
+    # called in other threads
+
+    def _on_launcher(self, event: LauncherEvent) -> None:
+        if isinstance(event, Started):
+            self._launches[event.id] = _worker_of(event.id)
+        elif isinstance(event, Exited):
+            self.engine.live.post(partial(self._exited, event))
+        self.engine.on_launcher(event)
 
     def _show_output(self) -> None:
-        """What the workers print, line by line, as it comes."""
+        """Print the output of the workers, line by line."""
         offsets: dict[str, int] = {}
         begun: dict[str, str] = {}  # lines without an end
         last = False
         while not last:
-            last = self._ending and not self._launches
-            for launch, worker in list(self._by_launch.items()):
+            last = self._over.wait(OUTPUT_SECONDS)
+            for launch, worker in list(self._launches.items()):
                 chunk = self.launcher.logs(JOB, launch, offsets.get(launch, 0), 1 << 20)
                 if chunk.data:
                     offsets[launch] = chunk.next
                     text = begun.pop(launch, "") + chunk.data.decode(errors="replace")
                     *lines, begun[launch] = text.split("\n")
-                    self._print(worker, lines)
-            time.sleep(0.1)
+                    _print(worker, lines)
         for launch, rest in begun.items():
             if rest:
-                self._print(self._by_launch[launch], [rest])
+                _print(self._launches[launch], [rest])
 
-    def _print(self, worker: str, lines: list[str]) -> None:
-        mark = "" if worker == self._slots[0].id else f"[{worker}] "
-        with contextlib.suppress(OSError):
-            for line in lines:
-                sys.stdout.write(f"{mark}{line}\n")
-            sys.stdout.flush()
+
+def _worker_of(launch: str) -> str:
+    """The worker of a launch id.
+
+    >>> _worker_of("run~3~local.1")
+    'local/1'
+    """
+    return "/".join(launch.rpartition("~")[2].rsplit(".", maxsplit=1))
+
+
+def _print(worker: str, lines: list[str]) -> None:
+    mark = "" if worker == f"{NODE}/0" else f"[{worker}] "
+    with contextlib.suppress(OSError):
+        for line in lines:
+            sys.stdout.write(f"{mark}{line}\n")
+        sys.stdout.flush()
 
 
 def check_outcome(outcome: RunOutcome) -> None:
-    """A job that did not end well is an error of the script or of the machine."""
+    """Raises WorldError if the job did not finish."""
     if not outcome.done:
         ends = [exit.describe() for exit in outcome.exits.values()]
         if ends and all(exit.code == 0 for exit in outcome.exits.values()):

@@ -1,8 +1,7 @@
-"""What this installation has: example scripts, and optional libraries."""
+"""Where the example scripts of this installation are."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from ones.errors import WorldError
@@ -23,12 +22,3 @@ def examples() -> Path:
         "the example scripts are not there: neither in this installation nor beside its source;"
         " install ones from its wheel or from a clone"
     )
-
-
-def check_installed(command: str, *modules: str) -> None:
-    """Raises an error that names every missing module."""
-    missing = [name for name in modules if find_spec(name) is None]
-    if missing:
-        raise WorldError(
-            f"{command} needs {', '.join(missing)}, not installed here: pip install 'ones[all]'"
-        )

@@ -1,4 +1,4 @@
-"""Figures of how simulated jobs train: speed, efficiency, epochs, loss."""
+"""Figures of the simulator's training model: speed, efficiency, epochs, loss."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _paper_speed() -> Panel:
     training = Training(kind=SPEED_FIGURE, dataset_size=50_000, base_batch=256)
     sizes = (1, 2, 4, 8)
     return Panel(
-        title="ResNet50 on CIFAR10: a fixed batch peaks at two workers, an elastic one goes on",
+        title="ResNet50 on CIFAR10: a fixed batch peaks at two workers, an elastic one does not",
         x="workers",
         y="images per second",
         lines=[

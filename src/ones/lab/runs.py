@@ -17,10 +17,11 @@ from msgspec import structs
 
 from ones import __version__
 from ones.core.cluster import Cluster
+from ones.core.job import JobId
 from ones.core.state import State
 from ones.errors import InvalidFileError, InvalidSettingError, UserError, WorldError
 from ones.policies import create, located
-from ones.report.metrics import metrics_of
+from ones.report.metrics import fairness_figures, metrics_of
 from ones.runlog import (
     VERSION,
     Entry,
@@ -30,16 +31,29 @@ from ones.runlog import (
     SnapshottingLog,
     forget_snapshots,
 )
-from ones.sim.lengths import length_of, one_gpu_seconds
+from ones.sim.fair_share import finish_time_fairness
+from ones.sim.lengths import epochs_needed, length_of, one_gpu_seconds
 from ones.sim.oracle import oracle_of
 from ones.sim.perturbed import altered_physics
 from ones.sim.run import Simulation, Simulator
-from ones.workload import Trace, gap_for_load, generate, load_workload, stretched
+from ones.sim.stragglers import Stragglers
+from ones.workload import (
+    Trace,
+    gap_for_load,
+    generate,
+    generate_artifact,
+    load_workload,
+    stretched,
+)
 from ones.workload.summary import load_of
+from ones.workload.variations import JobShares, varied, without_kind
 
 LOG_NAME = "run.jsonl"
 RESULT_NAME = "result.json"
 PICTURE_NAME = "schedule.png"
+
+#: generated workloads, and their sets of numbers
+GENERATED = {"paper": "paper", "paper-calibrated": "calibrated", "paper-artifact": "artifact"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +62,7 @@ class RunSpec:
 
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    workload: str = "paper"  # or the path of a trace
+    workload: str = "paper"  # or another of GENERATED, or the path of a trace
     gpus: int = 64
     gpus_per_node: int = 4
     jobs: int | None = 50  # None: all jobs of a file
@@ -57,7 +71,10 @@ class RunSpec:
     scatter: float = 0.3
     requests: str | None = None  # mix of requested GPUs; None: the one of each kind
     hide_kinds: bool = False
-    physics: Mapping[str, float] = field(default_factory=dict)  # factors of the simulator's truth
+    left_out: str = ""  # kind that is left out
+    shares: JobShares = field(default_factory=JobShares)  # of jobs that are made harder
+    physics: Mapping[str, float] = field(default_factory=dict)  # changes of simulator numbers
+    start_up: float | None = None  # seconds until workers train; None: as the numbers say
     seed: int = 0
     mechanism: str = "native"
 
@@ -69,24 +86,41 @@ def trace_of(spec: RunSpec) -> Trace:
 def _loaded(spec: RunSpec) -> tuple[Trace, int]:
     """The trace, generated or from a file, and the number of jobs that could not be used."""
     left_out = 0
-    if spec.workload == "paper":
-        gap = spec.gap if spec.load is None else gap_for_load(spec.load, spec.gpus)
-        trace = generate(
-            jobs=50 if spec.jobs is None else spec.jobs,
-            seed=spec.seed,
-            gap=gap,
-            scatter=spec.scatter,
-            requests=spec.requests,
-        )
+    if spec.workload in GENERATED:
+        trace = _generated(spec)
+        if spec.left_out:
+            trace = without_kind(trace, spec.left_out)
         if spec.load is not None and len(trace.jobs) > 1:
             trace = at_load(trace, spec.load, spec.gpus)  # exact, whatever was drawn
     else:
         path = Path(spec.workload)
         loaded = load_workload(path, length_of, jobs=spec.jobs, seed=spec.seed)
         trace, left_out = loaded.trace, loaded.left_out
+        if spec.left_out:
+            trace = without_kind(trace, spec.left_out)
         if spec.load is not None:
             trace = at_load(trace, spec.load, spec.gpus)
+    trace = varied(trace, spec.shares, spec.seed, epochs_needed)
     return (without_kinds(trace) if spec.hide_kinds else trace), left_out
+
+
+def _generated(spec: RunSpec) -> Trace:
+    jobs, numbers = 50 if spec.jobs is None else spec.jobs, GENERATED[spec.workload]
+    if numbers == "artifact":
+        if spec.requests is not None:
+            raise InvalidSettingError(
+                f"requests: {spec.workload} has the requested GPUs of the authors' trace"
+            )
+        return generate_artifact(jobs=jobs, seed=spec.seed)
+    gap = spec.gap if spec.load is None else gap_for_load(spec.load, spec.gpus, numbers)
+    return generate(
+        jobs=jobs,
+        seed=spec.seed,
+        gap=gap,
+        scatter=spec.scatter,
+        requests=spec.requests,
+        numbers=numbers,
+    )
 
 
 def at_load(trace: Trace, load: float, gpus: int) -> Trace:
@@ -112,7 +146,7 @@ class Run:
         self.spec = spec
         self.trace, self.left_out = _loaded(spec) if trace is None else (trace, 0)
         self.cluster = Cluster.of(spec.gpus, spec.gpus_per_node)
-        physics = altered_physics(spec.physics, self.trace)
+        self._physics = physics = altered_physics(spec.physics, self.trace, spec.start_up)
         truth = oracle_of(
             self.trace, seed=spec.seed, gpus_per_node=spec.gpus_per_node, physics=physics
         )
@@ -124,6 +158,7 @@ class Run:
             mechanism=spec.mechanism,
             seed=spec.seed,
             physics=physics,
+            stragglers=Stragglers(spec.physics.get("stragglers", 1.0), spec.seed),
         )
         self.mechanism = self._simulator.mechanism
 
@@ -171,6 +206,10 @@ class Run:
         (directory / RESULT_NAME).write_text(json.dumps(row, indent=2) + "\n")
         return row
 
+    def fairness(self, result: Simulation) -> dict[JobId, float]:
+        """Finish-time fairness ρ of every completed job."""
+        return finish_time_fairness(result.state, self.trace, self.spec.gpus, self._physics)
+
     def row(self, result: Simulation) -> dict[str, Any]:
         spec = self.spec
         return {
@@ -181,6 +220,7 @@ class Run:
             "seed": spec.seed,
             "mechanism": self.mechanism,
             **asdict(metrics_of(result.state)),
+            **fairness_figures(list(self.fairness(result).values())),
             "wall_seconds": round(result.wall_seconds, 3),
             "policy_cpu_seconds": round(result.policy_cpu_seconds, 3),
             "events": result.events,

@@ -1,4 +1,4 @@
-"""What applications and benchmarks need of a client of the service. `ones.cli.client` has one."""
+"""Interface of the HTTP client that applications and benchmarks use; see `ones.cli.client`."""
 
 from __future__ import annotations
 

@@ -1,40 +1,32 @@
-"""The controller's end of the wire, for one job: reports in, orders out. Stdlib only."""
+"""The HTTP server to which the workers of `ones run` report. Stdlib only."""
 
 from __future__ import annotations
 
-import hmac
+import queue
 import threading
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from ones.wire import CodecError, Orders, Reports, pack, unpack
-from ones.wire.messages import Order, Report
+from ones.control.limits import LimitError
+from ones.control.live.worker_exchange import (
+    PATH,
+    AdmittedWorker,
+    RefusedRequestError,
+    WorkerExchange,
+    WorkerHost,
+    error_body,
+    wait_seconds,
+)
+from ones.wire.messages import Order
 
-_LONGEST_WAIT = 30.0
 _LARGEST = 8 << 20
 
 
 class WorkerServer:
-    """Keeps, for each worker, the number of its last report and the order it is to have.
+    """HTTP server with one thread per connection; a worker has two connections."""
 
-    `on_report` is called once for each report, in order, one at a time. `has_place` says who
-    is still of the job: all others are told to go (409).
-    """
-
-    def __init__(
-        self,
-        token: str,
-        *,
-        on_report: Callable[[Reports, Report], None],
-        has_place: Callable[[str], bool],
-    ) -> None:
-        self._token = token
-        self._on_report, self._has_place = on_report, has_place
-        self._changed = threading.Condition(threading.RLock())
-        self._received: dict[str, int] = {}
-        self._orders: dict[str, Order] = {}
-        self._store = ""
+    def __init__(self, host: WorkerHost) -> None:
+        self._host, self._exchange = host, WorkerExchange(host)
         self._is_closed = False
         server = self
 
@@ -43,7 +35,7 @@ class WorkerServer:
             disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
-                server._answer(self)
+                server._respond(self)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
@@ -53,7 +45,7 @@ class WorkerServer:
             block_on_close = False
 
             def handle_error(self, request: object, client_address: object) -> None:
-                pass  # a worker that died in the middle of a word
+                pass  # the worker died while it sent a request or got an answer
 
         self._http = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
@@ -70,71 +62,46 @@ class WorkerServer:
         self._http.shutdown()
         self._http.server_close()
 
-    def order(self, worker: str, order: Order) -> None:
-        with self._changed:
-            self._orders[worker] = order
-            self._changed.notify_all()
-
-    def forget(self, worker: str) -> None:
-        """Another process takes this worker's place: it counts its reports from 1 again."""
-        with self._changed:
-            self._received.pop(worker, None)
-            self._orders.pop(worker, None)
-
-    def wake(self) -> None:
-        """Who has a place has changed."""
-        with self._changed:
-            self._changed.notify_all()
-
-    def store_is(self, address: str) -> None:
-        with self._changed:
-            self._store = address
-
-    def _answer(self, request: BaseHTTPRequestHandler) -> None:
+    def _respond(self, request: BaseHTTPRequestHandler) -> None:
         size = int(request.headers.get("Content-Length", 0))
         body = request.rfile.read(min(size, _LARGEST))
-        if self._is_closed:  # lines that were open before hear no answer, too
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        try:
+            status, answer = 200, self._answer(urlsplit(request.path), token, body)
+        except RefusedRequestError as problem:
+            status, answer = problem.status, error_body(problem.detail)
+        except LimitError as problem:
+            status, answer = problem.status, error_body(str(problem))
+        if self._is_closed:  # also close connections that were opened before the run ended
             request.close_connection = True
             return
-        status, answer = self._serve(request, body)
         request.send_response(status)
         request.send_header("Content-Type", "application/json")
         request.send_header("Content-Length", str(len(answer)))
         request.end_headers()
         request.wfile.write(answer)
 
-    def _serve(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
-        where = urlsplit(request.path)
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if where.path != "/worker/reports":
-            return 404, b"{}"
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
-            return 401, b"{}"
-        try:
-            message = unpack(body)
-            wait = min(float(parse_qs(where.query).get("wait", ["0"])[0]), _LONGEST_WAIT)
-        except (CodecError, ValueError):
-            return 422, b"{}"
-        if not isinstance(message, Reports):
-            return 422, b"{}"
-        with self._changed:
-            if not self._has_place(message.worker):
-                return 409, b"{}"
-            received = self._received.setdefault(message.worker, 0)
-            for number, report in enumerate(message.reports, message.first):
-                if number > received:
-                    self._received[message.worker] = number
-                    self._on_report(message, report)
-            if wait and not message.reports:
-                self._changed.wait_for(lambda: self._is_news(message), wait)
-                if not self._has_place(message.worker):
-                    return 409, b"{}"
-            order = self._orders.get(message.worker)
-            fresh = order if order is not None and order.plan > message.seen else None
-            acknowledged = self._received.get(message.worker, 0)
-            return 200, pack(Orders(acknowledged=acknowledged, order=fresh, store=self._store))
+    def _answer(self, where: SplitResult, token: str, body: bytes) -> bytes:
+        if where.path != PATH:
+            raise RefusedRequestError(404, f"{where.path} is not here")
+        exchange, wait = self._exchange, wait_seconds(where.query)
+        admitted = exchange.admit(body, exchange.job_of(token))
+        if admitted.message.reports:
+            safe: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+            self._host.report(admitted.message, safe.put)
+            if (problem := safe.get()) is not None:
+                raise problem
+        order = exchange.unseen(admitted)
+        if order is None and not admitted.message.reports and wait > 0:
+            order = self._wait_for_order(admitted, wait)
+            exchange.note_call(admitted.worker)
+        return exchange.answer(admitted, order)
 
-    def _is_news(self, message: Reports) -> bool:
-        order = self._orders.get(message.worker)
-        gone = not self._has_place(message.worker)
-        return gone or (order is not None and order.plan > message.seen)
+    def _wait_for_order(self, admitted: AdmittedWorker, seconds: float) -> Order | None:
+        launch, seen = admitted.worker.launch, admitted.message.seen
+        arrived, mailbox = threading.Event(), self._host.engine.live.mailbox
+        order = mailbox.wait(launch, seen, arrived.set)
+        if order is None:
+            arrived.wait(seconds)
+            order = mailbox.unseen(launch, seen)
+        return order

@@ -1,13 +1,14 @@
 """Launchers place worker processes on slots, stop and watch them, and read their output.
 
-What a worker does, and when, is between the worker and the controller.
+Launchers do not know what a worker does: orders and reports go directly between the worker and the
+controller.
 """
 
 from __future__ import annotations
 
+from ones.exec import Launch
 from ones.launchers.api import (
     Exited,
-    Launch,
     LaunchedProcess,
     Launcher,
     LauncherContext,

@@ -1,24 +1,26 @@
 """The interface of launchers. `ones.testing.LauncherContract` tests each one against it.
 
-Calls return at once and may come from any thread; results reach the listener in the launcher's own
-thread. `running` is authoritative: after a restart the controller compares it with its log. No exit
-is lost in between, because exit records stay until the job is forgotten.
+Methods return at once and may be called from any thread; results reach the listener in the
+launcher's own thread. `running` is authoritative: after a restart the controller compares it with
+its log. No exit is lost in between, because exit records stay until the job is forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
-if TYPE_CHECKING:  # settings of launchers are read by every command: this module stays small
-    from ones.exec import Chunk, Exit
+from ones.exec import Exit, Launch
+
+if TYPE_CHECKING:  # every command reads the settings of launchers: this module imports little
+    from ones.exec.output import Chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Room for one worker: a GPU, or a share of the CPUs."""
+    """What one worker runs on: a GPU, or a share of the CPUs of a node."""
 
     node: str
     index: int
@@ -26,9 +28,9 @@ class Slot:
     name: str = ""  # of the device
     memory_mb: int = 0
     device: str = ""  # its name in CUDA_VISIBLE_DEVICES
-    used_by: tuple[str, ...] = ()  # other processes on it: the slot is shown and not used
-    host: str = "127.0.0.1"  # address at which workers on it are reached
-    group: str = ""  # slots of a node that are close to one another share a name; empty: unknown
+    used_by: tuple[str, ...] = ()  # processes of others on it: listed, and not used
+    host: str = "127.0.0.1"  # address at which other workers reach those on this slot
+    group: str = ""  # name shared by slots of a node with a fast link; empty: unknown
 
     @property
     def id(self) -> str:
@@ -36,28 +38,8 @@ class Slot:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Self:
-        """From its fields as JSON has them."""
+        """Returns the slot with these fields, as read from JSON."""
         return cls(**{**plain, "used_by": tuple(plain["used_by"])})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """One process, on one slot or on several of one node. `env` is its whole environment, except
-    what the launcher adds: directories, devices and threads."""
-
-    id: str  # unique, never used again: the same id twice is one process
-    job: str
-    slots: tuple[str, ...]
-    argv: tuple[str, ...]
-    cwd: str
-    env: Mapping[str, str] = field(repr=False)
-    grace_seconds: float = 10.0
-    zygote: bool = False  # fork it from an interpreter that has imported torch
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Self:
-        """From its fields as JSON has them."""
-        return cls(**{**plain, "slots": tuple(plain["slots"]), "argv": tuple(plain["argv"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +49,9 @@ class LaunchedProcess:
     id: str
     job: str
     slots: tuple[str, ...]
+    node: str = ""  # empty: not placed yet
     pid: int | None = None
+    started_at: float = 0.0  # read from its run directory; 0: not read
     exit: Exit | None = None
 
     @property
@@ -77,6 +61,8 @@ class LaunchedProcess:
 
 @dataclass(frozen=True, slots=True)
 class Started:
+    """The process of a launch was started."""
+
     id: str
     pid: int
 
@@ -91,12 +77,14 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class SlotUp:
+    """The slot can be used, for the first time or again."""
+
     slot: Slot
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSuspect:
-    """Out of reach. Workers may still run there: the slot must not be given to another job."""
+    """The slot is out of reach. Workers may still run there: no other job may get it."""
 
     slot: str
     cause: str
@@ -104,7 +92,7 @@ class SlotSuspect:
 
 @dataclass(frozen=True, slots=True)
 class SlotLost:
-    """Gone, and no process runs there any more."""
+    """The slot is gone, and no process runs there any more."""
 
     slot: str
     cause: str
@@ -120,7 +108,7 @@ class SlotEnding:
 
 @dataclass(frozen=True, slots=True)
 class SlotUsed:
-    """`used_by` has changed: processes that are not ours have come to the GPU, or left it."""
+    """`used_by` has changed: processes of others started or ended on the GPU."""
 
     slot: Slot
 
@@ -130,19 +118,21 @@ Listener = Callable[[LauncherEvent], None]
 
 
 class Launcher(Protocol):
+    """Starts and stops worker processes on the slots of a machine or a cluster."""
+
     def open(self, listener: Listener) -> None:
-        """Connect, and find processes that an earlier controller started."""
+        """Connects, and finds processes that an earlier controller started."""
 
     def slots(self) -> list[Slot]: ...
 
     def launch(self, launch: Launch) -> None:
-        """Start a process. Answered by `Started` and `Exited`, or by `Exited` with the cause."""
+        """Starts a process. `Started` and `Exited` follow, or only `Exited` with the cause."""
 
     def stop(self, id: str, grace_seconds: float) -> None:
-        """SIGTERM, grace, then SIGKILL for the whole process tree. `Exited` follows if it lived."""
+        """Sends SIGTERM, after the grace time SIGKILL, to the process tree. `Exited` follows."""
 
     def running(self) -> dict[str, LaunchedProcess]:
-        """All launches of jobs that are not forgotten, including those that have exited."""
+        """All launches of jobs that are not forgotten, also those that have exited, by id."""
         ...
 
     def history(self, job: str) -> list[LaunchedProcess]:
@@ -150,21 +140,22 @@ class Launcher(Protocol):
         ...
 
     def logs(self, job: str, id: str, offset: int, limit: int) -> Chunk:
-        """Output from an offset on; a negative offset counts from the end."""
+        """Up to `limit` bytes of output from an offset on; a negative one counts from the end."""
         ...
 
     def forget(self, job: str) -> None:
-        """The job is over: release what was kept for it, except its output."""
+        """Releases what was kept for a job that has ended, except its output."""
 
     def close(self, *, kill: bool) -> None:
-        """Disconnect and leave the workers running; with `kill`, end them first."""
+        """Disconnects and leaves the workers running; with `kill`, ends them first."""
 
 
 @runtime_checkable
 class SupportsPrepare(Protocol):
+    """Can prepare a launch before its slot is free."""
+
     def prepare(self, launch: Launch) -> None:
-        """A launch of the same job on the same node will follow: do now what takes time and needs
-        no slot. No launch has to follow."""
+        """Does now what takes time and needs no slot. Similar launches may follow or not."""
 
 
 @runtime_checkable
@@ -172,25 +163,27 @@ class SupportsKeptReports(Protocol):
     """Can read the reports that workers stored while the controller was unreachable."""
 
     def reports(self, job: str, id: str) -> bytes:
-        """`Reports` messages in the run directory of a worker that has ended, one per line; empty:
-        none. Written by the worker: validate them like everything it sends."""
+        """The `Reports` messages that an ended worker stored, one per line; may be empty.
+
+        The worker wrote them: validate them like everything that it sends.
+        """
         ...
 
 
 @runtime_checkable
 class SupportsUnfitNodes(Protocol):
-    """Knows nodes that have slots and cannot be used, and why."""
+    """Knows which nodes have slots but cannot be used."""
 
-    unfit: dict[str, str]
+    unfit: dict[str, str]  # node -> why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherContext:
-    """What the service tells the launcher that `ones.launchers.create` makes for it."""
+    """Parameters of the service for its launcher, passed to `for_service`."""
 
-    runs: Path  # directory for its files and run directories; only the service's user may read it
+    runs: Path  # directory for run directories and other files; readable by the service's user only
     checkpoints: str = ""  # where jobs save their work: path or URL that every node must see
     slots: int | None = None  # CPU slots (of each node), instead of GPUs; None: not set
     host: str = "127.0.0.1"  # address on which the service listens
     advertise: str = ""  # address at which other nodes reach it, if that is another one
-    url: Callable[[], str] = str  # where workers reach the service; known when it is opened
+    url: Callable[[], str] = str  # URL that workers call; known once the launcher is opened

@@ -14,14 +14,14 @@ from ones.errors import WorldError
 from ones.launchers.api import Slot
 from ones.launchers.topology import nvml_groups
 
-#: in `used_by` of a GPU that the driver does not list any more
-GONE = "none: the driver does not find it"
+#: `used_by` of a GPU that the driver does not list any more
+GONE = "no process: the driver does not list this GPU"
 
 
 def gpu_slots(node: str, is_ours: Callable[[int], bool], nvml: Any = None) -> list[Slot]:  # noqa: ANN401
     """One slot for each GPU; `used_by` names processes on it that are not ours.
 
-    Empty without an NVIDIA driver. `nvml` is the module pynvml or a replacement.
+    Returns no slots without an NVIDIA driver. `nvml`: the module pynvml, or a replacement.
     """
     if nvml is None:
         import pynvml
@@ -40,7 +40,7 @@ def gpu_slots(node: str, is_ours: Callable[[int], bool], nvml: Any = None) -> li
             for index, device in enumerate(devices)
         ]
     except nvml.NVMLError as problem:
-        raise WorldError(f"the NVIDIA driver does not tell its GPUs: {problem}") from problem
+        raise WorldError(f"the NVIDIA driver did not list its GPUs: {problem}") from problem
     finally:
         nvml.nvmlShutdown()
 
@@ -76,14 +76,16 @@ def _process_name(pid: int) -> str:
 
 
 def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value  # old drivers give bytes
+    return value.decode() if isinstance(value, bytes) else value  # old drivers return bytes
 
 
 def granted_gpu_slots(node: str, gpus: Sequence[str]) -> list[Slot]:
-    """Slots for the GPUs that a resource manager granted, each by index or UUID; described by NVML
-    if it knows them."""
+    """Slots for the GPUs that a resource manager granted, each by index or UUID.
+
+    NVML describes those that it knows.
+    """
     real: list[Slot] = []
-    with suppress(Exception):  # no driver: GPUs of another make, or fake ones
+    with suppress(Exception):  # no NVIDIA driver: GPUs of another vendor, or fake ones
         real = gpu_slots(node, lambda pid: True)
     known = {str(slot.index): slot for slot in real} | {slot.device: slot for slot in real}
     is_hidden = len(real) == len(gpus) and all(gpu.isdecimal() for gpu in gpus)
@@ -103,14 +105,15 @@ def cpu_slots(node: str, count: int) -> list[Slot]:
 
 
 def threads_per_slot(slots: int) -> int:
-    """Threads of a worker for arithmetic, such that all workers together fit the machine."""
+    """Threads for the arithmetic of one worker, so that those of all workers fit the machine."""
     return max(1, len(os.sched_getaffinity(0)) // max(1, slots))
 
 
 def local_slots(node: str, root: Path, cpus: int | None) -> list[Slot]:
-    """That many CPU slots or, with None, the GPUs of this machine with the processes on them.
+    """The slots of this machine: `cpus` CPU slots or, with None, its GPUs.
 
-    A GPU keeps its index while jobs run, even if the driver lists fewer or more."""
+    A GPU keeps its index while jobs run, even if the driver lists fewer or more GPUs.
+    """
     if cpus is not None:
         return cpu_slots(node, cpus)
     found = {slot.device: slot for slot in read_gpus(node, root)}
@@ -127,7 +130,7 @@ def local_slots(node: str, root: Path, cpus: int | None) -> list[Slot]:
 
 
 def read_gpus(node: str, root: Path) -> list[Slot]:
-    """As the driver numbers them; `used_by`: processes that are not of jobs below this root."""
+    """The GPUs in the driver's order; `used_by`: processes that are not of jobs below `root`."""
     mark = str(root).encode()
 
     def is_ours(pid: int) -> bool:

@@ -1,62 +1,48 @@
-"""Every launch that is not forgotten: its state and its node."""
+"""The table of all launches of jobs that are not forgotten."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import replace
 
-from ones.exec import Exit
-from ones.launchers.api import Exited, Launch, LaunchedProcess, Listener, Started
+from ones.exec import Exit, Launch
+from ones.launchers.api import Exited, LaunchedProcess, Listener, Started
 
 
 class LaunchTable:
-    """Calls `notify` once for each start and each exit. Any thread may add and read; the rest is
-    for the launcher's own thread.
+    """Calls `notify` once for each start and each exit.
 
-    An exit is final: later messages about that launch are ignored.
+    Any thread may add and read; the other methods are for the launcher's own thread. An exit is
+    final: later messages about that launch are ignored.
     """
 
     def __init__(self, notify: Listener) -> None:
         self._notify = notify
         self._lock = threading.Lock()
         self._processes: dict[str, LaunchedProcess] = {}
-        self._nodes: dict[str, str] = {}  # launch -> node, once it has one
 
     def all(self) -> dict[str, LaunchedProcess]:
         with self._lock:
             return dict(self._processes)
 
-    def living(self, id: str) -> LaunchedProcess | None:
-        """None: it has exited, or is not known."""
+    def get(self, id: str) -> LaunchedProcess | None:
         with self._lock:
-            process = self._processes.get(id)
+            return self._processes.get(id)
+
+    def living(self, id: str) -> LaunchedProcess | None:
+        """The launch; None if it has exited or is not known."""
+        process = self.get(id)
         return process if process is not None and process.alive else None
 
-    def job_of(self, id: str) -> str | None:
-        """None: the launch is not known."""
-        with self._lock:
-            process = self._processes.get(id)
-        return process.job if process is not None else None
-
-    def node_of(self, id: str) -> str:
-        """Empty: none yet."""
-        with self._lock:
-            return self._nodes.get(id, "")
-
     def nodes_of(self, job: str) -> set[str]:
-        """With an empty name for launches that have none."""
-        with self._lock:
-            return {self._nodes.get(p.id, "") for p in self._processes.values() if p.job == job}
+        """The nodes of a job's launches; an empty name for launches without a node."""
+        return {process.node for process in self.all().values() if process.job == job}
 
     def living_on(self, node: str) -> list[LaunchedProcess]:
-        with self._lock:
-            return [p for p in self._processes.values() if p.alive and self._is_on(p.id, node)]
-
-    def _is_on(self, id: str, node: str) -> bool:
-        return self._nodes.get(id, "") == node
+        return [p for p in self.all().values() if p.alive and p.node == node]
 
     def add(self, launch: Launch) -> bool:
-        """False: it was known before."""
+        """Adds a launch; False if it was known before."""
         with self._lock:
             if launch.id in self._processes:
                 return False
@@ -65,16 +51,15 @@ class LaunchTable:
             )
             return True
 
-    def restore(self, process: LaunchedProcess, node: str) -> None:
-        """A launch of an earlier controller: `notify` is not called."""
+    def restore(self, process: LaunchedProcess) -> None:
+        """Adds a launch of an earlier controller: `notify` is not called."""
         with self._lock:
             self._processes[process.id] = process
-            self._nodes[process.id] = node
 
     def place(self, id: str, node: str) -> None:
         with self._lock:
-            if id in self._processes:
-                self._nodes[id] = node
+            if (known := self._processes.get(id)) is not None:
+                self._processes[id] = replace(known, node=node)
 
     def started(self, id: str, pid: int) -> None:
         with self._lock:
@@ -93,9 +78,10 @@ class LaunchTable:
         self._notify(Exited(id, exit))
 
     def forget(self, job: str, node: str | None = None) -> None:
-        """Drop all of its launches, or those on one node; an empty name: those without a node."""
+        """Drops a job's launches: all, those on one node, or (`""`) those without a node."""
         with self._lock:
-            for id in [p.id for p in self._processes.values() if p.job == job]:
-                if node is None or self._is_on(id, node):
-                    del self._processes[id]
-                    self._nodes.pop(id, None)
+            self._processes = {
+                id: process
+                for id, process in self._processes.items()
+                if process.job != job or node not in (None, process.node)
+            }

@@ -1,4 +1,4 @@
-"""The local launcher: slots of this machine, an ones-exec for every job, one thread for all."""
+"""The local launcher: slots of this machine, one ones-exec for each job, one thread for all."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from ones.errors import UserError, WorldError
-from ones.exec import Exit, Spec
-from ones.launchers.api import Launch, LauncherContext, Listener, Slot, SlotUsed
+from ones.exec.records import Exit, Launch, not_started
+from ones.launchers.api import LauncherContext, Listener, Slot, SlotUsed
 from ones.launchers.devices import GONE, local_slots, read_gpus, threads_per_slot
-from ones.launchers.exits import not_started
 from ones.launchers.run_dirs import RunDirs, job_of, launches_in
 from ones.launchers.supervisor_client import SupervisorClient
 from ones.launchers.supervisor_clients import SupervisorClients
@@ -23,19 +22,22 @@ from ones.launchers.threaded_launcher import TURN_SECONDS, ThreadedLauncher
 
 NODE = "local"
 IDLE_SECONDS = 60.0
-#: between two looks at the processes on the GPUs
+#: between two checks of the processes on the GPUs
 LOOK_SECONDS = 10.0
-#: for workers that are still there when all are ended
+#: grace time of workers that `close` ends
 CLOSE_GRACE_SECONDS = 5.0
-#: variables that limit the threads of a library, unless the user has set them
+#: variables that limit the threads of a library; set unless the user has set them
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 log = logging.getLogger(__name__)
 
 
 class LocalLauncher(ThreadedLauncher):
-    """`lease`: a file that must be renewed for workers to run on. `look` reads the devices again:
-    changes of their users are reported. `only`: the node to serve if several share the root."""
+    """Starts workers on the slots of one machine.
+
+    `lease`: file of the lease without which no worker runs. `look` reads the GPUs again, to report
+    processes of others on them. `only`: the node to serve, if several nodes share the root.
+    """
 
     def __init__(
         self,
@@ -62,7 +64,8 @@ class LocalLauncher(ThreadedLauncher):
         if all(slot.used_by for slot in slots):
             if slots:
                 raise UserError(
-                    f"all {len(slots)} GPUs of this machine are in use by others; see nvidia-smi"
+                    f"all {len(slots)} GPUs of this machine are in use by other processes:"
+                    " see nvidia-smi"
                 )
             raise UserError("no GPU was found; offer CPU slots with: ones up --slots 4")
         look = None if context.slots else partial(read_gpus, NODE, context.runs)
@@ -79,7 +82,7 @@ class LocalLauncher(ThreadedLauncher):
         for run_dir in self._dirs.live(self._only):
             try:
                 self._supervisors.guarded(self._supervisor(run_dir), SupervisorClient.find)
-            except OSError as problem:  # a file in its place, or not readable
+            except OSError as problem:  # it is a file, or not readable
                 log.warning(
                     "run directory skipped", extra={"path": str(run_dir), "reason": str(problem)}
                 )
@@ -91,7 +94,7 @@ class LocalLauncher(ThreadedLauncher):
         return list(self._slots.values())
 
     def set_host(self, host: str) -> None:
-        """The address at which workers that start from now on are reached from other nodes."""
+        """Sets the address at which other nodes reach workers that start from now on."""
         for id, slot in list(self._slots.items()):
             self._slots[id] = replace(slot, host=host)
 
@@ -100,13 +103,13 @@ class LocalLauncher(ThreadedLauncher):
         super().close(kill=kill)
 
     def _watch_gpus(self) -> None:
-        """In a thread of its own: report changes of the processes on the GPUs."""
+        """Reports changes of the processes on the GPUs. Runs in a thread of its own."""
         assert self._look is not None
         while not self._closed.wait(self._look_seconds):
             try:
                 found = {slot.device: slot.used_by for slot in self._look()}
             except (WorldError, OSError):
-                continue  # the driver does not answer: nothing is known of the GPUs
+                continue  # the driver does not answer: nothing is known about the GPUs
             except Exception:
                 log.exception("GPUs could not be read")
                 continue
@@ -141,17 +144,18 @@ class LocalLauncher(ThreadedLauncher):
         supervisor = self._supervisors.get(run_dir)
         if supervisor is None:
             run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for record in launches_in(run_dir):
-                self._launches.restore(record.process, record.node)
-            on_news = partial(self._on_news, job_of(run_dir))
-            supervisor = SupervisorClient(run_dir, on_news, self._idle, self._lease)
+            for process in launches_in(run_dir):
+                self._launches.restore(process)
+            on_update = partial(self._on_update, job_of(run_dir))
+            supervisor = SupervisorClient(run_dir, on_update, self._idle, self._lease)
             self._supervisors.add(supervisor)
         return supervisor
 
-    def _on_news(self, job: str, id: str, pid: int | None, exit: Exit | None) -> None:
-        """From the ones-exec of that job, which may report launches of that job only."""
-        if self._launches.job_of(id) not in (job, None):
-            log.warning("news of another job's launch ignored", extra={"job": job, "launch": id})
+    def _on_update(self, job: str, id: str, pid: int | None, exit: Exit | None) -> None:
+        """Handles a report of a job's ones-exec, which may report launches of that job only."""
+        process = self._launches.get(id)
+        if process is not None and process.job != job:
+            log.warning("report on another job's launch ignored", extra={"job": job, "launch": id})
         elif exit is not None:
             self._launches.exited(id, exit)
         else:
@@ -160,33 +164,25 @@ class LocalLauncher(ThreadedLauncher):
 
     def _launch(self, launch: Launch) -> None:
         try:
-            run_dir, spec = self._spec(launch)
-            self._supervisor(run_dir).launch(spec)
+            run_dir, launch = self._with_environment(launch)
+            self._supervisor(run_dir).launch(launch)
         except OSError as problem:  # a full disk, too many processes
             why = f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem)
             self._launches.exited(launch.id, not_started(why.lower()))
 
     def _prepare(self, launch: Launch) -> None:
         with suppress(OSError):  # the launch itself will report the problem
-            run_dir, spec = self._spec(launch)
-            self._supervisor(run_dir).prepare(spec)
+            run_dir, launch = self._with_environment(launch)
+            self._supervisor(run_dir).prepare(launch)
 
-    def _spec(self, launch: Launch) -> tuple[Path, Spec]:
+    def _with_environment(self, launch: Launch) -> tuple[Path, Launch]:
+        """Returns the run directory, and the launch with its whole environment."""
         missing = [id for id in launch.slots if id not in self._slots]
         if missing:
             raise OSError(f"slot {missing[0]} is not here")
         slots = [self._slots[id] for id in launch.slots]
         run_dir = self._dirs.of(launch.job, slots[0].node)
-        spec = Spec(
-            id=launch.id,
-            argv=launch.argv,
-            cwd=launch.cwd,
-            env=self._environment(launch, slots, run_dir),
-            grace_seconds=launch.grace_seconds,
-            zygote=launch.zygote,
-            slots=launch.slots,
-        )
-        return run_dir, spec
+        return run_dir, replace(launch, env=self._environment(launch, slots, run_dir))
 
     def _environment(self, launch: Launch, slots: list[Slot], run_dir: Path) -> dict[str, str]:
         threads = str(self._threads * len(slots))
@@ -211,13 +207,13 @@ class LocalLauncher(ThreadedLauncher):
         supervisors = self._supervisors.of_job(self._dirs.of_job(job))
         for supervisor in supervisors:
             supervisor.close(grace=0.0)
-        if not supervisors:  # it has no launch yet
+        if not supervisors:  # the job has no launch yet
             self._launches.forget(job)
 
     def _archive(self, run_dir: Path) -> None:
-        """Its ones-exec is gone: the directory moves to the ended ones."""
+        """Moves a run directory without an ones-exec to those of ended jobs."""
         if self._closing:
-            return  # workers were stopped because of `close`: their jobs are not forgotten
+            return  # `close` stopped the workers: their jobs are not forgotten
         job = job_of(run_dir)
         self._launches.forget(job)
         self._dirs.archive(job, run_dir.name)

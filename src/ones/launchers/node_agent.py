@@ -1,11 +1,11 @@
-"""What the agents of Ray's and of Slurm's nodes share, and the messages that both understand.
+"""Base class of the node agents of Ray and Slurm, and the messages that both understand.
 
 Requests to an agent, over its connection (Slurm) or as the argument of an actor call (Ray):
 
     {"do": "launch", "launch": {...}}       {"do": "stop", "id": "...", "grace": 5.0}
     {"do": "prepare", "launch": {...}}      {"do": "forget", "job": "..."}
 
-Events that its controller gets:
+Events that an agent sends to the controller:
 
     {"event": "started", "id": "...", "pid": 7}     {"event": "exited", "id": "...", "exit": {...}}
 """
@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ones.launchers.api import Launch, LaunchedProcess
+from ones.exec.records import Launch, parse_record
+from ones.launchers.api import LaunchedProcess
 from ones.launchers.local import LocalLauncher
 
 
@@ -27,15 +28,15 @@ class NodeAgent:
     def handle(self, request: dict[str, Any]) -> None:
         match request["do"]:
             case "launch":
-                self._launcher.launch(Launch.of(request["launch"]))
+                self._launcher.launch(parse_record(Launch, request["launch"]))
             case "prepare":
-                self._launcher.prepare(Launch.of(request["launch"]))
+                self._launcher.prepare(parse_record(Launch, request["launch"]))
             case "stop":
                 self._launcher.stop(request["id"], request["grace"])
             case "forget":
                 self._launcher.forget(request["job"])
             case other:
-                raise ValueError(f"{other!r} is not a request")
+                raise ValueError(f"unknown request {other!r}")
 
     def alive(self) -> list[LaunchedProcess]:
         return [process for process in self._launcher.running().values() if process.alive]

@@ -1,6 +1,6 @@
-"""The nodes of a cluster that have slots of ours, in memory and in `nodes.json`.
+"""The nodes of a cluster on which the service has slots, in memory and in `nodes.json`.
 
-A controller that is started again reads from the file on which nodes workers may still run.
+A restarted controller reads from the file on which nodes workers may still run.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from ones.launchers.api import Listener, Slot, SlotLost, SlotSuspect, SlotUp
 class RemoteNode:
     name: str
     slots: list[Slot]
-    source: str = ""  # what it is part of: an allocation of Slurm, or its id in Ray
+    source: str = ""  # Slurm: id of its allocation; Ray: Ray's id of the node
 
 
 Node = TypeVar("Node", bound=RemoteNode)
 
 
 class NodeTable(Generic[Node]):
-    """Calls `notify` for changes of slots. Any thread may read the slots; the rest is for the
-    launcher's own thread."""
+    """Calls `notify` for changes of slots.
+
+    Any thread may read the slots; the other methods are for the launcher's own thread.
+    """
 
     def __init__(
         self, root: Path, notify: Listener, make: Callable[[str, list[Slot], str], Node]
@@ -53,7 +55,7 @@ class NodeTable(Generic[Node]):
     # changes
 
     def add(self, node: Node) -> None:
-        """Replaces a node of the same name."""
+        """Adds a node, in place of one with the same name."""
         with self._lock:
             self._nodes[node.name] = node
         self._write()
@@ -65,7 +67,7 @@ class NodeTable(Generic[Node]):
             self._notify(SlotSuspect(slot.id, cause))
 
     def remove(self, node: Node, cause: str) -> None:
-        """No process runs there any more."""
+        """Removes a node on which no process runs any more."""
         with self._lock:
             if self._nodes.get(node.name) is node:
                 del self._nodes[node.name]
@@ -74,7 +76,7 @@ class NodeTable(Generic[Node]):
             self._notify(SlotLost(slot.id, cause))
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """The others were closed: their slots were not lost."""
+        """Removes all other nodes without `SlotLost`: the service itself closed them."""
         with self._lock:
             self._nodes = {name: self._nodes[name] for name in names if name in self._nodes}
         self._write()
@@ -86,7 +88,7 @@ class NodeTable(Generic[Node]):
             self._nodes = {node.name: node for node in self.stored()}
 
     def stored(self) -> list[Node]:
-        """Empty if there is no such file or it is invalid."""
+        """The nodes in the file; none if it does not exist or is invalid."""
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return [
                 self._make(name, [Slot.of(plain) for plain in slots], source)

@@ -1,7 +1,8 @@
 """Checks that a node sees the same directory as the controller, when the node joins.
 
-The controller writes a random word into a file, and the node reads it. A path that does not exist
-there, is another directory or is not readable is reported in one line. Paths go through fsspec.
+The controller writes a random string to a file, and the node reads it. If the path does not exist
+there, is another directory or is not readable, the node reports so in one line. Paths are those of
+fsspec.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ NAME = ".ones-probe"
 @dataclass(frozen=True, slots=True)
 class Probe:
     directory: str
-    word: str
+    content: str  # of the file NAME in it
 
 
 def write_probe(directory: str) -> Probe:
-    """Raises WorldError if the directory cannot be written to."""
+    """Writes the file. Raises WorldError if the directory cannot be written to."""
     import fsspec
 
-    word = secrets.token_hex(8)
+    content = secrets.token_hex(8)
     try:
         files, root = fsspec.core.url_to_fs(directory)
         files.makedirs(root, exist_ok=True)
         with files.open(f"{root}/{NAME}", "w") as file:
-            file.write(word)
+            file.write(content)
     except Exception as problem:  # each file system has errors of its own
         raise WorldError(f"{directory}: cannot be written to: {reason_of(problem)}") from problem
-    return Probe(directory, word)
+    return Probe(directory, content)
 
 
 def check_probe(probe: Probe) -> str:
-    """Why a node cannot use that directory; empty: it can."""
+    """Why this node cannot use the directory; empty: it can."""
     import fsspec
 
     try:
@@ -46,13 +47,13 @@ def check_probe(probe: Probe) -> str:
             found = file.read()
     except Exception as problem:  # as above
         return f"{probe.directory}: {reason_of(problem)}"
-    if found != probe.word:
+    if found != probe.content:
         return f"{probe.directory}: is another directory than the controller's"
     return ""
 
 
 def reason_of(problem: Exception) -> str:
-    """One line: the system's message without the path, or the first line of the library's."""
+    """One line: the system's message without the path, or the first line of the exception."""
     if isinstance(problem, OSError) and problem.strerror:
         return problem.strerror.lower()
     lines = str(problem).strip().splitlines()

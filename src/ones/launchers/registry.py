@@ -4,11 +4,11 @@ A launcher is a class with the methods of `ones.launchers.Launcher` and
 
     for_service(context, **settings)    class method: a launcher for a service
     stop_workers(context, **settings)   class method, optional: end the workers of a service that is
-                                        not running; else a launcher is opened, and closed
+                                        not running; default: open a launcher and close it
     Settings                            dataclass, optional; each field has a `help`
 
-Fields of `Settings` may have `option` and `metavar`, for an option of `ones up`, and `path`: a
-relative one counts from the directory of the user.
+Fields of `Settings` may have `option` and `metavar`, for an option of `ones up`, and `path`: the
+value is a path, relative to the user's working directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OURS: dict[str, str] = {
     "ray": "ones.launchers.ray.launcher:RayLauncher",
     "slurm": "ones.launchers.slurm.launcher:SlurmLauncher",
 }
-#: settings of ours apart from their code: every command reads them
+#: settings of our launchers, in modules of their own because every command reads them
 SETTINGS: dict[str, str] = {
     "ray": "ones.launchers.ray.settings:RaySettings",
     "slurm": "ones.launchers.slurm.settings:SlurmSettings",
@@ -46,7 +46,7 @@ names = _LAUNCHERS.names
 
 
 def create(name: str, context: LauncherContext, /, **settings: object) -> Launcher:
-    """A launcher for a service. Unknown names and settings are refused with what is known."""
+    """Makes a launcher for a service. Raises InvalidSettingError for an unknown name or setting."""
     factory: Any = _find(name)
     _LAUNCHERS.check_settings(name, settings)
     try:
@@ -57,7 +57,7 @@ def create(name: str, context: LauncherContext, /, **settings: object) -> Launch
 
 
 def stop_workers(name: str, context: LauncherContext, /, **settings: object) -> None:
-    """End all workers of a service that is not running. They save their work."""
+    """Ends all workers of a service that is not running. They save their work first."""
     factory: Any = _find(name)
     if hasattr(factory, "stop_workers"):
         factory.stop_workers(context, **settings)
@@ -78,13 +78,13 @@ def _find(name: str) -> Any:  # noqa: ANN401  # a class with the methods above
     factory = _LAUNCHERS.find(name)
     missing = [part for part in PARTS if not hasattr(factory, part)]
     if missing:
-        told = f"{getattr(factory, '__name__', factory)} has no {', '.join(missing)}"
-        raise InvalidSettingError(f"launcher {name}: {told}")
+        problem = f"{getattr(factory, '__name__', factory)} has no {', '.join(missing)}"
+        raise InvalidSettingError(f"launcher {name}: {problem}")
     return factory
 
 
 def with_absolute_paths(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings for a service that runs in another directory."""
+    """The settings with absolute paths, for a service that runs in another directory."""
     paths = {setting.name for setting in settings_of(name) if setting.metadata.get("path")}
     return {
         key: str(Path(value).expanduser().absolute()) if key in paths and value else value
@@ -99,8 +99,10 @@ class LauncherSetting:
 
 
 def service_settings() -> dict[str, LauncherSetting]:
-    """Settings of ours by their names in the section `[service]`: `ray_address` is `address` of
-    ray, unless the field has another name there."""
+    """Settings of our launchers, by their names in the section `[service]`.
+
+    `ray_address` is the field `address` of ray, unless the field has another name there.
+    """
     return {
         info.metadata.get("setting", f"{name}_{info.name}"): LauncherSetting(name, info)
         for name in SETTINGS

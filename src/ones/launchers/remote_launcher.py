@@ -1,4 +1,4 @@
-"""What the launchers of Ray and Slurm share on the controller's side: nodes, requests, events."""
+"""Base class of the Ray and Slurm launchers: nodes, requests and events in the controller."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Container
 from dataclasses import asdict
 from typing import Any, Generic
 
-from ones.exec.records import parse_exit
-from ones.launchers.api import Launch, Slot
-from ones.launchers.exits import not_started
+from ones.exec.records import Exit, Launch, not_started, parse_record
+from ones.launchers.api import Slot
 from ones.launchers.node_table import Node, NodeTable
 from ones.launchers.run_dirs import RunDirs
 from ones.launchers.threaded_launcher import ThreadedLauncher
@@ -22,7 +21,7 @@ class RemoteLauncher(ThreadedLauncher, Generic[Node]):
 
     def __init__(self, run_dirs: RunDirs) -> None:
         super().__init__(run_dirs)
-        self.unfit: dict[str, str] = {}  # nodes with slots that cannot be used, and why
+        self.unfit: dict[str, str] = {}  # node that cannot be used -> why
 
     def slots(self) -> list[Slot]:
         return self._nodes.slots()
@@ -48,7 +47,7 @@ class RemoteLauncher(ThreadedLauncher, Generic[Node]):
             self._send(node, {"do": "prepare", "launch": asdict(launch)})
 
     def _refuses(self, node: Node) -> str:
-        """Why nothing can be launched there; empty: it can."""
+        """Why no worker can be launched on the node; empty: it can."""
         return ""
 
     @abstractmethod
@@ -63,17 +62,17 @@ class RemoteLauncher(ThreadedLauncher, Generic[Node]):
         if message["event"] == "started":
             self._launches.started(message["id"], message["pid"])
         else:
-            self._exited(message["id"], parse_exit(message["exit"]))
+            self._exited(message["id"], parse_record(Exit, message["exit"]))
 
     def _fail_unknown(self, node: str, known: Container[str]) -> None:
-        """End launches on the node that its agent does not know."""
+        """Ends launches on the node that its agent does not know."""
         for process in self._launches.living_on(node):
             if process.id not in known:
-                self._exited(process.id, not_started("its node does not know of it"))
+                self._exited(process.id, not_started(f"node {node} has no such launch"))
 
     def _restore_launches(self) -> set[str]:
-        """Read launches of an earlier controller. Returns the nodes with launches that live."""
+        """Reads launches of an earlier controller. Returns the nodes with living launches."""
         found = list(self._dirs.all())
-        for record in found:
-            self._launches.restore(record.process, record.node)
-        return {record.node for record in found if record.process.alive}
+        for process in found:
+            self._launches.restore(process)
+        return {process.node for process in found if process.alive}

@@ -1,5 +1,7 @@
-"""Run directories below a root: `live/JOB/NODE/LAUNCH`, and `ended/...` for jobs that are
-forgotten, where their output stays."""
+"""Run directories below a root: `live/JOB/NODE/LAUNCH`.
+
+Those of jobs that are forgotten move to `ended/...`, where their output stays.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +10,19 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from ones.exec import Chunk, known_launches, read_exit, read_output, read_spec, read_status
 from ones.exec.files import read_regular
+from ones.exec.output import Chunk, read_output
+from ones.exec.records import Exit, Launch, Status
+from ones.exec.run_dir import known_launches, read_record
 from ones.launchers.api import LaunchedProcess
 from ones.wire.environment import KEPT_REPORTS, MOST_KEPT_BYTES
 
 _SLOT = re.compile(r"[^/]+/[0-9]{1,6}")
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchRecord:
-    """A launch as its files describe it."""
-
-    node: str
-    process: LaunchedProcess
-    started_at: float
 
 
 class RunDirs:
@@ -52,19 +46,15 @@ class RunDirs:
         """Run directories of jobs that are not forgotten, on one node or on all."""
         return sorted(self._live.glob(f"*/{node}"))
 
-    def all(self) -> Iterator[LaunchRecord]:
+    def all(self) -> Iterator[LaunchedProcess]:
         """Launches of jobs that are not forgotten."""
         for run_dir in self.live():
             yield from launches_in(run_dir)
 
     def history(self, job: str) -> list[LaunchedProcess]:
         """Launches of a job in the order of their start."""
-        found = {
-            record.process.id: record
-            for run_dir in self._run_dirs(job)
-            for record in launches_in(run_dir)
-        }
-        return [r.process for r in sorted(found.values(), key=lambda record: record.started_at)]
+        found = {p.id: p for run_dir in self._run_dirs(job) for p in launches_in(run_dir)}
+        return sorted(found.values(), key=lambda process: process.started_at)
 
     def output(self, job: str, id: str, offset: int, limit: int) -> Chunk:
         chunk = Chunk(b"", 0, 0)
@@ -76,8 +66,10 @@ class RunDirs:
         return chunk
 
     def reports(self, job: str, id: str) -> bytes:
-        """Reports that the worker stored because the controller was unreachable; empty if the file
-        does not belong to the user of the run directory."""
+        """The reports that a worker stored while the controller was unreachable.
+
+        Empty if there are none, or if another user than that of the run directory owns the file.
+        """
         for run_dir in self._run_dirs(job):
             try:
                 owner = run_dir.stat().st_uid
@@ -90,15 +82,15 @@ class RunDirs:
         return b""
 
     def _run_dirs(self, job: str) -> Iterator[Path]:
-        """Live ones first: one that is archived meanwhile is found twice, and the last counts."""
+        """Live ones first: one that is archived meanwhile is found twice; the last one counts."""
         for base in (self._live, self._ended):
             with suppress(OSError):
                 yield from sorted((base / quote(job, safe="")).iterdir())
 
     def archive(self, job: str, *nodes: str) -> None:
-        """Move what these nodes have of the job to `ended`."""
+        """Moves the job's run directories of these nodes to `ended`."""
         source, target = self.of_job(job), self._ended / quote(job, safe="")
-        with suppress(OSError):  # a full disk: it is tried again at the next start
+        with suppress(OSError):  # a full disk: tried again at the next start
             for node in nodes:
                 if node and (source / node).is_dir():
                     target.mkdir(mode=0o700, exist_ok=True)
@@ -111,24 +103,24 @@ def job_of(run_dir: Path) -> str:
     return unquote(run_dir.parent.name)
 
 
-def launches_in(run_dir: Path) -> list[LaunchRecord]:
-    """In the order of their start."""
+def launches_in(run_dir: Path) -> list[LaunchedProcess]:
+    """The launches of a run directory, in the order of their start."""
     found = []
     for path in known_launches(run_dir):
-        spec, status = read_spec(path), read_status(path)
-        # a spec that is unreadable, or names another launch, leaves a launch without slots
-        is_its_own = spec is not None and spec.id == path.name
-        slots = spec.slots if spec is not None and is_its_own else ()
+        launch, status = read_record(path, Launch), read_record(path, Status)
+        # a record that is unreadable, or names another launch, leaves a launch without slots
+        slots = launch.slots if launch is not None and launch.id == path.name else ()
         process = LaunchedProcess(
             id=path.name,
             job=job_of(run_dir),
             slots=slots if all(map(_SLOT.fullmatch, slots)) else (),
+            node=run_dir.name,
             pid=status.pid if status else None,
-            exit=read_exit(path),
+            started_at=status.started_at if status else _changed_at(path),
+            exit=read_record(path, Exit),
         )
-        started_at = status.started_at if status else _changed_at(path)
-        found.append(LaunchRecord(run_dir.name, process, started_at))
-    return sorted(found, key=lambda record: record.started_at)
+        found.append(process)
+    return sorted(found, key=lambda process: process.started_at)
 
 
 def _changed_at(path: Path) -> float:

@@ -1,5 +1,7 @@
-"""Client of one ones-exec: started when needed, reached again if it was there before, and cleaned
-up after if it was killed. Runs in the launcher's thread."""
+"""Client of one ones-exec: starts it, reconnects to it, and cleans up after it if it was killed.
+
+Runs in the launcher's thread.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ones.exec import Exit, Spec, clean_up, known_launches, read_exit
-from ones.exec.cleanup import lock_run_dir
+from ones.exec.cleanup import clean_up, lock_run_dir
 from ones.exec.line_protocol import Connection, connect
-from ones.exec.records import parse_exit, parse_status
-from ones.launchers.exits import fenced, not_started
+from ones.exec.records import Exit, Launch, Status, fenced, not_started, parse_record
+from ones.exec.run_dir import LOG, known_launches, read_record
 
 RETRY_SECONDS = 0.05
-CUT_SECONDS = 0.5  # pause before the next attempt if two connections are cut within this time
+CUT_SECONDS = 0.5  # if two connections are cut within this time, the pause before the next one
 MOST_STARTS = 3
 #: variables of the controller that ones-exec gets: no secrets
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "LOGNAME", "ONES_BOOT_ID")
@@ -35,21 +36,21 @@ class SupervisorState(Enum):
 
 
 class SupervisorClient:
-    """Calls `on_news(id, pid, exit)` for what happens to launches."""
+    """Calls `on_update(id, pid, exit)` when a launch starts or exits."""
 
     def __init__(
         self,
         run_dir: Path,
-        on_news: Callable[[str, int | None, Exit | None], None],
+        on_update: Callable[[str, int | None, Exit | None], None],
         idle: float,
         lease: Path | None = None,
     ) -> None:
         self.run_dir = run_dir
         self.state = SupervisorState.ABSENT
-        self.closing = False  # the job is over
+        self.closing = False  # the job has ended
         self.retry_at: float | None = None
         self.open: set[str] = set()  # launches without an exit
-        self._on_news = on_news
+        self._on_update = on_update
         self._options = [str(idle), *([str(lease)] if lease else [])]
         self._unanswered: dict[int, dict[str, Any]] = {}
         self._number = 0
@@ -78,24 +79,24 @@ class SupervisorClient:
     # requests
 
     def find(self) -> None:
-        """Reach an ones-exec of an earlier time. `on_news` is called for every known launch."""
+        """Connects to the ones-exec of an earlier controller, which reports its launches."""
         self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in known_launches(self.run_dir):
-            if read_exit(path) is None:
+            if read_record(path, Exit) is None:
                 self.open.add(path.name)
         self._reach()
 
-    def launch(self, spec: Spec) -> None:
-        self.open.add(spec.id)
+    def launch(self, launch: Launch) -> None:
+        self.open.add(launch.id)
         try:
-            self._request({"do": "launch", "spec": asdict(spec)})
+            self._request({"do": "launch", "spec": asdict(launch)})
         except OSError as problem:  # no ones-exec can be started
             self._fail_launches(f"ones-exec: {(problem.strerror or str(problem)).lower()}")
 
-    def prepare(self, spec: Spec) -> None:
-        """A similar launch will follow. If this fails, the launch is only slower."""
+    def prepare(self, launch: Launch) -> None:
+        """Prepares a similar launch. If this fails, that launch is only slower."""
         with suppress(OSError):
-            self._request({"do": "prepare", "spec": asdict(spec)})
+            self._request({"do": "prepare", "spec": asdict(launch)})
 
     def stop(self, id: str, grace: float) -> None:
         if id in self.open:
@@ -107,7 +108,7 @@ class SupervisorClient:
             self._request({"do": "close", "grace": grace})
 
     def release(self) -> None:
-        """Disconnect. ones-exec goes on."""
+        """Disconnects. ones-exec and its workers go on."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -117,7 +118,7 @@ class SupervisorClient:
             self._process = None
 
     def disconnect(self) -> None:
-        """Close the connection; `retry` follows, and requests without an answer are sent again."""
+        """Closes the connection. `retry` opens another and sends unanswered requests again."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -147,14 +148,14 @@ class SupervisorClient:
         )
 
     def serve(self) -> None:
-        """Read what has arrived."""
+        """Handles the input that has arrived."""
         if self._process is not None:
             assert self._process.stdout is not None
-            said = os.read(self._process.stdout.fileno(), 64)
+            answer = os.read(self._process.stdout.fileno(), 64)
             self._process.stdout.close()
             self._process.wait()
             self._process = None
-            if said.startswith((b"ready", b"busy")):
+            if answer.startswith((b"ready", b"busy")):
                 self._reach()
             else:
                 self._fail_launches("ones-exec did not start")
@@ -168,7 +169,7 @@ class SupervisorClient:
         if connection.closed:
             connection.close()
             self._connection = None
-            if self._cut_at > time.monotonic() - CUT_SECONDS:  # again: it may send nothing valid
+            if self._cut_at > time.monotonic() - CUT_SECONDS:  # again: it may send invalid data
                 self.state = SupervisorState.DISCONNECTED
                 self.retry_at = time.monotonic() + CUT_SECONDS
                 return
@@ -180,7 +181,7 @@ class SupervisorClient:
         self._reach()
 
     def _reach(self) -> None:
-        """Connect. If no process holds the lock, clean up, and start a new one if needed."""
+        """Connects. If no ones-exec runs: cleans up, and starts one if requests are left."""
         self.state = SupervisorState.DISCONNECTED
         try:
             self._connection = connect(self.run_dir)
@@ -205,10 +206,10 @@ class SupervisorClient:
                 return
         self.state = SupervisorState.ABSENT
         for path in known_launches(self.run_dir):
-            record = read_exit(path)
+            record = read_record(path, Exit)
             if path.name in self.open and record is not None:
                 self._exited(path.name, record)
-        # launches that never arrived are sent again; other requests have become void
+        # launches that never arrived are sent again; other requests have no purpose any more
         self._unanswered = {
             n: r
             for n, r in self._unanswered.items()
@@ -217,7 +218,7 @@ class SupervisorClient:
         if self._unanswered and self._starts < MOST_STARTS:
             self._start()
         elif self._unanswered:
-            self._fail_launches("ones-exec died again and again")
+            self._fail_launches(f"ones-exec died {MOST_STARTS} times: see {self.run_dir / LOG}")
 
     def _fail_launches(self, why: str) -> None:
         self.state = SupervisorState.ABSENT
@@ -231,27 +232,27 @@ class SupervisorClient:
 
     def _handle(self, message: dict[str, Any]) -> None:
         if "event" in message:
-            self._handle_news(message)
+            self._handle_update(message)
             return
         request = self._unanswered.pop(message["n"], None)
         for launch in message.get("launches", ()):
-            self._handle_news(launch)
+            self._handle_update(launch)
         if "error" in message and request is not None and request["do"] == "launch":
             why = str(message["error"])
             record = fenced(why) if message.get("fenced") else not_started(why)
             self._exited(request["spec"]["id"], record)
 
-    def _handle_news(self, news: dict[str, Any]) -> None:
-        """Raises what `parse_exit` and `parse_status` raise for invalid records."""
-        id = str(news["id"])
-        if news["exit"] is not None:
-            self._exited(id, parse_exit(news["exit"]))
-        elif news["status"] is not None:
-            status = parse_status(news["status"])
+    def _handle_update(self, launch: dict[str, Any]) -> None:
+        """Raises what `parse_record` raises for invalid records."""
+        id = str(launch["id"])
+        if launch["exit"] is not None:
+            self._exited(id, parse_record(Exit, launch["exit"]))
+        elif launch["status"] is not None:
+            status = parse_record(Status, launch["status"])
             self.open.add(id)
-            self._on_news(id, status.pid, None)
+            self._on_update(id, status.pid, None)
 
     def _exited(self, id: str, record: Exit) -> None:
         if id in self.open:
             self.open.discard(id)
-            self._on_news(id, None, record)
+            self._on_update(id, None, record)

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class SupervisorClients:
-    """By run directory. `waker` ends a wait early."""
+    """The clients, by run directory. `waker` ends a wait early."""
 
     def __init__(self, waker: HasFile) -> None:
         self._clients: dict[Path, SupervisorClient] = {}
@@ -29,7 +29,7 @@ class SupervisorClients:
         self._clients[client.run_dir] = client
 
     def of_job(self, job: Path) -> list[SupervisorClient]:
-        """Those with run directories below this one."""
+        """The clients with run directories below this one."""
         return [client for client in self._clients.values() if client.run_dir.parent == job]
 
     @property
@@ -43,7 +43,7 @@ class SupervisorClients:
     # one turn
 
     def wait(self, most: float) -> None:
-        """Serve clients that have input. Returns after `most` seconds, or when a retry is due."""
+        """Serves clients that have input. Returns after `most` seconds, or when a retry is due."""
         with_files = (client for client in self._clients.values() if client.has_file)
         for ready in wait_for_input([self._waker, *with_files], self._seconds_to_wait(most)):
             if isinstance(ready, SupervisorClient):
@@ -56,7 +56,7 @@ class SupervisorClients:
                 self.guarded(client, SupervisorClient.retry)
 
     def take_ended(self) -> list[SupervisorClient]:
-        """Removes and returns the clients whose job is over and whose ones-exec is gone."""
+        """Removes and returns the clients of ended jobs that have no ones-exec any more."""
         ended = [
             client
             for client in self._clients.values()
@@ -67,13 +67,12 @@ class SupervisorClients:
         return ended
 
     def release_all(self) -> None:
-        """Disconnect. Every ones-exec goes on."""
+        """Disconnects. Every ones-exec goes on."""
         for client in self._clients.values():
             self.guarded(client, SupervisorClient.release)
 
     def guarded(self, client: SupervisorClient, action: Callable[[SupervisorClient], None]) -> None:
-        """Whatever the system refuses, or an ones-exec or run directory contains: the connection is
-        closed and tried again."""
+        """Calls `action`. If it fails, whatever the cause, only this client reconnects later."""
         try:
             action(client)
         except Exception as problem:

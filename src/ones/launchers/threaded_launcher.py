@@ -1,7 +1,7 @@
-"""What launchers with a thread of their own share: calls from other threads are queued for it.
+"""Base class of launchers with a thread of their own: calls from other threads are queued for it.
 
-No launch, node or connection can end the thread. Each unit of work is guarded: what it raises is
-logged, and a launch that fails exits as not started. A turn of the loop that fails is repeated.
+No launch, node or connection can end the thread. An exception in a unit of work is logged, and a
+launch that fails exits as not started. A turn of the loop that fails is repeated.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
 
-from ones.exec import Chunk, Exit
-from ones.launchers.api import Launch, LaunchedProcess, LauncherEvent, Listener
-from ones.launchers.exits import not_started
+from ones.exec.output import Chunk
+from ones.exec.records import Exit, Launch, not_started
+from ones.launchers.api import LaunchedProcess, LauncherEvent, Listener
 from ones.launchers.launch_table import LaunchTable
 from ones.launchers.run_dirs import RunDirs
 from ones.launchers.work_queue import WorkQueue
@@ -36,7 +36,7 @@ class ThreadedLauncher(ABC):
         self._thread = threading.Thread(target=self._run, name="ones-launcher", daemon=True)
         self._dirs = run_dirs
         self._closing = False  # `_close` was called
-        self.beat = time.monotonic()  # start of the last turn: at most TURN_SECONDS ago
+        self.beat = time.monotonic()  # start of the last turn, for health checks
 
     # called from other threads
 
@@ -83,7 +83,7 @@ class ThreadedLauncher(ABC):
             try:
                 self._turn()
             except Exception:
-                log.exception("launcher loop failed, tried again")
+                log.exception("turn of the launcher failed, tried again")
                 time.sleep(RETRY_SECONDS)
         try:
             self._end()
@@ -96,7 +96,7 @@ class ThreadedLauncher(ABC):
         except Exception as problem:
             log.exception("launch failed", extra={"launch": launch.id, "job": launch.job})
             with suppress(Exception):
-                self._stop(launch.id, 0.0)  # it may have been passed on all the same
+                self._stop(launch.id, 0.0)  # it may have started in spite of the exception
             self._exited(launch.id, not_started(f"{type(problem).__name__}: {problem}"))
 
     def _begin_close(self, kill: bool) -> None:
@@ -112,19 +112,19 @@ class ThreadedLauncher(ABC):
 
     @abstractmethod
     def _turn(self) -> None:
-        """Wait for something to do, no longer than TURN_SECONDS, and do it."""
+        """Waits for work, at most TURN_SECONDS, and does it."""
 
     @abstractmethod
     def _is_done(self) -> bool:
-        """After a call of `close`: nothing that it has begun is left to do."""
+        """Whether all work that `close` has begun is done."""
 
     @abstractmethod
     def _end(self) -> None:
-        """After the last turn."""
+        """Cleans up after the last turn."""
 
     @abstractmethod
     def _kill_all(self) -> None:
-        """Begin to end all workers."""
+        """Begins to end all workers."""
 
     @abstractmethod
     def _launch(self, launch: Launch) -> None: ...

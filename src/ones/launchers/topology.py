@@ -1,7 +1,7 @@
 """Groups of GPUs of a machine that are close to one another, from NVML.
 
-GPUs connected by NVLink are a group. If NVLink connects all of them, there are no groups. If it
-connects none, or leaves some links out, the GPUs of one socket are a group.
+GPUs connected by NVLink are a group. If NVLink connects all GPUs, there are no groups. If it
+connects none, or not every pair within a group, the GPUs of one CPU socket are a group.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _parts(count: int, near: Near) -> list[int] | None:
 
 
 def nvml_groups(devices: Sequence[Any], nvml: Any) -> tuple[str, ...]:  # noqa: ANN401
-    """Groups of these devices. What the driver does not report counts as alike."""
+    """The group of each device. Devices of which the driver reports nothing count as alike."""
 
     def linked(a: int, b: int) -> bool:
         try:

@@ -39,7 +39,7 @@ class BatchRules:
 
 
 class BestBatches(NamedTuple):
-    """By nodes (row 0: one; row 1: several) and GPUs (column 0 is unused)."""
+    """Tables by nodes (row 0: one; row 1: several) and GPUs (column 0 is unused)."""
 
     goodput: Floats
     batch: Ints
@@ -88,7 +88,7 @@ class GoodputModel:
         return int(found.batch[0]), int(found.parts[0]), float(found.goodput[0])
 
     def table(self, most: int) -> BestBatches:
-        """For 1 to `most` GPUs, on one node and on several."""
+        """The best batches for 1 to `most` GPUs, on one node and on several."""
         width = most + 1
         sizes = np.tile(np.maximum(np.arange(width), 1), 2)
         nodes = np.repeat([1, 2], width)

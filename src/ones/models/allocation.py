@@ -1,4 +1,4 @@
-"""Division of GPUs among jobs whose cost depends on their own number of GPUs only.
+"""Division of GPUs among jobs; the cost of each job depends on its own number of GPUs only.
 
 The best division is found exactly (min-plus dynamic programming, O(jobs x GPUs x sizes)) and is the
 reference for every search; `greedy` is the simple alternative.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ones.core import events as ev
+from ones.core import reasons
 from ones.core.cluster import Gpu
 from ones.core.events import Event
 from ones.core.job import JobId
@@ -55,7 +56,7 @@ class BatchTuner:
             return None
         return (
             allocation(now.gpus, batch, parts),
-            f"batch {now.batch} -> {batch} on the same GPUs: goodput +{100 * gain:.0f} %",
+            reasons.rebatched(now.batch, batch, gpus, reasons.BETTER_GOODPUT, speed=1 + gain),
         )
 
     def _max_batch(self, job: JobView) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ones.core import events as ev
+from ones.core import reasons
 from ones.core.cluster import NodeId
 from ones.core.events import Event
 from ones.core.job import JobId
@@ -76,7 +77,9 @@ class GoodputRounds:
             gain=settings.batch_gain,
         )
         self.models = self._batches.models
-        self._event_job: JobId | None = None  # whose submission or epoch is the current event
+        self._event_job: JobId | None = (
+            None  # job of the current event, if that is a submission or epoch
+        )
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         self._rounds.observe(event, view)
@@ -120,31 +123,32 @@ class GoodputRounds:
         if self._settings.start_at_once and least <= len(pool):
             gpus = pool.place(least)
             if gpus is not None and OwnerQuota(view, []).take(job.job.owner, least):
-                edit.put(job.id, self._batches.allocate(job, gpus))
-                return f"new: starts on {least} of the free GPUs until the next round"
-        return f"waits for the round at {self._rounds.wake_at(view):.0f} s"
+                allocation = self._batches.allocate(job, gpus)
+                edit.put(job.id, allocation)
+                return reasons.started(
+                    least, allocation.batch, "GPUs are free until the next round"
+                )
+        return reasons.waiting_for_round(self._rounds.wake_at(view), least)
 
     def deploy(
         self, view: View, counts: Mapping[JobId, Mapping[NodeId, int]], why: str
     ) -> Decision:
-        """Assigns GPUs by node; jobs whose GPUs change get their best batch, too."""
+        """Assigns GPUs by node; jobs that change GPUs get their best batch, too."""
         edit = view.schedule.edit()
         notes: dict[JobId, str] = {}
         jobs = [view.job(job) for job in counts]
         places = assign_gpus(view, jobs, counts)
         for job in jobs:
             gpus = places.get(job.id, ())
-            before = job.wanted.n_gpus if job.wanted else 0
             if not gpus:
-                if before:
+                notes[job.id] = reasons.waiting_by_rule(reasons.OTHERS_GAIN_MORE, job.job.min_gpus)
+                if job.wanted is not None:
                     edit.drop(job.id)
-                notes[job.id] = f"{before} -> 0 GPUs in this round: {why}"
+                    notes[job.id] = reasons.preempted(reasons.takers(job.wanted.gpus, places))
             elif job.wanted is None or gpus != job.wanted.gpus:
                 allocation = self._batches.allocate(job, gpus)
                 edit.put(job.id, allocation)
-                batch = f", batch {allocation.batch}" if allocation.batch else ""
-                nodes = "1 node" if allocation.n_nodes == 1 else f"{allocation.n_nodes} nodes"
-                notes[job.id] = f"{before} -> {len(gpus)} GPUs on {nodes}{batch}: {why}"
+                notes[job.id] = reasons.changed(job.wanted, allocation, why)
         return Decision(schedule=edit.done(), wake_at=self._rounds.wake_at(view), notes=notes)
 
     def save(self) -> dict[str, Any]:

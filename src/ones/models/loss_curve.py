@@ -28,7 +28,7 @@ _WINDOW = 2
 
 @dataclass(frozen=True, slots=True)
 class LossCurve:
-    """In the units of the reported loss."""
+    """Parameters of the fit. `at` returns losses in the reported unit."""
 
     slope: float
     offset: float

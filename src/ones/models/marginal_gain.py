@@ -26,10 +26,13 @@ class GainCandidate:
     step_seconds: StepSeconds
     worth: float = 1.0  # weight of its gain
 
+    def saved(self, now: int, then: int) -> float:
+        """Seconds that the job ends earlier with `then` GPUs than with `now`."""
+        return self.steps * (self.step_seconds(now) - self.step_seconds(then))
+
     def gain(self, now: int, then: int) -> float:
-        """Seconds saved per additional GPU."""
-        saved = self.steps * (self.step_seconds(now) - self.step_seconds(then))
-        return self.worth * saved / (then - now)
+        """Weighted seconds saved per additional GPU."""
+        return self.worth * self.saved(now, then) / (then - now)
 
     def next_size(self, now: int, jump: int) -> tuple[float, int]:
         """The best gain and its size: one more GPU, or the next full node."""

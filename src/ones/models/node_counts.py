@@ -39,7 +39,7 @@ def assign_gpus(
 ) -> dict[JobId, tuple[Gpu, ...]]:
     """The GPUs of each job. Jobs keep their GPUs on a node, up to the new count.
 
-    The counts must fit `room_without`. Jobs without GPUs are omitted.
+    The counts must fit `capacity_without`. Jobs without GPUs are omitted.
     """
     nodes = view.cluster.nodes
     chosen: dict[JobId, list[Gpu]] = {job: [] for job, counts in wanted.items() if counts}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any, ClassVar
 
+from ones.core import reasons
 from ones.core.cluster import Gpu, NodeState
 from ones.core.events import (
     CAPACITY_EVENTS,
@@ -51,7 +52,7 @@ class PreemptivePolicy:
     def __init__(self) -> None:
         self._queue: JobQueue | None = None  # an index of the view, rebuilt when missing
         self._starting: dict[JobId, None] = {}  # to run, but without a GPU yet
-        self.changed_jobs: list[JobId] = []  # jobs whose note the last event changed
+        self.changed_jobs: list[JobId] = []  # jobs with a new note since the last event
 
     # for subclasses
 
@@ -74,7 +75,8 @@ class PreemptivePolicy:
         """The GPUs of a job; None: it waits rather than run on the free ones."""
         return pool.place(size)
 
-    def start_note(self, job: JobView, nodes: int) -> str:
+    def start_why(self, job: JobView) -> str:
+        """Why the job starts now, as the end of a sentence."""
         raise NotImplementedError
 
     def wait_note(self, job: JobView) -> str:
@@ -168,10 +170,10 @@ class PreemptivePolicy:
             job = view.job(job_id)
             allocation = allocation_of(job, gpus)
             edit.put(job_id, allocation)
-            notes[job_id] = self.start_note(job, allocation.n_nodes)
+            notes[job_id] = reasons.started(len(gpus), allocation.batch, self.start_why(job))
         for evicted in selection.evicted:
             edit.drop(evicted)
-            notes[evicted] = f"interrupted for others: {self.wait_note(view.job(evicted))}"
+            notes[evicted] = reasons.preempted(reasons.takers(view.schedule[evicted].gpus, places))
         for job_id in self.changed_jobs:
             if job_id in view.jobs and edit.get(job_id) is None:
                 notes[job_id] = self.wait_note(view.job(job_id))

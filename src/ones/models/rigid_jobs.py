@@ -26,7 +26,7 @@ Rank = tuple[float, ...]
 
 
 class WaitingGroup(NamedTuple):
-    """Waiting jobs of one size and owner, whose order does not change with time."""
+    """Waiting jobs of one size and owner. Their order does not change with time."""
 
     owner: tuple[str, ...]  # () unless the owner has a limit
     size: int

@@ -1,4 +1,4 @@
-"""What the oracles `srtf` and `srsf` share: the job with the least work left runs first.
+"""Common part of the oracles `srtf` and `srsf`: the job with the least work left runs first.
 
 Both policies know how long every job will still take, which no real cluster does, and interrupt
 long jobs for short ones. They differ in the unit of remaining work: seconds or GPU-seconds.

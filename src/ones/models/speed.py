@@ -63,7 +63,7 @@ class SpeedModel:
 
 
 def fit_speed(profile: Mapping[Configuration, StepTime]) -> SpeedModel | None:
-    """None without measurements."""
+    """Fits the model to measured step times; None without measurements."""
     if not profile:
         return None
     least = LEAST_PART * min(time.seconds for time in profile.values())

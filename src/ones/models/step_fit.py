@@ -44,7 +44,7 @@ class PolluxStepModel(NamedTuple):
     overlap: float = 1.0  # γ: 1: none, 10: nearly all
 
     def step_seconds(self, gpus: Ints, nodes: Ints, part: Ints, parts: Ints) -> Floats:
-        """Of many configurations at once: `parts` micro-batches of `part` samples."""
+        """Step times of many configurations: `parts` micro-batches of `part` samples."""
         gradient = self.fixed + self.per_sample * part
         beyond = np.maximum(gpus - 2, 0)
         sync = np.where(
@@ -77,7 +77,7 @@ def measurements_of(profile: Mapping[Configuration, StepTime]) -> Measurements:
 
 
 def fit_steps(profile: Mapping[Configuration, StepTime]) -> PolluxStepModel | None:
-    """None without measurements."""
+    """Fits the model to measured step times; None without measurements."""
     if not profile:
         return None
     points = measurements_of(profile)

@@ -83,7 +83,7 @@ def fit_step_seconds(kind: KindMeasurements, batch: int, width: int) -> StepSeco
 def _prior(
     kind: KindMeasurements, measured: tuple[int, bool, int, float]
 ) -> Callable[[int, bool, int], float]:
-    """From one measurement: half of the computation is fixed, and an all-reduce is added."""
+    """A model from one measurement: half of the computation is fixed; an all-reduce is added."""
     gpus, spread, batch, seconds = measured
     size = kind.parameter_bytes
     computing = max(seconds - ring_seconds(size, gpus, spread=spread), seconds / 10)

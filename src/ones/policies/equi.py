@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
 
+from ones.core import reasons
 from ones.core.cluster import Gpu, NodeState
 from ones.core.events import (
     PROGRESS_EVENTS,
@@ -50,6 +51,11 @@ class Equi:
         batch_gain: float = setting(
             0.1, "minimum gain in goodput for a change of the batch alone", least=0.0
         )
+        tolerance: float = setting(
+            0.0,
+            "a running job keeps its GPUs while its share differs by at most this part of them",
+            least=0.0,
+        )
 
         def __post_init__(self) -> None:
             check_settings(self)
@@ -88,36 +94,54 @@ class Equi:
         backing_off = {job.id: job for job in movable if self._is_backing_off(view, job)}
         jobs = [job for job in movable if job.id not in backing_off]
         backoff_ends = min((self._backoffs[job][0] for job in backing_off), default=inf)
-        notes = {job.id: self._backoff_note(job) for job in backing_off.values()}
+        notes = {
+            job.id: reasons.keeps_after_failure(job.wanted.n_gpus)
+            for job in backing_off.values()
+            if job.wanted is not None
+        }
         if not jobs:
             return Decision(schedule=view.schedule, wake_at=backoff_ends, notes=notes)
         staying = {job.id: _on_healthy_nodes(view, job) for job in jobs}
         gpus = len(view.free) + sum(map(len, staying.values()))
         turns = len(jobs) > gpus
-        shares = self._shares(view, jobs, gpus)
-        places = GpuPool(view).arrange(staying, shares)
+        places = self._places(view, jobs, staying, gpus)
         edit = view.schedule.edit()
-        crowd = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} on {gpus} GPUs"
+        why = reasons.equal_share(gpus, len(jobs))
         for job in jobs:
             if job.id not in places:
+                notes[job.id] = reasons.waiting_for_turn(self._settings.quantum)
                 if job.wanted is not None:
                     edit.drop(job.id)
-                notes[job.id] = f"waits for its turn: {crowd}"
+                    notes[job.id] = reasons.preempted(reasons.takers(job.wanted.gpus, places))
                 continue
             allocation = self._allocation(job, places[job.id])
             if allocation != job.wanted:
                 edit.put(job.id, allocation)
-                notes[job.id] = f"an equal share: {len(places[job.id])} of {gpus} GPUs, {crowd}"
+                notes[job.id] = reasons.changed(job.wanted, allocation, why)
         next_turn = view.now + self._settings.quantum if turns and gpus else inf
         return Decision(schedule=edit.done(), wake_at=min(next_turn, backoff_ends), notes=notes)
 
     def _is_backing_off(self, view: View, job: JobView) -> bool:
         return job.wanted is not None and view.now < self._backoffs.get(job.id, (0.0, 0))[0]
 
-    def _backoff_note(self, job: JobView) -> str:
-        gpus = job.wanted.n_gpus if job.wanted else 0
-        seconds = backoff_seconds(FIRST_BACKOFF, LONGEST_BACKOFF, self._backoffs[job.id][1])
-        return f"keeps {gpus} GPU{'s'[: gpus > 1]} for {seconds:.0f} s: its last change failed"
+    def _places(
+        self, view: View, jobs: list[JobView], staying: Mapping[JobId, tuple[Gpu, ...]], gpus: int
+    ) -> dict[JobId, tuple[Gpu, ...]]:
+        shares = self._shares(view, jobs, gpus)
+        kept = {job.id for job in jobs if self._keeps(job, staying[job.id], shares)}
+        others = [job for job in jobs if job.id not in kept]
+        left = gpus - sum(len(staying[job]) for job in kept)
+        # without GPUs for all that wait, equal shares come first
+        if kept and sum(job.job.min_gpus for job in others) <= left:
+            shares = self._shares(view, others, left)
+            shares |= {job: len(staying[job]) for job in kept}
+        return GpuPool(view).arrange(staying, shares)
+
+    def _keeps(self, job: JobView, gpus: tuple[Gpu, ...], shares: Mapping[JobId, int]) -> bool:
+        """Whether a job keeps its size, because its share is not far from it."""
+        if not self._settings.tolerance or job.wanted is None or gpus != job.wanted.gpus:
+            return False
+        return abs(shares.get(job.id, 0) - len(gpus)) <= self._settings.tolerance * len(gpus)
 
     def _shares(self, view: View, jobs: list[JobView], gpus: int) -> dict[JobId, int]:
         """Equal shares; with too few GPUs, for the jobs with the least attained service."""
@@ -174,7 +198,7 @@ def _on_healthy_nodes(view: View, job: JobView) -> tuple[Gpu, ...]:
 
 
 def _max_gpus(job: JobView) -> int:
-    """Its minimum before it has joined: nothing is known of it."""
+    """Maximum GPUs; the minimum before the job has joined, because nothing is known of it."""
     if job.description is None:
         return job.job.min_gpus
     largest = job.description.dataset_size

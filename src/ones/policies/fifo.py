@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
+from ones.core import reasons
 from ones.core.events import CAPACITY_EVENTS, Event
 from ones.core.job import JobId
 from ones.core.plan import PlanAdopted
@@ -45,22 +46,20 @@ class Fifo:
         pool = GpuPool(view)
         taken: dict[str, int] = {}  # by owner, in this decision
         notes: dict[JobId, str] = {}
-        blocked = False
         for waiting in islice(view.waiting, DEPTH):
-            size = _size(waiting)
-            owner_room = view.room(waiting.job.owner)
-            if owner_room is not None and size > owner_room - taken.get(waiting.job.owner, 0):
-                notes[waiting.id] = f"waits: {_gpus(size)} would exceed the limit of its owner"
+            size, owner = _size(waiting), waiting.job.owner
+            limit, room = view.limit(owner), view.room(owner)
+            if limit is not None and room is not None and size > room - taken.get(owner, 0):
+                used = limit - room + taken.get(owner, 0)
+                notes[waiting.id] = reasons.waiting_for_owner(owner, limit, used, size)
                 continue  # this does not block others
             if size > len(pool):
-                place = "first in line" if not blocked else "waits behind others"
-                notes[waiting.id] = f"{place}: needs {_gpus(size)}, {len(pool)} free"
-                blocked = True
+                notes[waiting.id] = reasons.waiting_for_gpus(size)
                 if not self._settings.backfill or not len(pool):
                     break
                 continue
             notes[waiting.id] = self._start(edit, pool, waiting, size)
-            taken[waiting.job.owner] = taken.get(waiting.job.owner, 0) + size
+            taken[owner] = taken.get(owner, 0) + size
         return Decision(schedule=edit.done(), notes=notes)
 
     def _start(self, edit: ScheduleEdit, pool: GpuPool, waiting: JobView, size: int) -> str:
@@ -74,7 +73,7 @@ class Fifo:
         else:
             allocation = Allocation.even(gpus, batch, waiting.local_limit)
         edit.put(waiting.id, allocation)
-        return f"its turn: {_gpus(size)} on {_nodes(allocation.n_nodes)}"
+        return reasons.started(size, allocation.batch, "it was next in the queue")
 
     def save(self) -> dict[str, Any]:
         return {}
@@ -87,11 +86,3 @@ def _size(waiting: JobView) -> int:
     job = waiting.job
     size = max(job.requested_gpus, job.min_gpus)
     return size if job.max_gpus is None else min(size, job.max_gpus)
-
-
-def _gpus(n: int) -> str:
-    return "1 GPU" if n == 1 else f"{n} GPUs"
-
-
-def _nodes(n: int) -> str:
-    return "1 node" if n == 1 else f"{n} nodes"

@@ -11,27 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil, floor
-from statistics import fmean
 from typing import Any, ClassVar
 
+from ones.core import reasons
 from ones.core.cluster import Gpu, NodeState
-from ones.core.events import (
-    CAPACITY_EVENTS,
-    EpochFinished,
-    Event,
-    JobDescribed,
-    JobEnded,
-    ThroughputMeasured,
-    Woke,
-)
+from ones.core.events import CAPACITY_EVENTS, Event, Woke
 from ones.core.job import JobId
 from ones.core.plan import PlanAdopted, Start
 from ones.core.policy import Decision
 from ones.core.schedule import ScheduleEdit
 from ones.core.view import JobView, View
-from ones.models.bounded_table import MAX_KINDS, set_bounded
 from ones.models.even_placement import EvenPlacement
-from ones.models.loss_curve import fit_loss
+from ones.models.loss_estimates import LossEstimates
 from ones.models.marginal_gain import GainCandidate, marginal_gains
 from ones.models.oracle import ORACLE_NEEDED, Oracle
 from ones.models.packing import GpuPool
@@ -40,11 +31,6 @@ from ones.models.settings import check_settings, setting
 from ones.models.sharing import OwnerQuota
 from ones.models.strong_scaling import KindMeasurements, StepSeconds, fit_step_seconds
 
-MAX_LOSSES = 200  # kept of a job
-MAX_CONFIGURATIONS = 200  # kept of a kind
-MAX_ENDED = 50  # completed jobs kept of a kind
-UNFITTED_WEIGHT = 0.95  # of the gain of a job whose curve is not known yet
-UNKNOWN_EPOCHS = 20.0  # remaining, when nothing is known of the length of a job
 RETRY_SECONDS = 5.0
 MAX_NOTES = 100  # waiting jobs that get a note
 
@@ -95,9 +81,11 @@ class Optimus:
         self._oracle = oracle if self._settings.knowledge == "oracle" else None
         if self._settings.knowledge == "oracle" and oracle is None:
             raise ValueError(f"knowledge=oracle {ORACLE_NEEDED}")
-        self._losses: dict[JobId, list[float]] = {}
-        self._kinds: dict[str, KindMeasurements] = {}
-        self._kind_of: dict[JobId, str] = {}
+        self._estimates = LossEstimates(
+            flat_change=self._settings.flat_change,
+            flat_epochs=self._settings.flat_epochs,
+            most_epochs=self._settings.most_epochs,
+        )
         self._next_round = 0.0
         self._stage = ""  # "round": now; "pausing": all jobs are being stopped for it
 
@@ -110,38 +98,9 @@ class Optimus:
             return
         if self._stage == "round" and not self._settings.pause_all:
             self._stage = ""  # it was held after the previous event
-        match event:
-            case EpochFinished() if event.loss is not None:
-                losses = self._losses.setdefault(event.job, [])
-                losses.append(event.loss)
-                del losses[:-MAX_LOSSES]
-            case JobDescribed():
-                kind = self._kind(view.job(event.job))
-                kind.dataset_size = event.dataset_size
-                kind.parameter_bytes = event.parameter_bytes
-            case ThroughputMeasured():
-                c = event.configuration
-                steps = self._kind(view.job(event.job)).steps
-                key = (c.gpus, c.nodes > 1, c.batch)
-                set_bounded(steps, key, event.step_seconds, MAX_CONFIGURATIONS)
-            case JobEnded():
-                self._forget(event)
-            case _:
-                pass
+        self._estimates.observe(event, view)
         if type(event) in self.decides_on or self._stage == "pausing":
             self._update_round(event, view)
-
-    def _forget(self, event: JobEnded) -> None:
-        losses = self._losses.pop(event.job, [])
-        name = self._kind_of.pop(event.job, "")
-        kind = self._kinds.get(name)
-        if kind is None:
-            return
-        if name == event.job:  # a kind of one job
-            del self._kinds[name]
-        elif event.reason.completed and losses:
-            kind.epochs.append(len(losses))
-            del kind.epochs[:-MAX_ENDED]
 
     def _update_round(self, event: Event, view: View) -> None:
         """Rounds are at multiples of the interval, while there are jobs."""
@@ -160,13 +119,6 @@ class Optimus:
             running = len(view.schedule) > 0
             self._stage = "pausing" if self._settings.pause_all and running else "round"
 
-    def _kind(self, job: JobView) -> KindMeasurements:
-        name = self._kind_of.setdefault(job.id, job.job.kind or job.id)
-        kind = self._kinds.get(name) or KindMeasurements()
-        # a job without a kind is a kind of its own until it ends
-        set_bounded(self._kinds, name, kind, MAX_KINDS + len(self._kind_of))
-        return kind
-
     # decisions
 
     def decide(self, view: View) -> Decision:
@@ -179,7 +131,7 @@ class Optimus:
             for job in _running_jobs(view):
                 if not job.pinned:
                     edit.drop(job.id)
-                    notes[job.id] = "pauses for the round, as everybody does"
+                    notes[job.id] = reasons.PAUSED_FOR_ROUND
             wake_at = min(wake_at, view.now + RETRY_SECONDS)
         elif self._stage == "round":
             self._hold_round(view, edit, notes)
@@ -187,7 +139,7 @@ class Optimus:
             self._start_idle(view, edit, notes)
         for job in islice(view.waiting, MAX_NOTES):
             if edit.get(job.id) is None and job.id not in notes:
-                notes[job.id] = f"waits for the round at {self._next_round:.0f} s"
+                notes[job.id] = reasons.waiting_for_round(self._next_round, job.job.min_gpus)
         return Decision(schedule=edit.done(), wake_at=wake_at, notes=notes)
 
     def _hold_round(self, view: View, edit: ScheduleEdit, notes: dict[JobId, str]) -> None:
@@ -206,11 +158,13 @@ class Optimus:
             if job.id not in places:
                 if job.wanted is not None:
                     edit.drop(job.id)
-                    notes[job.id] = f"waits for the next round: {len(jobs)} jobs on {gpus} GPUs"
+                    notes[job.id] = reasons.preempted(reasons.takers(job.wanted.gpus, places))
                 continue
             if job.wanted is None or job.wanted.gpus != places[job.id]:
-                edit.put(job.id, allocation_of(job, places[job.id]))
-                notes[job.id] = _size_note(candidates[job.id], sizes[job.id])
+                allocation = allocation_of(job, places[job.id])
+                edit.put(job.id, allocation)
+                why = self._why(job, candidates[job.id], sizes[job.id])
+                notes[job.id] = reasons.changed(job.wanted, allocation, why)
 
     def _start_idle(self, view: View, edit: ScheduleEdit, notes: dict[JobId, str]) -> None:
         free = len(view.free)
@@ -231,24 +185,24 @@ class Optimus:
         for job_id, size in sizes.items():
             gpus = pool.place(size)
             assert gpus is not None, "the sizes exceed the free GPUs"
-            edit.put(job_id, allocation_of(jobs[job_id], gpus))
-            notes[job_id] = (
-                f"on idle GPUs, before the round: {_size_note(candidates[job_id], size)}"
-            )
+            allocation = allocation_of(jobs[job_id], gpus)
+            edit.put(job_id, allocation)
+            why = self._why(jobs[job_id], candidates[job_id], size)
+            notes[job_id] = reasons.started(size, allocation.batch, f"GPUs were idle; {why}")
 
     # candidates
 
     def _candidate(self, view: View, job: JobView) -> GainCandidate:
         least = job.job.min_gpus
         batch = batch_of(job, least)
-        kind = self._kinds.get(job.job.kind or job.id, KindMeasurements())
+        kind = self._estimates.measurements(job)
         most = min(max(least, batch // self._settings.min_local_batch), view.cluster.n_gpus)
         if not kind.steps and self._oracle is None:
             most = min(most, size_of(job))  # not measured: as requested
         if job.max_gpus is not None:
             most = min(most, job.max_gpus)
         dataset = job.description.dataset_size if job.description else kind.dataset_size
-        epochs, worth = self._epochs_left(job, kind, batch)
+        epochs, worth = self._epochs_left(job, batch)
         step_seconds = self._step_seconds(job, kind, batch, dataset, view.cluster.width)
         return GainCandidate(
             job.id,
@@ -261,6 +215,12 @@ class Optimus:
             worth,
         )
 
+    def _why(self, job: JobView, candidate: GainCandidate, size: int) -> str:
+        """Why the job gets this number of GPUs."""
+        if self._oracle is None and not self._estimates.measurements(job).steps:
+            return reasons.NOT_MEASURED
+        return reasons.largest_saving(candidate.least, candidate.saved(candidate.least, size))
+
     def _step_seconds(
         self, job: JobView, kind: KindMeasurements, batch: int, dataset: int, width: int
     ) -> StepSeconds:
@@ -270,19 +230,11 @@ class Optimus:
         steps = ceil(dataset / max(batch, 1))
         return lambda gpus: oracle(job, gpus, batch).epoch_seconds / steps
 
-    def _epochs_left(self, job: JobView, kind: KindMeasurements, batch: int) -> tuple[float, float]:
+    def _epochs_left(self, job: JobView, batch: int) -> tuple[float, float]:
         """Remaining epochs, and the weight of this estimate."""
         if self._oracle is not None:
             return self._oracle(job, job.job.min_gpus, batch).epochs, 1.0
-        settings, done = self._settings, job.epochs
-        curve = fit_loss(self._losses.get(job.id, ()))
-        if curve is not None:
-            flat = curve.flat_at(settings.flat_change, settings.flat_epochs, settings.most_epochs)
-            if flat is not None:
-                return max(1.0, flat - done), 1.0
-        if kind.epochs:
-            return max(1.0, fmean(kind.epochs) - done), UNFITTED_WEIGHT
-        return UNKNOWN_EPOCHS, UNFITTED_WEIGHT
+        return self._estimates.epochs_left(job)
 
     # placement
 
@@ -304,31 +256,11 @@ class Optimus:
         return keeping | {job: nodes.place(size) for size, job in changing}
 
     def save(self) -> dict[str, Any]:
-        return {
-            "losses": {job: list(losses) for job, losses in self._losses.items()},
-            "kinds": {
-                name: [
-                    kind.dataset_size,
-                    kind.parameter_bytes,
-                    [[*key, seconds] for key, seconds in kind.steps.items()],
-                    list(kind.epochs),
-                ]
-                for name, kind in self._kinds.items()
-            },
-            "kind_of": dict(self._kind_of),
-            "next_round": self._next_round,
-            "stage": self._stage,
-        }
+        stage = {"next_round": self._next_round, "stage": self._stage}
+        return self._estimates.save() | stage
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self._losses = {JobId(job): list(losses) for job, losses in saved["losses"].items()}
-        self._kinds = {
-            name: KindMeasurements(
-                size, parameters, {(c, far, b): t for c, far, b, t in steps}, list(epochs)
-            )
-            for name, (size, parameters, steps, epochs) in saved["kinds"].items()
-        }
-        self._kind_of = {JobId(job): kind for job, kind in saved["kind_of"].items()}
+        self._estimates.load(saved)
         self._next_round, self._stage = float(saved["next_round"]), str(saved["stage"])
 
 
@@ -339,10 +271,3 @@ def _running_jobs(view: View) -> list[JobView]:
 def _usable(view: View, job: JobView) -> tuple[Gpu, ...]:
     assert job.wanted is not None
     return tuple(g for g in job.wanted.gpus if view.cluster.state_of(g) is NodeState.UP)
-
-
-def _size_note(candidate: GainCandidate, size: int) -> str:
-    seconds = candidate.steps * candidate.step_seconds(size)
-    gpus = "1 GPU" if size == 1 else f"{size} GPUs"
-    saved = candidate.gain(size, size + 1)
-    return f"{gpus}: about {seconds:.0f} s to go; one more would save {saved:.0f} s"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
+from ones.core import reasons
 from ones.core.events import Event
 from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
@@ -80,10 +81,7 @@ class Sia:
         wanted = {job.id: sizes[i] for i, job in enumerate(jobs) if sizes[i]}
         node_sizes = {node: view.cluster.nodes[node].gpus for node in capacity}
         found = WholeNodePlacement(capacity, node_sizes, held, wanted).place_all()
-        why = (
-            f"least sum of costs {total_cost(choices, waiting, sizes):.2f}"
-            f" with {len(view.jobs)} jobs on {view.cluster.n_gpus} GPUs"
-        )
+        why = reasons.best_goodput(len(view.jobs), view.cluster.n_gpus)
         return self._rounds.deploy(view, {job.id: found.get(job.id, {}) for job in jobs}, why)
 
     def save(self) -> dict[str, Any]:
@@ -168,12 +166,6 @@ def solve(
         for i in np.flatnonzero(found.x > 0.5).tolist():
             sizes[choices[i].job] = choices[i].gpus
     return sizes
-
-
-def total_cost(choices: list[Choice], waiting_costs: Floats, sizes: list[int]) -> float:
-    """The sum that the program minimises."""
-    costs = {(c.job, c.gpus): c.cost for c in choices}
-    return sum(costs[j, c] if c else float(waiting_costs[j]) for j, c in enumerate(sizes))
 
 
 def _owner_limits(view: View, jobs: list[JobView]) -> list[tuple[list[int], int]]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ones.core import reasons
 from ones.core.view import JobView
+from ones.models.rigid_jobs import size_of
 from ones.models.shortest_first import ShortestFirst
 
 
 class Srsf(ShortestFirst):
     counts_gpus: ClassVar[bool] = True
 
-    def start_note(self, job: JobView, nodes: int) -> str:
-        left = self.remaining(job)
-        return f"its turn: {left:.0f} GPU-seconds are left, the least of those that fit"
+    def start_why(self, job: JobView) -> str:
+        return "it needs the least GPU time of the jobs that fit"
 
     def wait_note(self, job: JobView) -> str:
-        return f"waits for smaller ones: {self.remaining(job):.0f} GPU-seconds are left of it"
+        return reasons.waiting_by_rule("jobs that need less GPU time use the GPUs", size_of(job))

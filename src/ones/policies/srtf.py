@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ones.core import reasons
 from ones.core.view import JobView
+from ones.models.rigid_jobs import size_of
 from ones.models.shortest_first import ShortestFirst
 
 
 class Srtf(ShortestFirst):
     counts_gpus: ClassVar[bool] = False
 
-    def start_note(self, job: JobView, nodes: int) -> str:
-        return f"its turn: {self.remaining(job):.0f} s are left of it, the least of those that fit"
+    def start_why(self, job: JobView) -> str:
+        return "it finishes soonest of the jobs that fit"
 
     def wait_note(self, job: JobView) -> str:
-        return f"waits for shorter ones: {self.remaining(job):.0f} s are left of it"
+        return reasons.waiting_by_rule("jobs that finish sooner use the GPUs", size_of(job))

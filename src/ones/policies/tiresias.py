@@ -9,16 +9,17 @@ the order is first come, first served (`las`), or by the Gittins index of the le
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from heapq import heappop, heappush
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from ones.core import reasons
 from ones.core.cluster import Gpu
 from ones.core.events import Event, JobEnded, JobSubmitted
 from ones.core.job import JobId
 from ones.core.plan import PlanAdopted, Start, Stop
 from ones.core.view import JobView, View
+from ones.models.feedback_queues import FeedbackQueues
 from ones.models.gittins import GittinsIndex
 from ones.models.packing import GpuPool
 from ones.models.preemptive_policy import PreemptivePolicy
@@ -30,21 +31,6 @@ from ones.models.strong_scaling import ring_seconds
 THRESHOLDS = {"published": (3250.0, 7200.0), "tuned": (1000.0,)}
 #: size of the largest tensor relative to all, by model; computed from the authors' lists
 SKEWS = {"vgg16": 0.74, "vgg19": 0.72, "alexnet": 0.61, "inceptionv3": 0.14, "resnet50": 0.11}
-#: a demotion noticed later than this does not change the order
-ON_TIME_SECONDS = 1.0
-
-
-@dataclass(slots=True)
-class _QueueEntry:
-    """Position of a job in the queues. Field names are those of snapshots."""
-
-    queue: int = 0
-    seat: int = 0  # position within its queue; smaller goes first
-    sunk: bool = False  # demoted by the last event: behind the waiting jobs of its new queue
-    forgotten: float = 0.0  # GPU-seconds before its last promotion; not counted
-    forgotten_run: float = 0.0
-    waits_since: float = inf
-    due: float = inf  # time of its next demotion or promotion
 
 
 class Tiresias(PreemptivePolicy):
@@ -96,131 +82,51 @@ class Tiresias(PreemptivePolicy):
         self._gittins: GittinsIndex | None = None
         if self._settings.variant == "gittins":
             self._gittins = GittinsIndex(quantum, self._settings.gittins_cells)
-        self._entries: dict[JobId, _QueueEntry] = {}
+        self._queues = FeedbackQueues(self._limits, self._settings.promote_knob)
         self._service: dict[JobId, tuple[float, float, int]] = {}  # booked, at, GPUs
-        self._front, self._tail = 0, 0  # positions before and behind all others
-        self._demoted: list[JobId] = []  # by the last event
-        self._timers: list[tuple[float, JobId]] = []
 
     # events
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         if isinstance(event, PlanAdopted):
-            self._reorder(event)
+            actions = event.plan.actions
+            self._queues.reorder(
+                [action.job for action in actions if isinstance(action, Start)],
+                [action.job for action in actions if isinstance(action, Stop)],
+            )
             super().observe(event, view)
             return
-        self._settle_demoted(view)
+        for job in self._queues.settle_demoted():
+            self.update_job(view, job)
         if isinstance(event, JobSubmitted):
-            self._entries[event.job.id] = _QueueEntry(seat=self._next_position())
+            self._queues.add(event.job.id)
         elif isinstance(event, JobEnded):
-            self._entries.pop(event.job, None)
+            self._queues.remove(event.job)
             booked, at, gpus = self._service.pop(event.job, (0.0, 0.0, 0))
             served = booked + (event.at - at) * gpus
             if self._gittins is not None and served > 0:
                 self._gittins.learn(served)
         super().observe(event, view)
         if type(event) in self.decides_on:
-            self._demote_and_promote(view)
+            for job, promoted in self._queues.move_due(view):
+                if promoted:
+                    self.changed_jobs.append(job)
+                self.update_job(view, job)
 
     def update_job(self, view: View, job_id: JobId) -> None:
         if job_id in view.jobs:
             job = view.job(job_id)
-            entry = self._entries.setdefault(job_id, _QueueEntry())
-            waits = job.wanted is None and not job.pinned
-            entry.waits_since = min(entry.waits_since, view.now) if waits else inf
+            self._queues.update(job, view.now)
             self._service[job_id] = (job.gpu_seconds, job.booked_at, job.occupied)
-            self._set_timer(job_id, self._due(job, entry))
         super().update_job(view, job_id)
 
-    def _reorder(self, adopted: PlanAdopted) -> None:
-        """Started jobs go behind the running ones, interrupted jobs before the waiting ones."""
-        stopped = []
-        for action in adopted.plan.actions:
-            entry = self._entries.get(action.job)
-            if entry is None:
-                continue
-            if isinstance(action, Start):
-                entry.seat = self._next_position()
-            elif isinstance(action, Stop):
-                stopped.append(entry)
-        for entry in sorted(stopped, key=lambda s: s.seat, reverse=True):
-            self._front -= 1
-            entry.seat = self._front
-
-    def _settle_demoted(self, view: View) -> None:
-        """Jobs demoted by an earlier event that still run rank as running jobs."""
-        demoted, self._demoted = self._demoted, []
-        for job in demoted:
-            if job in self._entries:
-                self._entries[job].sunk = False
-                self.update_job(view, job)
-
-    def _next_position(self) -> int:
-        self._tail += 1
-        return self._tail
-
-    # queues
-
-    def _attained(self, job: JobView, now: float) -> float:
-        return job.gpu_seconds_at(now) - self._entries[job.id].forgotten
-
-    def _due(self, job: JobView, entry: _QueueEntry) -> float:
-        """Time of its next demotion (if it runs) or promotion (if it waits)."""
-        if job.occupied and entry.queue < len(self._limits):
-            left = self._limits[entry.queue] - (job.gpu_seconds - entry.forgotten)
-            return job.booked_at + left / job.occupied
-        knob, ran = self._settings.promote_knob, job.run_seconds - entry.forgotten_run
-        if knob and entry.queue and entry.waits_since < inf and ran > 0:
-            return entry.waits_since + knob * ran
-        return inf
-
-    def _set_timer(self, job: JobId, due: float) -> None:
-        if due != self._entries[job].due:
-            self._entries[job].due = due
-            if due < inf:
-                heappush(self._timers, (due, job))
-
-    def _demote_and_promote(self, view: View) -> None:
-        while self._timers and self._timers[0][0] <= view.now:
-            due, job_id = heappop(self._timers)
-            entry = self._entries.get(job_id)
-            if entry is None or entry.due != due or job_id not in view.jobs:
-                continue  # an event has changed it since
-            job = view.job(job_id)
-            entry.due = inf
-            if job.occupied:
-                entry.queue += 1
-                entry.seat = self._next_position()
-                # if it is noticed late, no job was waiting: it keeps its position
-                if view.now - due <= ON_TIME_SECONDS:
-                    entry.sunk = True
-                    self._demoted.append(job_id)
-            else:
-                entry.queue, entry.seat = 0, self._next_position()
-                entry.forgotten = job.gpu_seconds_at(view.now)
-                entry.forgotten_run = job.run_seconds_at(view.now)
-                entry.waits_since = view.now
-                self.changed_jobs.append(job_id)
-            self.update_job(view, job_id)
-
     def wake_at(self, view: View, starting: Iterable[JobView]) -> float:
-        while self._timers and self._timers[0] != self._timer_of(self._timers[0][1]):
-            heappop(self._timers)  # void
-        due = self._timers[0][0] if self._timers else inf
-        for job in starting:  # no timer yet: its earliest demotion
-            entry = self._entries[job.id]
-            if entry.queue < len(self._limits):
-                left = self._limits[entry.queue] - (job.gpu_seconds - entry.forgotten)
-                due = min(due, view.now + left / size_of(job))
-        return max(due, view.now + 1e-3)
-
-    def _timer_of(self, job: JobId) -> tuple[float, JobId]:
-        return (self._entries[job].due if job in self._entries else inf, job)
+        return max(self._queues.next_move(view.now, starting), view.now + 1e-3)
 
     # ranks
 
     def waiting_key(self, job: JobView) -> tuple[int, Rank]:
-        entry = self._entries[job.id]
+        entry = self._queues[job.id]
         if self._gittins is None:
             return entry.queue, (-job.priority, entry.queue, 1, entry.seat)
         cell = self._gittins.cell(job.gpu_seconds - entry.forgotten)
@@ -233,10 +139,10 @@ class Tiresias(PreemptivePolicy):
         return (key[0], queue, -self._gittins.of_cell(cell), 1, key[1])
 
     def running_rank(self, job: JobView, now: float) -> Rank:
-        entry = self._entries[job.id]
+        entry = self._queues[job.id]
         if self._gittins is None:
             return (-job.priority, entry.queue, entry.sunk, entry.seat)
-        index = self._gittins.of_cell(self._gittins.cell(self._attained(job, now)))
+        index = self._gittins.of_cell(self._gittins.cell(job.gpu_seconds_at(now) - entry.forgotten))
         return (-job.priority, entry.queue, -index, 0, job.number)
 
     def ranks_drift(self) -> bool:
@@ -266,41 +172,30 @@ class Tiresias(PreemptivePolicy):
 
     # notes
 
-    def start_note(self, job: JobView, nodes: int) -> str:
-        return f"its turn in {self._queue_name(job)}: {_gpus(job, nodes)}"
+    def start_why(self, job: JobView) -> str:
+        return f"it was next in {self._queue_name(job)}"
 
     def wait_note(self, job: JobView) -> str:
-        size = size_of(job)
-        return f"waits in {self._queue_name(job)} for {size} {'GPU' if size == 1 else 'GPUs'}"
+        rule = f"in {self._queue_name(job)}, behind jobs that used less GPU time"
+        return reasons.waiting_by_rule(rule, size_of(job))
 
     def _queue_name(self, job: JobView) -> str:
-        return f"queue {self._entries[job.id].queue + 1} of {len(self._limits) + 1}"
+        return f"queue {self._queues[job.id].queue + 1} of {len(self._limits) + 1}"
 
     def save(self) -> dict[str, Any]:
-        return super().save() | {
-            "seats": {
-                job: {k: v if v != inf else None for k, v in asdict(entry).items()}
-                for job, entry in self._entries.items()
-            },
+        own = {
             "service": {job: list(served) for job, served in self._service.items()},
-            "front": self._front,
-            "tail": self._tail,
-            "sunk": list(self._demoted),
             "lengths": list(self._gittins.seen) if self._gittins else [],
         }
+        return super().save() | self._queues.save() | own
 
     def load(self, saved: Mapping[str, Any]) -> None:
         super().load(saved)
-        self._entries = {
-            JobId(job): _QueueEntry(**_finite(entry)) for job, entry in saved["seats"].items()
-        }
+        self._queues.load(saved)
         self._service = {
             JobId(job): (float(booked), float(at), int(gpus))
             for job, (booked, at, gpus) in saved["service"].items()
         }
-        self._front, self._tail = int(saved["front"]), int(saved["tail"])
-        self._demoted = [JobId(job) for job in saved["sunk"]]
-        self._timers = sorted((s.due, job) for job, s in self._entries.items() if s.due < inf)
         if self._gittins is not None:
             self._gittins = GittinsIndex(self._gittins.quantum, self._gittins.cells)
             for length in saved["lengths"]:
@@ -330,11 +225,6 @@ def spread_slowdown(job: JobView, size: int, width: int) -> float | None:
     return spread / packed if packed > 0 else inf
 
 
-def _finite(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: it is saved as null."""
-    return {name: inf if value is None else value for name, value in saved.items()}
-
-
 def _thresholds(text: str) -> tuple[float, ...]:
     if text in THRESHOLDS:
         return THRESHOLDS[text]
@@ -347,8 +237,3 @@ def _thresholds(text: str) -> tuple[float, ...]:
             f"thresholds {text!r} are not rising GPU-seconds, published, tuned or none"
         )
     return limits
-
-
-def _gpus(job: JobView, nodes: int) -> str:
-    size = size_of(job)
-    return f"{size} {'GPU' if size == 1 else 'GPUs'} on {nodes} {'node' if nodes == 1 else 'nodes'}"

@@ -2,11 +2,10 @@
 
 from ones.report.gantt import draw_comparison, draw_gantt
 from ones.report.metrics import Metrics, metrics_of
-from ones.report.timeline import JobEnd, JobPoint, RunTimeline, WorkerSegment, timeline_of
+from ones.report.timeline import JobEnd, RunTimeline, WorkerSegment, timeline_of
 
 __all__ = [
     "JobEnd",
-    "JobPoint",
     "Metrics",
     "RunTimeline",
     "WorkerSegment",

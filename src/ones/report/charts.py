@@ -89,13 +89,15 @@ def bars(title: str, axis: str, values: Sequence[Bar], *, marks: str = "") -> Pa
         colours = [_colour(i) for i in range(len(values))]
         axes.barh(places, [bar.value for bar in values], color=colours, height=0.66)
         longest = max((max(bar.value, bar.high or 0, bar.mark or 0) for bar in values), default=1)
+        lowest = min((min(0, bar.value, bar.low or 0) for bar in values), default=0)
+        width = longest - lowest
         for place, bar in zip(places, values, strict=True):
             if bar.low is not None and bar.high is not None:
                 axes.plot([bar.low, bar.high], [place, place], color=_INK, linewidth=1.4)
             end = max(bar.value, bar.high or 0, bar.mark or 0)
             room = 0.04 if bar.mark == end else 0.02
             axes.text(
-                end + room * longest, place, _brief(bar.value), va="center", fontsize=8, color=_INK
+                end + room * width, place, _brief(bar.value), va="center", fontsize=8, color=_INK
             )
         marked = [(p, bar.mark) for p, bar in zip(places, values, strict=True) if bar.mark]
         if marked:
@@ -108,7 +110,9 @@ def bars(title: str, axis: str, values: Sequence[Bar], *, marks: str = "") -> Pa
         axes.set_yticks(places, [bar.name for bar in values])
         axes.tick_params(axis="y", labelcolor=_INK, length=0)
         axes.grid(visible=False, axis="y")
-        axes.set_xlim(0, 1.16 * longest or 1)
+        axes.set_xlim(1.05 * lowest, longest + 0.16 * width or 1)
+        if lowest < 0:
+            axes.axvline(0, color=_INK, linewidth=0.8)
         _name(axes, title, axis, "")
 
     return paint

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg")
+DPI = 110.0
 
 
 def format_of(path: Path) -> str:

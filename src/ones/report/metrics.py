@@ -24,6 +24,7 @@ class Metrics:
     mean_queue: float | None  # the rest: mean_exec + mean_queue = mean_jct
     makespan: float | None  # from the first submission to the last completion
     utilization: float  # share of all GPU time with a worker
+    gpu_hours: float  # held by all jobs, ended or not
     rescales: int  # this and preemptions: over all jobs, unfinished ones included
     preemptions: int
     rescale_rate: float | None  # rescales per hour of running
@@ -41,6 +42,7 @@ def metrics_of(state: State) -> Metrics:
     jcts = [outcome.completion_seconds for outcome in completed]
     capacity = state.capacity_gpu_seconds
     rescales = sum(o.rescales for o in ended) + sum(r.rescales for r in living)
+    gpu_seconds = fsum(o.gpu_seconds for o in ended) + fsum(r.gpu_seconds for r in living)
     hours = (fsum(o.run_seconds for o in ended) + fsum(r.run_seconds for r in living)) / 3600
     return Metrics(
         mean_jct=_mean(jcts),
@@ -51,6 +53,7 @@ def metrics_of(state: State) -> Metrics:
         mean_queue=_mean([outcome.queue_seconds for outcome in completed]),
         makespan=_makespan(completed, state),
         utilization=state.busy_gpu_seconds / capacity if capacity else 0.0,
+        gpu_hours=gpu_seconds / 3600,
         rescales=rescales,
         preemptions=sum(o.preemptions for o in ended) + sum(r.preemptions for r in living),
         rescale_rate=rescales / hours if hours else None,
@@ -59,6 +62,15 @@ def metrics_of(state: State) -> Metrics:
         cancelled=_count(ended, EndReason.CANCELLED),
         unfinished=len(living),
     )
+
+
+def fairness_figures(ratios: list[float]) -> dict[str, float | None]:
+    """Figures of the finish-time fairness of a run; None where no job has completed."""
+    return {
+        "mean_rho": _mean(ratios),
+        "worst_rho": max(ratios, default=None),
+        "unfair_share": _mean([float(ratio > 1.0) for ratio in ratios]),
+    }
 
 
 def _mean(values: list[float]) -> float | None:

@@ -62,10 +62,10 @@ def page(title: str, parts: Iterable[str]) -> str:
     )
 
 
-def heading(text: str, *, anchor: str = "", level: int = 2, tag: str = "") -> str:
+def heading(text: str, *, anchor: str = "", tag: str = "") -> str:
     name = f' id="{escape(anchor, quote=True)}"' if anchor else ""
     label = f'<span class="tag maybe">{escape(tag)}</span>' if tag else ""
-    return f"<h{level}{name}>{escape(text)}{label}</h{level}>"
+    return f"<h2{name}>{escape(text)}{label}</h2>"
 
 
 def paragraph(text: str, *, quiet: bool = False, kind: str = "") -> str:

@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ones.report.image_files import drawing_style, format_of, save
+from ones.report.image_files import DPI, drawing_style, format_of, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,6 @@ def draw_panels(
     title: str = "",
     columns: int = 2,
     size: tuple[float, float] = (4.6, 3.4),
-    dpi: float = 110.0,
 ) -> None:
     """Saves a .png or .svg file; `size` of one panel in inches."""
     format_of(path)
@@ -57,7 +56,7 @@ def draw_panels(
     rows = ceil(len(panels) / columns)
     with drawing_style():
         figure = Figure(
-            figsize=(columns * size[0], rows * size[1] + 0.5), dpi=dpi, layout="constrained"
+            figsize=(columns * size[0], rows * size[1] + 0.5), dpi=DPI, layout="constrained"
         )
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)

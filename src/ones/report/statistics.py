@@ -97,6 +97,19 @@ def _p_values(differences: Floats) -> tuple[float, float, float]:
     return two_sided, less, greater
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted for their number (Holm 1979): together they err with the level of one.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = highest
+    return adjusted
+
+
 def rank_biserial(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float:
     """(R+ - R-) / (R+ + R-) over the ranks of the differences first - second.
 

@@ -37,14 +37,6 @@ class WorkerSegment:
     phase: WorkerPhase
 
 
-class JobPoint(NamedTuple):
-    """GPUs and global batch of a job from this time on (batch 0: it does not train)."""
-
-    at: float
-    gpus: int
-    batch: int
-
-
 class JobEnd(NamedTuple):
     at: float
     reason: EndReason
@@ -63,7 +55,6 @@ class RunTimeline:
     ends: Mapping[JobId, JobEnd]
     queue_times: list[float]
     queue_lengths: list[int]
-    job_history: Mapping[JobId, list[JobPoint]]
 
 
 def timeline_of(cluster: Cluster, entries: Iterable[Entry]) -> RunTimeline:
@@ -92,7 +83,6 @@ class _TimelineBuilder:
         self._begin: float | None = None
         self._segments: list[WorkerSegment] = []
         self._open: dict[Gpu, _OpenSegment] = {}
-        self._workers: dict[JobId, int] = {}  # number of open segments
         self._nodes = {node.id: node.gpus for node in cluster.nodes.values()}
         self._down: dict[NodeId, list[tuple[float, float]]] = {}
         self._down_since = {
@@ -102,7 +92,6 @@ class _TimelineBuilder:
         self._ends: dict[JobId, JobEnd] = {}
         self._queue_times: list[float] = []
         self._queue_lengths: list[int] = []
-        self._history: dict[JobId, list[JobPoint]] = {}
 
     def add(self, entry: Entry) -> None:
         if self._begin is None:
@@ -131,7 +120,6 @@ class _TimelineBuilder:
             ends=self._ends,
             queue_times=self._queue_times,
             queue_lengths=self._queue_lengths,
-            job_history=self._history,
         )
 
     # entries
@@ -145,7 +133,6 @@ class _TimelineBuilder:
                 for worker in action.allocation.workers:
                     if worker.gpu not in stays:
                         self._set_worker(action.job, worker, "starting")
-                self._record_job(action.job)
 
     def _apply(self, event: ev.Event) -> None:
         before = self._held(event.job) if isinstance(event, ev.WorkerReady | ev.Rescaled) else None
@@ -158,14 +145,10 @@ class _TimelineBuilder:
                 self._set_training(event.job, before)
             case ev.JobDescribed():
                 self._set_batch(event.job)
-            case ev.RescaleFailed():
-                self._record_job(event.job)
             case ev.WorkerLeft() | ev.WorkerLost():
                 self._end_segment(event.gpu)
-                self._record_job(event.job)
             case ev.JobEnded():
                 self._ends[event.job] = JobEnd(event.at, self._state.ended[event.job].reason)
-                self._record_job(event.job)
             case ev.NodeUp():
                 self._node_up(event)
             case ev.NodeDown():
@@ -181,7 +164,6 @@ class _TimelineBuilder:
         for worker in held.workers:
             if worker.gpu in self._open:
                 self._set_worker(job, worker, "training")
-        self._record_job(job)
 
     def _set_batch(self, job: JobId) -> None:
         """The script's own batch is known now: sets it for workers without one."""
@@ -192,7 +174,6 @@ class _TimelineBuilder:
                 segment = self._open.get(worker.gpu)
                 if segment is not None and segment.job == job and not segment.batch:
                     self._set_worker(job, worker, segment.phase)
-        self._record_job(job)
 
     def _node_up(self, event: ev.NodeUp) -> None:
         since = self._down_since.pop(event.node, None if event.node in self._nodes else 0.0)
@@ -202,13 +183,8 @@ class _TimelineBuilder:
 
     def _node_down(self, event: ev.NodeDown) -> None:
         self._down_since[event.node] = event.at
-        lost: dict[JobId, None] = {}
         for index in range(self._nodes[event.node]):
-            job = self._end_segment(Gpu(event.node, index))
-            if job is not None:
-                lost[job] = None
-        for job in lost:
-            self._record_job(job)
+            self._end_segment(Gpu(event.node, index))
 
     # recording
 
@@ -225,15 +201,10 @@ class _TimelineBuilder:
             return
         self._end_segment(gpu)
         self._open[gpu] = now
-        self._workers[job] = self._workers.get(job, 0) + 1
 
-    def _end_segment(self, gpu: Gpu) -> JobId | None:
-        """Ends the segment on a GPU; returns its job."""
+    def _end_segment(self, gpu: Gpu) -> None:
         gone = self._open.pop(gpu, None)
-        if gone is None:
-            return None
-        self._workers[gone.job] -= 1
-        if gone.start < self._state.now:
+        if gone is not None and gone.start < self._state.now:
             self._segments.append(
                 WorkerSegment(
                     gpu,
@@ -245,18 +216,6 @@ class _TimelineBuilder:
                     gone.phase,
                 )
             )
-        return gone.job
-
-    def _record_job(self, job: JobId) -> None:
-        held = self._held(job)
-        point = JobPoint(
-            self._state.now, self._workers.get(job, 0), held.batch if held is not None else 0
-        )
-        points = self._history.setdefault(job, [])
-        if points and points[-1].at == point.at:
-            points.pop()
-        if not points or points[-1][1:] != point[1:]:
-            points.append(point)
 
     def _record_queue(self) -> None:
         now, length = self._state.now, len(self._state.waiting)

@@ -1,4 +1,4 @@
-"""The record of a run: every event and every plan, in order, in one encoding."""
+"""Run logs: every event and every plan of a run, in order."""
 
 from ones.runlog.encoding import VERSION, Entry, Header, decode, encode
 from ones.runlog.files import LogWriter, RunLog

@@ -1,7 +1,7 @@
-"""Events and plans as JSON: the one serialiser of the domain, for files and tables alike.
+"""Encodes events, plans and snapshots as JSON, for files and database tables.
 
-Numbers keep their exact value (the shortest text that reads back the same), keys keep their
-order, most fields at their default are left out: equal runs give equal bytes.
+Numbers keep their exact value (the shortest text that reads back the same), keys keep their order,
+most fields at their default are left out. So equal runs give equal bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Entry = Event | Plan
 
 
 class Header(Tagged, frozen=True, kw_only=True):
-    """The first line of a log: all that a replay needs to know beside the events."""
+    """The first line of a log: everything that a replay needs besides the events."""
 
     version: int
     software: str  # the version of ones that wrote it
@@ -40,9 +40,9 @@ class Header(Tagged, frozen=True, kw_only=True):
     switch_cost: SwitchCost
     workload: str = ""
     mechanism: str = ""  # `restart`: jobs were stopped and started to change their GPUs
-    changed_at: Time | None = None  # policy, settings or software were others before that
-    #: of a log whose older entries were archived: the number of its first entry, and what state
-    #: and policy were before it
+    changed_at: Time | None = None  # policy, settings or software changed then; None: never
+    #: if older entries were archived: number of the first entry, and the state of scheduler and
+    #: policy before it
     first: Positive = 1
     state: Snapshot | None = None
     learned: Mapping[str, Any] | None = None
@@ -63,9 +63,9 @@ _OUTCOMES: Decoder[Outcome] = Decoder(Outcome, logs=True)
 
 
 def encode(entry: Entry | Header) -> str:
-    """One line, without its end."""
+    """The entry as one line, without a line end."""
     if type(entry) not in _KINDS:
-        raise TypeError(f"{type(entry).__name__} does not travel here")
+        raise TypeError(f"{type(entry).__name__} is not an entry of a run log")
     return to_json(entry)
 
 
@@ -78,12 +78,12 @@ def decode_entry(line: str | bytes) -> Entry:
     """The entry of a line that is not the first."""
     entry = decode(line)
     if isinstance(entry, Header):
-        raise CodecError("type", "a header stands among the entries")
+        raise CodecError("type", "a Header is valid on the first line only")
     return entry
 
 
 def encode_saved(saved: Snapshot | Outcome) -> dict[str, Any]:
-    """As plain values. What JSON cannot hold becomes lists: sets in order, a profile in pairs."""
+    """The value as plain JSON values: sets as sorted lists, a profile as a list of pairs."""
     plain: dict[str, Any] = to_plain(saved)
     for record in plain.get("records", ()):
         for name in ("occupied", "ready"):
@@ -101,7 +101,7 @@ def decode_snapshot(plain: object) -> Snapshot:
 
 
 def _with_mapping(record: Any) -> Any:  # noqa: ANN401  # any JSON value
-    """The pairs of its profile as a dictionary."""
+    """The record with the pairs of its profile as a dictionary."""
     if not isinstance(record, dict) or "profile" not in record:
         return record
     try:

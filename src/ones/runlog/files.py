@@ -16,7 +16,7 @@ from ones.wire.decoding import CodecError
 
 
 class LogWriter:
-    """Appends entries, each as one line. What was written is kept, however the run ends."""
+    """Writes a log, one line per entry. Written lines are kept however the run ends."""
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path = path
@@ -62,10 +62,10 @@ class LogWriter:
 
 
 class RunLog:
-    """A log that is read: iterate it for its entries.
+    """Reads a log: iterate over it for its entries.
 
-    A crash may have cut the last line off: reading ends before it, and `cut_off` says so.
-    Any other damage is refused with file, line and field.
+    A crash may have cut off the last line: reading ends before it, and `cut_off` is set. Any other
+    damage raises InvalidFileError with file, line and field.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +76,7 @@ class RunLog:
         if not first.strip():
             raise InvalidFileError(path, "is empty: a run log begins with a header")
         if not first.endswith(b"\n"):
-            raise InvalidFileError(path, "its only line is cut off", line=1)
+            raise InvalidFileError(path, "the header is cut off", line=1)
         header = self._decode(first, 1)
         if not isinstance(header, Header):
             raise InvalidFileError(
@@ -85,12 +85,12 @@ class RunLog:
         if header.version != VERSION:
             raise InvalidFileError(
                 path,
-                f"{header.version} is not {VERSION}, which is read here",
+                f"{header.version} is not supported; this version of ones reads {VERSION}",
                 line=1,
                 field="version",
             )
         try:
-            header.cluster  # noqa: B018  # of nodes that each are right, but may be there twice
+            header.cluster  # noqa: B018  # raises if a node is listed twice
         except UserError as problem:
             raise InvalidFileError(path, str(problem), line=1, field="nodes") from problem
         self.header = header
@@ -99,7 +99,7 @@ class RunLog:
         return (entry for _, _, entry in self.lines())
 
     def lines(self, offset: int = 0, number: int = 1) -> Iterator[tuple[int, str, Entry]]:
-        """(line number, text, entry), from a byte offset that follows line `number`."""
+        """Tuples (line number, text, entry), from a byte offset right after line `number`."""
         with _open_for_reading(self.path) as file:
             if offset:
                 file.seek(offset)
@@ -112,15 +112,17 @@ class RunLog:
                     return
                 entry = self._decode(line, number)
                 if isinstance(entry, Header):
-                    raise InvalidFileError(self.path, "a second header", line=number)
+                    raise InvalidFileError(
+                        self.path, "a Header is valid on the first line only", line=number
+                    )
                 yield number, line[:-1].decode(), entry
 
     def number_of(self, line: int) -> int:
-        """The number of the entry in a line: the header has line 1."""
+        """The number of the entry in a line. The header is line 1."""
         return line - 2 + self.header.first
 
     def quarantined(self) -> dict[int, bool]:
-        """Numbers of entries to be skipped, and whether by the policy only."""
+        """Numbers of quarantined entries -> whether only the policy skips the entry."""
         found = {}
         mark = EntryQuarantined.__name__.encode()
         with _open_for_reading(self.path) as file:

@@ -1,4 +1,4 @@
-"""Play a recorded run to a fresh scheduler: the same policy must give equal plans."""
+"""Replays a recorded run with a new scheduler: the same policy must give equal plans."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Difference:
 class Replay:
     events: int
     plans: int
-    difference: Difference | None  # the first one; nothing after it was looked at
-    open_end: bool = False  # the log ends before the plan that its last event called for
+    difference: Difference | None  # the first one; later entries were not compared
+    open_end: bool = False  # the log ends before the plan that follows its last event
 
 
 def replay(
@@ -37,12 +37,12 @@ def replay(
     progress: Callable[[int], None] = lambda events: None,
     make: Callable[[str], Policy] | None = None,
 ) -> Replay:
-    """Feed the log's events to a fresh scheduler and compare its plans with the recorded ones.
+    """Feed the log's events to a new scheduler and compare its plans with the recorded ones.
 
-    A log that ends with an event, as after a crash or Ctrl-C, may lack the plan for it: that
-    one cannot be compared. Entries that the log has quarantined are skipped as they were in the
-    run; a decision that raises is an error unless the log says that it failed in the run, too.
-    `make` returns the policy that took over after failures, by its name.
+    A log that ends with an event, as after a crash or Ctrl-C, may lack the plan for it; that plan
+    is not compared. Quarantined entries are skipped as in the run. A decision that raises is an
+    error unless the log has a `PolicyFailed` for it. `make` returns the policy of a
+    `PolicyReplaced`, by name.
     """
     header = log.header
     scheduler = Scheduler(
@@ -58,7 +58,7 @@ def replay(
     scheduler.tolerate, scheduler.make_policy = failures, make
     skipped = log.quarantined()
     events = plans = 0
-    made: Plan | None = None  # by the last event, not yet met in the log
+    made: Plan | None = None  # after the last event, not yet found in the log
     for line, text, entry in log.lines():
         if isinstance(entry, Plan):
             if made is None or not _equal(entry, made):
@@ -90,7 +90,7 @@ def replay(
 
 
 class _Failures:
-    """Decisions that raise: the log must say the same right behind the event."""
+    """Checks that a `PolicyFailed` in the log follows every event with a raising decision."""
 
     def __init__(self) -> None:
         self._problem: Exception | None = None
@@ -106,5 +106,5 @@ class _Failures:
 
 
 def _equal(recorded: Plan, made: Plan) -> bool:
-    """By value, whichever version wrote the text; forecasts that are no number by their text."""
+    """Whether both plans are equal by value, or by text (a forecast of nan equals itself)."""
     return recorded == made or encode(recorded) == encode(made)

@@ -1,7 +1,7 @@
-"""Snapshots beside a log, so that a start reads the last one and the lines after it.
+"""Snapshots beside a log file: a restart reads the last snapshot and the lines after it.
 
-Two files: `<log>.snapshot` is replaced as a whole and says up to which byte of the log
-it goes; `<log>.ended` only grows, so that a job that has ended is written once.
+Two files: `<log>.snapshot` is replaced as a whole and has the byte of the log that it goes up to;
+`<log>.ended` only grows, so every ended job is written once.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ TAIL_PER_JOB = 4
 
 
 def tail_limit(live_jobs: int) -> int:
-    """A longer tail than this is worth a snapshot."""
+    """Number of entries after the last snapshot that makes the next one worthwhile."""
     return max(LEAST_TAIL, TAIL_PER_JOB * live_jobs)
 
 
 def forget_snapshots(log: Path) -> None:
-    """Of an earlier log with this name: a new one must not be read with them."""
+    """Remove the snapshots of an earlier log with this name."""
     _ended_path(log).unlink(missing_ok=True)
     _snapshot_path(log).unlink(missing_ok=True)
 
 
 class SnapshottingLog:
-    """A log writer for `drive` that takes a snapshot whenever the tail has grown too long."""
+    """A log writer for `drive` that takes a snapshot when the tail is longer than `tail_limit`."""
 
     def __init__(
         self,
@@ -53,25 +53,25 @@ class SnapshottingLog:
         scheduler: Scheduler,
         tail_limit: Callable[[int], int] = tail_limit,
     ) -> None:
-        self._log, self._brain, self._tail_limit = log, scheduler, tail_limit
+        self._log, self._scheduler, self._tail_limit = log, scheduler, tail_limit
         self._tail = 0
         self._ended = 0
         self._ended_bytes = 0
         forget_snapshots(log.path)
 
     def __call__(self, entry: Entry) -> None:
-        # before an event the scheduler has taken in all that is written: the one safe moment
+        # right before an event, the state includes all written entries
         if not isinstance(entry, Plan):
-            if self._tail >= self._tail_limit(len(self._brain.state.records)):
+            if self._tail >= self._tail_limit(len(self._scheduler.state.records)):
                 self.take()
             self._tail += 1
         self._log(entry)
 
     def take(self) -> None:
         self._log.flush()
-        saved = self._brain.state.snapshot(ended_before=self._ended)
+        saved = self._scheduler.state.snapshot(ended_before=self._ended)
         with _ended_path(self._log.path).open("ab") as file:
-            file.truncate(self._ended_bytes)  # what a crash left after the last snapshot
+            file.truncate(self._ended_bytes)  # drops lines that a crash left after the snapshot
             file.seek(0, os.SEEK_END)
             for outcome in saved.ended:
                 file.write(json.dumps(encode_saved(outcome)).encode() + b"\n")
@@ -86,7 +86,7 @@ class SnapshottingLog:
             "lines": self._log.entries + 1,
             "ended": self._ended,
             "state": plain,
-            "policy": self._brain.policy.save(),
+            "policy": self._scheduler.policy.save(),
         }
         path = _snapshot_path(self._log.path)
         beside = path.with_suffix(".new")
@@ -96,9 +96,9 @@ class SnapshottingLog:
 
 
 def recover(log: RunLog, policy: Policy, *, use_snapshot: bool = True) -> Scheduler:
-    """The scheduler after the last whole line: from the snapshot and the tail, or from all lines.
+    """The scheduler after the last complete line, from the snapshot and the tail or from all lines.
 
-    Nothing is decided: recorded plans are taken for true.
+    Nothing is decided: recorded plans are adopted as they are.
     """
     path = _snapshot_path(log.path)
     offset, number, state = 0, 1, None
@@ -145,7 +145,11 @@ def _read_snapshot(path: Path) -> _Saved:
         whole = parse(path.read_bytes())
         version = whole["version"]
         if version != VERSION:
-            raise InvalidFileError(path, f"{version!r} is not {VERSION}", field="version")
+            raise InvalidFileError(
+                path,
+                f"{version!r} is not supported; this version of ones reads {VERSION}",
+                field="version",
+            )
         return _Saved(
             whole["offset"],
             whole["lines"],
@@ -165,7 +169,7 @@ def _read_ended(path: Path, count: int) -> list[Outcome]:
     except OSError as problem:
         raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
     if len(lines) < count:
-        raise InvalidFileError(path, f"holds {len(lines)} ended jobs of {count}")
+        raise InvalidFileError(path, f"has {len(lines)} ended jobs, the snapshot needs {count}")
     outcomes = []
     for number, line in enumerate(lines[:count], 1):
         try:

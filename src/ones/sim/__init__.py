@@ -1,4 +1,4 @@
-"""The simulator: the same scheduler in virtual time. How jobs really train is hidden in here."""
+"""The simulator: the scheduler in virtual time, and the model of how jobs train."""
 
 from ones.sim.engine import MECHANISMS, SimEngine
 from ones.sim.kinds import KindPhysics

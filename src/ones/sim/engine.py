@@ -1,8 +1,8 @@
-"""SimEngine: virtual time. Arrivals, incidents and orders; nothing waits.
+"""The engine in virtual time: plays the arrivals and incidents of a trace, carries out plans.
 
-It carries plans out as the real engine does: workers take time to start, newcomers
-warm up in the background while the others train, a switch happens between two steps
-and costs a pause, a job that keeps no worker goes through its checkpoint.
+Plans take time, as in the live engine. Workers take time to start. Joining workers start in the
+background while the job trains. A switch happens between two steps and costs a pause. A job that
+keeps no worker goes through its checkpoint.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from ones.sim.lengths import Truth
 from ones.sim.physics import JobPhysics
 from ones.sim.sim_job import Pending, SimJob
 from ones.sim.sim_state import SimState
+from ones.sim.stragglers import NO_STRAGGLERS, Stragglers
 from ones.sim.training_model import TrainingModel
 from ones.sim.worker_losses import WorkerLosses
 from ones.workload.trace import Incident, Trace
 
-#: a policy that asks to be woken so often in a row, with nothing else happening, is idling
+#: a run ends after this many consecutive wake-ups of the policy without any other event
 IDLE_WAKES = 10_000
 
 MECHANISMS = ("elastic", "checkpoint")
@@ -39,8 +40,8 @@ class _Kill(NamedTuple):
 
 
 class SimEngine:
-    """Plays a trace. `mechanism` says how a change of size is paid for: `elastic` is a pause
-    between two steps, `checkpoint` a stop and a restart."""
+    """Plays a trace. `mechanism` is the way jobs change size: `elastic` (a pause between two
+    steps) or `checkpoint` (a stop and a restart)."""
 
     def __init__(
         self,
@@ -51,8 +52,10 @@ class SimEngine:
         mechanism: str = "elastic",
         seed: int = 0,
         kills: Sequence[tuple[float, JobId]] = (),
+        stragglers: Stragglers = NO_STRAGGLERS,
     ) -> None:
-        """`kills`: from when on a job loses its last worker, as soon as it trains with two."""
+        """`kills`: (time, job). From that time on, the job loses its last worker once it trains
+        with at least two."""
         self._elastic = mechanism == "elastic"
         self._physics = physics
         self._arrivals = trace.jobs
@@ -62,7 +65,7 @@ class SimEngine:
         )
         self._node_gpus = {node.id: node.gpus for node in cluster.nodes.values()}
         self._sim = SimState()
-        self._training = TrainingModel(self._sim, seed)
+        self._training = TrainingModel(self._sim, seed, stragglers)
         self._losses = WorkerLosses(self._sim, self._training, elastic=self._elastic)
         self._idle_wakes = 0
         self.events = 0
@@ -71,22 +74,22 @@ class SimEngine:
     def now(self) -> float:
         return self._sim.now
 
-    # the two sides of an engine
+    # engine interface
 
     def next_event(self, until: float) -> ev.Event | None:
-        stage = self._sim
-        while not stage.out:
-            at = min(self._next_trace_time(), stage.next_time())
-            if at == inf and (until == inf or not stage.jobs or self._idle_wakes > IDLE_WAKES):
+        sim = self._sim
+        while not sim.out:
+            at = min(self._next_trace_time(), sim.next_time())
+            if at == inf and (until == inf or not sim.jobs or self._idle_wakes > IDLE_WAKES):
                 return None
             if until < at:
                 self._idle_wakes += 1
-                stage.now = max(stage.now, until)
-                return ev.Woke(stage.now)
+                sim.now = max(sim.now, until)
+                return ev.Woke(sim.now)
             self._advance(at)
         self.events += 1
         self._idle_wakes = 0
-        return stage.out.popleft()
+        return sim.out.popleft()
 
     def carry_out(self, plan: Plan) -> None:
         for action in plan.actions:
@@ -94,14 +97,14 @@ class SimEngine:
 
     def _carry_out(self, action: Action, number: int) -> None:
         job = self._sim.jobs.get(action.job)
-        if job is None:  # it has ended in the meantime, and its `JobEnded` is on its way
+        if job is None:  # the job has ended; its `JobEnded` is still in the queue
             if isinstance(action, Start | Rescale):
-                self._never_came(action, number)
+                self._report_unused_gpus(action, number)
             return
         match action:
             case Prepare():
-                newcomers = (g for g in action.allocation.gpus if g not in job.present)
-                job.prepared = dict.fromkeys(newcomers, self._sim.now)
+                joining = (g for g in action.allocation.gpus if g not in job.present)
+                job.prepared = dict.fromkeys(joining, self._sim.now)
             case Withdraw():
                 job.prepared = {}
             case Start():
@@ -124,14 +127,14 @@ class SimEngine:
         return min(at, self._incidents[0].at) if self._incidents else at
 
     def _advance(self, at: float) -> None:
-        """Let happen what happens now: arrivals, incidents, then what was planned."""
+        """Advances to `at` and handles one arrival, incident or callback, in this order."""
         self._sim.now = at
         if self._next_arrival_time() <= at:
             self._arrive()
         elif self._incidents and self._incidents[0].at <= at:
             self._incident(self._incidents.popleft())
         else:
-            self._sim.happen()
+            self._sim.run_next()
 
     def _arrive(self) -> None:
         entry = self._arrivals[self._next_arrival]
@@ -141,13 +144,13 @@ class SimEngine:
         if entry.job.id in self._sim.jobs:
             raise BugError(f"{entry.job.id} arrived twice")
         self._sim.jobs[entry.job.id] = job
-        self._sim.say(ev.JobSubmitted(self._sim.now, entry.job))
+        self._sim.emit(ev.JobSubmitted(self._sim.now, entry.job))
 
     def _incident(self, incident: Incident | _Kill) -> None:
         if isinstance(incident, _Kill):
             self._losses.kill(incident.job)
             return
-        self._sim.say(incident)
+        self._sim.emit(incident)
         match incident:
             case ev.NodeUp():
                 self._node_gpus[incident.node] = incident.gpus
@@ -170,7 +173,7 @@ class SimEngine:
         def ready(job: SimJob) -> None:
             job.ran_before, job.pending = True, None
             for gpu in allocation.gpus:
-                self._sim.say(ev.WorkerReady(self._sim.now, job.job.id, job.generation, gpu))
+                self._sim.emit(ev.WorkerReady(self._sim.now, job.job.id, job.generation, gpu))
             if not job.described:
                 self._training.describe(job)
             self._training.train(job, job.resolved(allocation))
@@ -179,36 +182,37 @@ class SimEngine:
 
     def _rescale(self, job: SimJob, allocation: Allocation, number: int) -> None:
         allocation = job.resolved(allocation)
-        newcomers = [g for g in allocation.gpus if g not in job.present]
-        leavers = [g for g in job.present if g not in set(allocation.gpus)]
+        joining = [g for g in allocation.gpus if g not in job.present]
+        leaving = [g for g in job.present if g not in set(allocation.gpus)]
         times = job.physics.switch
-        if not self._elastic and (newcomers or leavers):  # only the batch: nobody restarts
+        # a change of the batch alone needs no restart
+        if not self._elastic and (joining or leaving):
             warm_at, pause = self._sim.now, times.restart
-        elif newcomers:
+        elif joining:
             begun = self._sim.now
             if times.warms_early:
-                begun = max(job.prepared.get(gpu, self._sim.now) for gpu in newcomers)
-            warm_at, pause = max(self._sim.now, begun + times.newcomer), times.rescale
+                begun = max(job.prepared.get(gpu, self._sim.now) for gpu in joining)
+            warm_at, pause = max(self._sim.now, begun + times.join), times.rescale
         else:
-            warm_at, pause = self._sim.now + times.notice, (times.regroup if leavers else 0.0)
-        self._sim.enter(job, newcomers)
+            warm_at, pause = self._sim.now + times.notice, (times.regroup if leaving else 0.0)
+        self._sim.enter(job, joining)
         job.order += 1
         generation = Generation(number)
         job.pending = Pending(OrderKind.RESCALE, generation)
         if job.finishing:
-            return  # newcomers go with all the others, at its end
+            return  # joining workers leave with all others when the job ends
 
         def switch(job: SimJob) -> None:
-            job.settle(self._sim.now)
-            self._training.halt(job)
-            self._sim.leave_after(times.leave, job, sorted(leavers), generation)
+            if not self._training.interrupt(job):
+                return
+            self._sim.leave_after(times.leave, job, sorted(leaving), generation)
             self._sim.at(self._sim.now + pause, job, -job.order, resume)
 
         def resume(job: SimJob) -> None:
             job.generation, job.pending = generation, None
-            for gpu in newcomers:
-                self._sim.say(ev.WorkerReady(self._sim.now, job.job.id, generation, gpu))
-            self._sim.say(ev.Rescaled(self._sim.now, job.job.id, generation, pause))
+            for gpu in joining:
+                self._sim.emit(ev.WorkerReady(self._sim.now, job.job.id, generation, gpu))
+            self._sim.emit(ev.Rescaled(self._sim.now, job.job.id, generation, pause))
             self._training.train(job, allocation)
 
         def warm(job: SimJob) -> None:
@@ -227,8 +231,8 @@ class SimEngine:
             return
 
         def halt(job: SimJob) -> None:
-            job.settle(self._sim.now)
-            self._training.halt(job)
+            if not self._training.interrupt(job):
+                return
             self._sim.at(self._sim.now + job.physics.switch.stop, job, -job.order, leave)
 
         def leave(job: SimJob) -> None:
@@ -237,11 +241,11 @@ class SimEngine:
 
         self._sim.at(job.boundary(self._sim.now), job, -job.order, halt)
 
-    def _never_came(self, action: Start | Rescale, number: int) -> None:
-        """Places that were counted as taken, on behalf of a job that is over."""
+    def _report_unused_gpus(self, action: Start | Rescale, number: int) -> None:
+        """Emits `WorkerLeft` for GPUs that a plan gave to a job that had already ended."""
         left = {
             e.gpu for e in self._sim.out if isinstance(e, ev.WorkerLeft) and e.job == action.job
         }
         for gpu in action.allocation.gpus:
             if gpu not in left and gpu not in self._sim.on:
-                self._sim.say(ev.WorkerLeft(self._sim.now, action.job, Generation(number), gpu))
+                self._sim.emit(ev.WorkerLeft(self._sim.now, action.job, Generation(number), gpu))

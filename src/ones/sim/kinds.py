@@ -1,9 +1,9 @@
-"""The paper's kinds of job: formulas, with the numbers of the data file.
+"""Training model of the paper's kinds of job: formulas, with the numbers of the data file.
 
 Step time: compute, then a ring all-reduce that partly overlaps with it, over the
 slowest link among the job's GPUs. Convergence: an epoch at a large batch counts for
-less (gradient noise scale), so large batches cost epochs. docs/physics.md tells where
-every number comes from and how far to trust it.
+less (gradient noise scale), so large batches cost epochs. docs/physics.md has the
+source of every number and how reliable it is.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import math
 
 from ones.core.job import EndReason
 from ones.core.schedule import Allocation
-from ones.sim.physics import Death, Noise, Setback, SwitchTimes
-from ones.workload.kinds import Numbers, paper_numbers
+from ones.sim.physics import Death, EpochRules, Noise, Setback, SwitchTimes
+from ones.workload.kinds import Numbers, numbers_of
+from ones.workload.recorded_types import curve_of
 from ones.workload.trace import Training
 
 _BYTES_PER_PARAMETER = 4
 
 
 class KindPhysics:
-    """One job of a kind, on its data."""
+    """Training model of one job of a kind, for its dataset."""
 
     def __init__(self, training: Training, numbers: Numbers | None = None) -> None:
-        numbers = numbers or paper_numbers()
+        numbers = numbers or numbers_of(training.numbers)
         self._training = training
         kind = numbers.kinds.get(training.kind) or numbers.figures[training.kind]
         self._kind = kind
@@ -34,22 +35,35 @@ class KindPhysics:
         self.max_local_batch = int(kind.max_local_batch)
         self.switch = SwitchTimes(
             first_start=numbers.costs.cold_start_seconds,
-            newcomer=numbers.costs.worker_start_seconds,
+            join=numbers.costs.worker_start_seconds,
             regroup=numbers.costs.regroup_seconds,
             rescale=kind.rescale_seconds,
             restart=kind.restart_seconds,
         )
-        # more data, fewer epochs: with the root of the size
+        costs = numbers.costs
+        self.epoch_rules = EpochRules(
+            load=kind.load_seconds,
+            evaluation=costs.evaluation_share,
+            restart=bool(costs.epochs_restart),
+        )
+        self.confirmation = int(kind.stop_epochs)
+        runs = numbers.recorded(training.kind, training.dataset_size)
+        self._curve = (
+            curve_of(runs[training.run % len(runs)], kind.target_accuracy, self.confirmation)
+            if runs
+            else None
+        )
+        # epochs needed fall with the square root of the dataset size
         scale = math.sqrt(kind.reference_size / training.dataset_size)
         self._epochs_constant = kind.accuracy_epochs * scale * training.length
-        self._first_loss = math.log(max(2, training.classes))
+        self._first_loss = kind.first_loss or math.log(max(2, training.classes))
         self.report_noise = Noise(numbers.step.jitter, self._rules.noise_report_jitter)
         self.death = self._death()
 
     # speed
 
     def step_seconds(self, allocation: Allocation, sharing: int = 1) -> float:
-        """T = s T_grad + (T_grad^γ + T_net^γ)^(1/γ) + D, with s micro-steps before the last."""
+        """T = s T_grad + (T_grad^γ + T_net^γ)^(1/γ) + D, s: micro-steps before the last."""
         kind, step = self._kind, self._step
         parts, n_gpus = allocation.micro_steps, allocation.n_gpus
         gradient = kind.step_seconds_fixed + kind.step_seconds_per_sample * allocation.largest_part
@@ -61,14 +75,14 @@ class KindPhysics:
             power = step.overlap_exponent
             overlapped: float = (gradient**power + network**power) ** (1 / power)
             seconds = (parts - 1) * gradient + overlapped + self._sync_seconds(n_gpus, n_nodes)
-        # the input pipeline of the fullest worker may be slower still
+        # the input pipeline of the worker with the largest batch may be the bottleneck
         fullest = max(w.batch for w in allocation.workers)
         return max(seconds, fullest / kind.input_samples_per_second)
 
     def _all_reduce_seconds(self, allocation: Allocation, n_nodes: int, sharing: int) -> float:
         hardware, n_gpus = self._hardware, allocation.n_gpus
         if n_nodes > 1:
-            speed = hardware.network_gb_per_second / sharing
+            speed = hardware.network_gb_per_second / (sharing if hardware.network_shared else 1)
             hop = hardware.network_hop_seconds
         else:
             per_socket = int(hardware.gpus_per_socket)
@@ -92,13 +106,13 @@ class KindPhysics:
     # convergence
 
     def noise_scale(self, progress: float) -> float:
-        """φ grows as training goes on: φ0 max(1, e)^k, up to a limit."""
+        """Gradient noise scale φ = φ0 max(1, e)^k after e effective epochs, up to a limit."""
         kind = self._kind
         grown = max(1.0, progress)
         return min(kind.noise_limit, kind.noise_start * float(grown**kind.noise_growth))
 
     def efficiency(self, batch: int, progress: float) -> float:
-        """(φ + B_ref)/(φ + B); with a learning rate that does not follow, (B_ref/B)^0.7."""
+        """(φ + B_ref)/(φ + B), or (B_ref/B)^0.7 if the learning rate does not follow the batch."""
         reference = self._kind.reference_batch
         if batch <= reference:
             return 1.0
@@ -108,12 +122,16 @@ class KindPhysics:
         return (noise + reference) / (noise + batch)
 
     def accuracy(self, progress: float, noise: float) -> float:
+        if self._curve is not None:
+            return self._curve.accuracy(progress / self._training.length)
         kind = self._kind
         gap = kind.accuracy_limit - kind.accuracy_start
         mean = kind.accuracy_limit - gap * math.exp(-progress / self._epochs_constant)
         return min(1.0, max(0.0, mean + kind.accuracy_noise * noise))
 
     def loss(self, progress: float) -> float:
+        if self._curve is not None:
+            return self._curve.loss(progress / self._training.length)
         limit = self._kind.loss_limit
         constant = self._rules.loss_epochs_factor * self._epochs_constant
         return limit + (self._first_loss - limit) * math.exp(-progress / constant)
@@ -135,11 +153,15 @@ class KindPhysics:
         if training.dies_after is None:
             return None
         reason = EndReason.CANCELLED if training.killed else EndReason.FAILED
-        word = "killed" if training.killed else "failed"
-        return Death(reason, f"{word}, as the trace says", epochs=training.dies_after)
+        verb = "killed" if training.killed else "failed"
+        return Death(reason, f"{verb}, as the trace says", epochs=training.dies_after)
 
     def epochs_to_target(self) -> float:
-        """Effective epochs until the mean accuracy reaches its target."""
+        """Effective epochs until the mean accuracy reaches its target; of a recorded run: until
+        the epochs begin that its stop rule counts."""
+        if self._curve is not None:
+            epochs = self._curve.recorded.epochs - self.confirmation
+            return self._training.length * epochs
         kind = self._kind
         gap = (kind.accuracy_limit - kind.target_accuracy) / (
             kind.accuracy_limit - kind.accuracy_start

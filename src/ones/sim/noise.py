@@ -1,7 +1,7 @@
-"""Random numbers that depend on what they are for, not on when they are drawn.
+"""Random numbers that depend on their key, not on the order in which they are drawn.
 
 A counter-based generator (splitmix64): the noise in epoch 7 of job 12 is the same under
-every policy, so that two policies are compared on the same luck.
+every policy, so that policies are compared under the same noise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _mix(value: int) -> int:
 
 
 def uniform(*key: int) -> float:
-    """In (0, 1), for these numbers and no others."""
+    """A uniform number in (0, 1), determined by the key."""
     state = 0
     for part in key:
         state = _mix(state ^ (part & _MASK))
@@ -29,9 +29,19 @@ def uniform(*key: int) -> float:
 
 
 def normal(*key: int) -> float:
+    """A standard normal number, determined by the key."""
     return _INVERSE(uniform(*key))
 
 
+#: epochs of a wave
+WAVE_EPOCHS = 12.0
+
+
+def wave(epoch: int, *key: int) -> float:
+    """A slow wave between -1 and 1; the key determines where it begins."""
+    return math.sin(2 * math.pi * (epoch / WAVE_EPOCHS + uniform(*key)))
+
+
 def lognormal(sigma: float, *key: int) -> float:
-    """With median 1."""
+    """A lognormal number with median 1, determined by the key."""
     return math.exp(sigma * normal(*key)) if sigma else 1.0

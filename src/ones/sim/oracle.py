@@ -1,8 +1,8 @@
-"""The truth about a trace, for policies that are named as oracles and for nobody else.
+"""The true remaining work of each job of a trace, only for policies that are labelled oracles.
 
-What is left of a job is its whole length, at the batch that is asked about, less the epochs
-that it has reported: exact for jobs that keep their batch. The length counts the noise of
-the run's own seed, so that it is the epoch after which the stop rule will really hold.
+Remaining work = total epochs at the given batch - epochs reported so far. That is exact for jobs
+that keep their batch. The total uses the noise of the run's own seed, so it is the epoch after
+which the stop rule really ends the job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ones.stopping import Track, after_epoch
 from ones.workload.generate import MOST_EPOCHS
 from ones.workload.trace import Trace
 
-#: a job that is not over when it should be: about so much longer
+#: remaining epochs assumed for a job that has outlived its computed total
 OVERDUE_EPOCHS = 1.0
 
 
@@ -34,7 +34,7 @@ def oracle_of(
     gpus_per_node: int = 4,
     physics: Callable[[Truth], JobPhysics] = physics_of,
 ) -> Oracle:
-    """Knows every job of the trace, in a simulation with this seed and these laws."""
+    """An oracle for every job of the trace, in a simulation with this seed and training model."""
     entries = {entry.job.id: (number, entry) for number, entry in enumerate(trace.jobs)}
 
     @cache
@@ -60,9 +60,13 @@ def oracle_of(
 
 
 def _epochs(number: int, job: Job, physics: JobPhysics, batch: int, seed: int) -> float:
-    """Passes over the data at a fixed batch until the job is over, as the engine counts them."""
+    """Epochs at a fixed batch until the job ends, as the engine counts them."""
     death = physics.death
     progress, track = 0.0, Track()
+    evaluates = physics.epoch_rules.evaluation is not None
+    if evaluates:
+        loss, accuracy = physics.loss(0.0), physics.accuracy(0.0, 0.0)
+        track, _ = after_epoch(job.stop, track, loss=loss, accuracy=accuracy)
     for epoch in range(1, MOST_EPOCHS + 1):
         worth = physics.efficiency(batch, progress)
         if death is not None and death.epochs is not None and death.epochs <= epoch:
@@ -70,7 +74,7 @@ def _epochs(number: int, job: Job, physics: JobPhysics, batch: int, seed: int) -
         if death is not None and death.progress is not None and death.progress <= progress + worth:
             return epoch - 1 + (death.progress - progress) / worth
         progress += worth
-        accuracy = physics.accuracy(progress, accuracy_noise(seed, number, epoch))
+        accuracy = physics.accuracy(progress, accuracy_noise(seed, number, epoch + evaluates))
         track, stop = after_epoch(job.stop, track, loss=physics.loss(progress), accuracy=accuracy)
         if stop is not None or (job.epochs is not None and epoch >= job.epochs):
             return float(epoch)

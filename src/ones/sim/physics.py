@@ -1,8 +1,7 @@
-"""How jobs really train: the hidden truth of the simulator. No policy can import this.
+"""Interface of the training model of one job. Policies cannot import it.
 
-`JobPhysics` is the laws of one job, as the engine uses them. Where they come from
-differs: `kinds` has formulas with the numbers of the data file, `recorded` what was
-measured in a run that is simulated again; `lengths.physics_of` knows which.
+`JobPhysics` has two implementations: `kinds` (formulas with the numbers of the data file) and
+`recorded` (measurements of a run that is simulated again). `lengths.physics_of` chooses.
 """
 
 from __future__ import annotations
@@ -16,44 +15,64 @@ from ones.core.schedule import Allocation
 
 @dataclass(frozen=True, slots=True)
 class SwitchTimes:
-    """Seconds that changes of a job take. What is 0 unless told is small beside the rest on a
-    cluster of GPUs, and is not on a machine where jobs take a minute."""
+    """Seconds that changes of a job take. Fields with default 0 are negligible on a GPU cluster,
+    but not on a machine where jobs take a minute."""
 
     first_start: float
-    newcomer: float  # in the background, while the others train
-    regroup: float  # nobody joins
-    rescale: float  # somebody joins: regroup and broadcast
+    join: float  # start of a joining worker, in the background while the job trains
+    regroup: float  # pause of a rescale without joining workers
+    rescale: float  # pause of a rescale with joining workers: regroup and broadcast
     restart: float  # through a checkpoint
-    notice: float = 0.0  # in the background, where nobody joins: until all know and are connected
-    leave: float = 0.0  # from the switch until the process of a leaver is gone
+    notice: float = (
+        0.0  # without joining workers: until all workers know the order and are connected
+    )
+    leave: float = 0.0  # from the switch until the process of a leaving worker is gone
     stop: float = 0.0  # from the last step until all is saved and all processes are gone
-    finish: float = 0.0  # from the last epoch until the end is told
-    clear: float = 0.0  # and from there until its processes are gone
+    finish: float = 0.0  # from the last epoch until the end is reported
+    clear: float = 0.0  # from the report of the end until all processes are gone
     epoch: float = 0.0  # between two epochs
     recover: float | None = None  # after a worker was lost; None: as `regroup`
-    warms_early: bool = True  # newcomers of a second stroke begin with the first
+    warms_early: bool = (
+        True  # joining workers of the second step of a move start with the first step
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRules:
+    """How a job goes through its data."""
+
+    load: float = 0.0  # seconds of the input pipeline whenever an epoch begins or goes on
+    #: time of the evaluation before training, as a share of an epoch; None: there is none
+    evaluation: float | None = None
+    #: a rescale or stop loses the position in the epoch: from half of it on the epoch counts as
+    #: done, before that its samples count without an epoch
+    restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """What a batch that grew too suddenly does."""
+    """Effect of a batch that grew too suddenly."""
 
     epochs: float = 0.0  # effective epochs lost
-    loss_rise: float = 0.0  # by this part
-    loss_epochs: float = 1.0  # in which the rise falls to a third
+    loss_rise: float = 0.0  # relative rise of the loss
+    loss_epochs: float = 1.0  # epochs in which the rise falls to 1/e
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How exactly a job reports: lognormal sigmas."""
+    """Measurement noise of a job's reports: lognormal sigmas, unless a field says otherwise."""
 
-    step_seconds: float  # of one step; a mean over many is better
+    step_seconds: float  # of one step; the mean over n steps has sigma / sqrt(n)
     gradient_noise: float
+    gradient_bias: float = 1.0  # factor on every reported gradient noise scale
+    loss: float = 0.0
+    loss_waves: float = 0.0  # amplitude of slow rises and falls of the loss, as a part of it
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """An end that no stop rule brings: after so much progress, or after so many true epochs."""
+    """An end that is not caused by a stop rule: after `progress` effective epochs, or after
+    `epochs` passes over the data."""
 
     reason: EndReason
     message: str
@@ -62,7 +81,7 @@ class Death:
 
 
 class JobPhysics(Protocol):
-    """The laws of one job. Progress is counted in effective epochs."""
+    """Training model of one job. The unit of progress is effective epochs."""
 
     @property
     def optimizer(self) -> str: ...
@@ -77,6 +96,9 @@ class JobPhysics(Protocol):
     def switch(self) -> SwitchTimes: ...
 
     @property
+    def epoch_rules(self) -> EpochRules: ...
+
+    @property
     def report_noise(self) -> Noise: ...
 
     @property
@@ -87,7 +109,7 @@ class JobPhysics(Protocol):
         ...
 
     def efficiency(self, batch: int, progress: float) -> float:
-        """What a sample is worth at this batch, at most 1."""
+        """Statistical efficiency: progress per sample at this batch, at most 1."""
         ...
 
     def noise_scale(self, progress: float) -> float | None:
@@ -101,5 +123,5 @@ class JobPhysics(Protocol):
     def loss(self, progress: float) -> float | None: ...
 
     def setback(self, before: int, after: int) -> Setback:
-        """Of a change from one batch to another."""
+        """Effect of a change from one batch to another."""
         ...

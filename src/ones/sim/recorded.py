@@ -1,9 +1,8 @@
-"""A recorded job, run again: its own measurements are its laws.
+"""Training model of a recorded job, from the measurements of its run.
 
-Step times are taken as they were measured where they were measured, and from a fit to
-them elsewhere. Accuracy, loss and noise scale follow the recorded course over effective
-progress, and the job ends where it ended. So the question "what if another policy had
-run last week's jobs" rests on what those jobs reported, and on nothing else.
+Step times are those measured; other configurations use a fit to them. Accuracy, loss and noise
+scale follow the recorded values over effective progress, and the job ends at the recorded
+progress. So "what if another policy had run last week's jobs" depends only on job reports.
 """
 
 from __future__ import annotations
@@ -14,15 +13,17 @@ from ones.core.job import Configuration, StepTime
 from ones.core.schedule import Allocation
 from ones.models.goodput import efficiency
 from ones.models.speed import SpeedModel, fit_speed
-from ones.sim.physics import Death, Noise, Setback, SwitchTimes
+from ones.sim.physics import Death, EpochRules, Noise, Setback, SwitchTimes
 from ones.workload.kinds import paper_numbers
 from ones.workload.trace import Milestone, RecordedTraining
 
-#: a checkpoint's way out and in, where the log has none (assumed: the middle of the paper's models)
+#: seconds of a restart if the log has none (assumed: the median of the paper's models)
 RESTART_SECONDS = 20.0
 
 
 class RecordedPhysics:
+    epoch_rules = EpochRules()
+
     def __init__(self, training: RecordedTraining) -> None:
         self._training = training
         self.optimizer = training.optimizer
@@ -32,7 +33,7 @@ class RecordedPhysics:
         pause, habits = training.rescale_seconds, training.service
         self.switch = SwitchTimes(
             first_start=_known(training.start_seconds, costs.cold_start_seconds),
-            newcomer=_known(training.join_seconds, costs.worker_start_seconds),
+            join=_known(training.join_seconds, costs.worker_start_seconds),
             regroup=costs.regroup_seconds if pause is None else min(pause, costs.regroup_seconds),
             rescale=1.0 if pause is None else pause,
             restart=training.restart_seconds or RESTART_SECONDS,
@@ -52,7 +53,7 @@ class RecordedPhysics:
         self._progress = [m.progress for m in training.milestones]
 
     def step_seconds(self, allocation: Allocation, sharing: int = 1) -> float:
-        """Sharing a network card is in the measurements, as far as it happened."""
+        """Ignores `sharing`: the measurements include the sharing that happened."""
         now = Configuration(
             allocation.n_gpus, allocation.n_nodes, allocation.batch, allocation.micro_steps
         )
@@ -80,7 +81,7 @@ class RecordedPhysics:
         return Setback()
 
     def _at(self, progress: float) -> Milestone:
-        """The epoch that had come at least so far."""
+        """The first recorded epoch with at least this progress."""
         index = bisect_left(self._progress, progress - 1e-9)
         return self._training.milestones[min(index, len(self._progress) - 1)]
 

@@ -1,4 +1,4 @@
-"""A whole run in virtual time: trace and policy in, run log and state out."""
+"""A whole simulated run: takes a trace and a policy, gives the run log and the final state."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from ones.errors import UnknownNameError
 from ones.sim.engine import MECHANISMS, SimEngine
 from ones.sim.lengths import Truth, physics_of
 from ones.sim.physics import JobPhysics
+from ones.sim.stragglers import NO_STRAGGLERS, Stragglers
 from ones.workload.trace import Trace, check_fits
 
 Entry = Event | Plan
 
-#: what a policy may expect a change to cost before it has seen one
+#: assumed cost of a change of a job before one was measured
 PRIORS = {"elastic": SwitchCost(1.0, 25.0), "checkpoint": SwitchCost(25.0, 25.0)}
 
 
 def mechanism_of(name: str, policy: Policy) -> str:
-    """`native` is the policy's own way to re-scale; the others hold for every policy."""
+    """The mechanism to use: `native` is the one that the policy declares."""
     if name == "native":
         return policy.native_mechanism
     if name not in MECHANISMS:
@@ -38,7 +39,7 @@ def mechanism_of(name: str, policy: Policy) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a run leaves: its final state, and what it cost to compute."""
+    """Result of a run: its final state, and the cost of computing it."""
 
     state: State
     events: int
@@ -47,9 +48,10 @@ class Simulation:
 
 
 class Simulator:
-    """Made first, so that a log can be opened with its scheduler; run once."""
+    """Runs a simulation once. It is created before the run so that a log can be opened with its
+    scheduler."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         trace: Trace,
         cluster: Cluster,
@@ -60,9 +62,11 @@ class Simulator:
         physics: Callable[[Truth], JobPhysics] = physics_of,
         in_place: bool = True,
         kills: Sequence[tuple[float, JobId]] = (),
+        stragglers: Stragglers = NO_STRAGGLERS,
     ) -> None:
-        """Not `in_place`: jobs are stopped and started to change their GPUs, as a live service
-        with the mechanism `restart` does it. `kills`: when jobs lose a worker."""
+        """`in_place` False: jobs change GPUs by a stop and a start, as in a live service with the
+        mechanism `restart`. `kills`: (time, job) at which jobs lose a worker. `stragglers`: nodes
+        that are slow for some time."""
         check_fits(trace, cluster)
         self.mechanism = mechanism_of(mechanism, policy)
         self._timed = _TimedPolicy(policy)
@@ -70,7 +74,13 @@ class Simulator:
             cluster, self._timed, switch_cost=PRIORS[self.mechanism], in_place=in_place
         )
         self._engine = SimEngine(
-            trace, cluster, physics, mechanism=self.mechanism, seed=seed, kills=kills
+            trace,
+            cluster,
+            physics,
+            mechanism=self.mechanism,
+            seed=seed,
+            kills=kills,
+            stragglers=stragglers,
         )
 
     def run(
@@ -78,7 +88,7 @@ class Simulator:
         record: Callable[[Entry], None] = lambda entry: None,
         progress: Callable[[State], None] | None = None,
     ) -> Simulation:
-        """Until nothing more can happen. `progress` is called now and then with the state."""
+        """Runs until no event is left. `progress` is called every 256 log entries."""
         began = time.perf_counter()
         state = self.scheduler.state
         if progress is None:
@@ -109,7 +119,7 @@ def _with_progress(
 
 
 class _TimedPolicy:
-    """The policy itself, with a watch on what it computes."""
+    """A policy with a counter of its CPU time."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

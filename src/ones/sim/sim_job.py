@@ -1,7 +1,7 @@
-"""One simulated job: how far it is, and how fast it goes as it is.
+"""One simulated job: its progress and its present speed.
 
-Between two changes it makes equal steps. `settle` books the steps up to a moment;
-`begin` starts a stretch in another configuration. Time comes in from outside.
+Between two changes all steps take the same time. `settle` counts the steps up to a time; `begin`
+starts a stretch of training in another configuration. The caller passes the time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ones.core.schedule import Allocation
 from ones.sim.physics import Death, JobPhysics, Setback
 from ones.workload.trace import RecordedTraining, Training
 
-_SLACK = 1e-9  # of a step: sums of floats are not exact
+_SLACK = 1e-9  # in steps: tolerance for rounding errors
 
 
 class Pending(NamedTuple):
@@ -27,14 +27,14 @@ class Pending(NamedTuple):
 
 
 class SimJob:
-    """Mutable, owned by the engine."""
+    """State of a simulated job; only the engine changes it."""
 
     __slots__ = (
-        "allocation", "batch", "configuration", "described", "epoch_samples", "epoch_steps",
-        "epochs", "finishing", "generation", "held", "job", "low_batch", "measured", "number",
-        "order", "pending", "physics", "prepared", "present", "progress", "ran_before", "run",
-        "saved", "sharing", "since", "spike", "spiked_at", "step_seconds", "stretch_steps",
-        "training", "worth",
+        "allocation", "batch", "carried", "configuration", "described", "epoch_samples",
+        "epoch_steps", "epochs", "evaluated", "finishing", "generation", "held", "job",
+        "low_batch", "measured", "number", "order", "pending", "physics", "prepared", "present",
+        "progress", "ran_before", "run", "saved", "sharing", "since", "slowdown", "spike",
+        "spiked_at", "step_seconds", "stretch_steps", "training", "worth",
     )  # fmt: skip
 
     def __init__(
@@ -43,25 +43,27 @@ class SimJob:
         self.number, self.job, self.training, self.physics = number, job, training, physics
         self.generation = Generation(0)
         self.present: set[Gpu] = set()  # GPUs with a process of this job
-        self.prepared: dict[Gpu, float] = {}  # newcomers: since when they warm up
+        self.prepared: dict[Gpu, float] = {}  # joining workers: when they began to start
         self.pending: Pending | None = None  # the order that is being carried out
-        self.held: Allocation | None = None  # those who have the job's state
+        self.held: Allocation | None = None  # workers that have the training state
         self.described = False
         self.ran_before = False
-        self.finishing = False  # all epochs are done, and nobody knows yet
+        self.finishing = False  # all epochs are done, and the end is not reported yet
         self.measured: set[Configuration] = set()
-        # two counters that make what was planned for an earlier stretch or order void
+        # counters of stretches and orders: callbacks of an earlier one are dropped
         self.run = 0
         self.order = 0
-        # where it is
+        # progress
         self.epochs = 0
         self.epoch_steps = 0
         self.epoch_samples = 0
+        self.carried = (0, 0)  # steps and samples of epochs that restarted before their half
+        self.evaluated = physics.epoch_rules.evaluation is None  # before training
         self.progress = 0.0  # effective epochs
         self.saved = 0.0  # progress at the last checkpoint: the end of an epoch
-        # how it goes
-        self.allocation: Allocation | None = None  # None: it stands still
-        self.batch = 0  # of the last stretch
+        # present stretch of training
+        self.allocation: Allocation | None = None  # None: the job does not train
+        self.batch = 0  # of the last stretch of training
         self.low_batch = 0  # smallest since the last epoch ended
         self.stretch_steps = 0  # since the configuration changed
         self.configuration = Configuration(0, 0, 0)
@@ -69,21 +71,31 @@ class SimJob:
         self.step_seconds = math.inf
         self.worth = 1.0
         self.sharing = 1  # jobs on its busiest network card, itself included
-        self.spike, self.spiked_at = Setback(), 0  # the last one, and after which epoch
+        self.slowdown = 1.0  # factor on its step time, by its slowest node
+        # the last setback, and the epochs done at that time
+        self.spike, self.spiked_at = Setback(), 0
 
     def resolved(self, allocation: Allocation) -> Allocation:
-        """With the script's own batch, where the plan has none."""
+        """The allocation with the script's own batch if the plan has none."""
         return allocation.resolved(self.training.base_batch, self.physics.max_local_batch)
 
-    def begin(self, at: float, allocation: Allocation, sharing: int = 1) -> None:
-        """Train like this from now on."""
+    @property
+    def passes(self) -> int:
+        """Epochs without the evaluation before training."""
+        counted = self.evaluated and self.physics.epoch_rules.evaluation is not None
+        return self.epochs - counted
+
+    def begin(
+        self, at: float, allocation: Allocation, sharing: int = 1, slowdown: float = 1.0
+    ) -> None:
+        """Starts a stretch of training with this allocation."""
         self.run += 1
         self.allocation = self.held = allocation
         self.since = at
-        self.sharing = sharing
-        self.step_seconds = self.physics.step_seconds(allocation, sharing)
+        self.sharing, self.slowdown = sharing, slowdown
+        self.step_seconds = slowdown * self.physics.step_seconds(allocation, sharing)
         self.stretch_steps = 0
-        # against the smallest batch of this epoch: many small jumps are a large one
+        # compared with the smallest batch of this epoch: many small jumps equal a large one
         setback = self.physics.setback(self.low_batch, allocation.batch)
         self.low_batch = min(self.low_batch or allocation.batch, allocation.batch)
         if setback.epochs:
@@ -101,19 +113,19 @@ class SimJob:
         self.worth = self.physics.efficiency(self.batch, self.progress)
 
     def epoch_end(self) -> float:
-        """When the epoch under way will be done, if nothing changes."""
+        """Time at which the present epoch ends if nothing changes."""
         left = self.training.dataset_size - self.epoch_samples
         return self.since + -(-left // self.batch) * self.step_seconds
 
     def boundary(self, at: float) -> float:
-        """The end of the step under way: the next moment at which something may change."""
+        """End of the present step: the next time at which the job can change."""
         if self.allocation is None:
             return at
         steps = max(0, math.ceil((at - self.since) / self.step_seconds - _SLACK))
         return max(at, self.since + steps * self.step_seconds)
 
     def settle(self, at: float) -> None:
-        """Book the whole steps made up to `at`; a step under way is lost."""
+        """Counts the whole steps done up to `at`; a partial step is not counted."""
         if self.allocation is None:
             return
         steps = max(0, math.floor((at - self.since) / self.step_seconds + _SLACK))
@@ -122,21 +134,22 @@ class SimJob:
         self._book(steps, samples)
         self.since += steps * self.step_seconds
 
-    def share_network(self, at: float, sharing: int) -> None:
-        """Others have come to, or gone from, its network card: the step under way changes pace."""
+    def change_pace(self, at: float, sharing: int, slowdown: float) -> None:
+        """Changes what slows the job down; the present step changes its speed."""
         assert self.allocation is not None
         self.settle(at)
         part_done = (at - self.since) / self.step_seconds
         self.run += 1
-        self.sharing = sharing
-        self.step_seconds = self.physics.step_seconds(self.allocation, sharing)
-        self.since = at - part_done * self.step_seconds
+        self.sharing, self.slowdown = sharing, slowdown
+        self.step_seconds = slowdown * self.physics.step_seconds(self.allocation, sharing)
+        if at >= self.since:  # else its first step has not begun
+            self.since = at - part_done * self.step_seconds
 
     def time_of(self, death: Death) -> float:
-        """When it will die, if nothing changes: at the end of a step."""
+        """Time of this end if nothing changes: the end of a step."""
         size = self.training.dataset_size
         if death.epochs is not None:
-            samples = (death.epochs - self.epochs) * size - self.epoch_samples
+            samples = (death.epochs - self.passes) * size - self.epoch_samples
         else:
             assert death.progress is not None
             samples = (death.progress - self.progress) / self.worth * size
@@ -144,7 +157,7 @@ class SimJob:
         return self.since + steps * self.step_seconds
 
     def loss(self) -> float | None:
-        """Of the epoch that is done, with what is left of a spike."""
+        """Loss of the last epoch, including the remaining part of a spike."""
         loss = self.physics.loss(self.progress)
         spike = self.spike
         if loss is None or not spike.loss_rise:
@@ -153,25 +166,35 @@ class SimJob:
         return loss * (1.0 + spike.loss_rise * calm)
 
     def halt(self) -> None:
-        """Stand still: between two configurations, or out of GPUs."""
+        """Stops training: between two configurations, or without GPUs."""
         self.run += 1
         self.allocation = None
 
     def finish_epoch(self, at: float) -> tuple[int, int]:
-        """(steps, samples) of the epoch that is done; its end is checkpointed.
+        """Ends the epoch with a checkpoint; returns its (steps, samples).
 
-        What was left of it is booked as such: dividing a long time by a short step would not
-        be exact.
+        The rest of the epoch is counted in samples: elapsed time / step time would not be exact.
         """
         left = self.training.dataset_size - self.epoch_samples
         self._book(-(-left // self.batch), left)
         self.since = at
-        steps, samples = self.epoch_steps, self.epoch_samples
+        return self.close_epoch()
+
+    def close_epoch(self) -> tuple[int, int]:
+        """Counts the present epoch as done; returns its (steps, samples)."""
+        self.carry_epoch()
+        steps, samples = self.carried
+        self.carried = (0, 0)
         self.epochs += 1
-        self.epoch_steps = self.epoch_samples = 0
-        self.saved = self.progress
         self.low_batch = self.batch
         return steps, samples
+
+    def carry_epoch(self) -> None:
+        """Loses the position in the present epoch; its samples count with the next one."""
+        steps, samples = self.carried
+        self.carried = (steps + self.epoch_steps, samples + self.epoch_samples)
+        self.epoch_steps = self.epoch_samples = 0
+        self.saved = self.progress
 
     def _book(self, steps: int, samples: int) -> None:
         self.epoch_steps += steps
@@ -181,6 +204,6 @@ class SimJob:
         self._appraise()
 
     def fall_back(self) -> None:
-        """To the last checkpoint."""
+        """Returns to the progress of the last checkpoint."""
         self.epoch_steps = self.epoch_samples = 0
         self.progress = self.saved

@@ -1,6 +1,6 @@
-"""The stage of a simulation: what time it is, who stands where, and what is to happen when.
+"""State of a simulation: time, the job on each GPU, and scheduled callbacks.
 
-Whatever is planned for a job carries a token, and is void when the job has moved on since.
+A callback has a token of its job, and is dropped if the job has another token when it is due.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ones.core.job import Generation, JobId
 from ones.errors import BugError
 from ones.sim.sim_job import SimJob
 
-#: token of what happens whatever befalls the job
+#: token of a callback that is never dropped
 ALWAYS = -(1 << 62)
 
-Happening = Callable[[SimJob], None]
+Callback = Callable[[SimJob], None]
 
 
 class SimState:
@@ -27,27 +27,27 @@ class SimState:
         self.now = 0.0
         self.jobs: dict[JobId, SimJob] = {}
         self.on: dict[Gpu, SimJob] = {}
-        self.out: deque[ev.Event] = deque()  # said, and not yet heard
-        self._heap: list[tuple[float, int, SimJob, int, Happening]] = []
+        self.out: deque[ev.Event] = deque()  # emitted, and not yet delivered
+        self._heap: list[tuple[float, int, SimJob, int, Callback]] = []
         self._counter = 0
 
     # time
 
-    def at(self, at: float, job: SimJob, token: int, what: Happening) -> None:
-        """`token`: the job's run, its order with a minus, or `ALWAYS`."""
+    def at(self, at: float, job: SimJob, token: int, what: Callback) -> None:
+        """Schedules a callback. `token`: `job.run`, `-job.order`, or `ALWAYS`."""
         self._counter += 1
         heappush(self._heap, (at, self._counter, job, token, what))
 
     def next_time(self) -> float:
         return self._heap[0][0] if self._heap else inf
 
-    def happen(self) -> None:
-        """What was planned for the earliest moment, if it still holds."""
+    def run_next(self) -> None:
+        """Runs the earliest callback, unless its token is out of date."""
         _, _, job, token, what = heappop(self._heap)
         if token in (job.run, -job.order, ALWAYS):
             what(job)
 
-    def say(self, event: ev.Event) -> None:
+    def emit(self, event: ev.Event) -> None:
         self.out.append(event)
 
     # workers
@@ -55,13 +55,15 @@ class SimState:
     def enter(self, job: SimJob, gpus: Iterable[Gpu]) -> None:
         for gpu in gpus:
             if gpu in self.on:
-                raise BugError(f"{job.job.id} was put on GPU {gpu} beside {self.on[gpu].job.id}")
+                raise BugError(
+                    f"{job.job.id} was placed on GPU {gpu}, which {self.on[gpu].job.id} uses"
+                )
             self.on[gpu] = job
             job.present.add(gpu)
             job.prepared.pop(gpu, None)
 
     def vanish(self, gpu: Gpu) -> SimJob | None:
-        """The worker there is gone, and nobody has said so; whose it was."""
+        """Removes the worker on a GPU without an event; returns its job."""
         job = self.on.pop(gpu, None)
         if job is not None:
             job.present.discard(gpu)
@@ -71,7 +73,7 @@ class SimState:
         for gpu in gpus:
             if self.on.get(gpu) is job:
                 self.vanish(gpu)
-                self.say(ev.WorkerLeft(self.now, job.job.id, generation, gpu))
+                self.emit(ev.WorkerLeft(self.now, job.job.id, generation, gpu))
 
     def leave_after(
         self, seconds: float, job: SimJob, gpus: list[Gpu], generation: Generation

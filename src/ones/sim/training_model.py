@@ -1,4 +1,4 @@
-"""How a simulated job trains: steps, reports, epochs, its end, and who shares its network."""
+"""Training of simulated jobs: steps, reports, epochs, ends, and shared network cards."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from ones.core import events as ev
 from ones.core.job import EndReason
 from ones.core.schedule import Allocation
 from ones.sim.network import Network
-from ones.sim.noise import lognormal, normal
+from ones.sim.noise import lognormal, normal, wave
 from ones.sim.sim_job import SimJob
 from ones.sim.sim_state import ALWAYS, SimState
+from ones.sim.stragglers import Stragglers
 
 #: steps after which a job reports its speed in a new configuration
 MEASURED_STEPS = 20
-_ACCURACY, _SPEED, _NOISE, _STEP = 1, 2, 3, 4  # what a random number is for
+_ACCURACY, _SPEED, _NOISE, _STEP, _LOSS, _WAVE = 1, 2, 3, 4, 5, 6  # keys of random numbers, by use
 
 
 def accuracy_noise(seed: int, job: int, epoch: int) -> float:
-    """The luck of a job in an epoch, the same under every policy."""
+    """Noise of a job's accuracy in an epoch, the same under every policy."""
     return normal(seed, job, _ACCURACY, epoch)
 
 
 class TrainingModel:
-    """Of all jobs: what each does next is planned, and planned anew after a change."""
+    """Schedules the next report, epoch or end of every job, and again after each change."""
 
-    def __init__(self, sim: SimState, seed: int) -> None:
+    def __init__(self, sim: SimState, seed: int, stragglers: Stragglers) -> None:
         self._sim, self._seed = sim, seed
         self._network = Network()
+        self._stragglers = stragglers
 
     def describe(self, job: SimJob) -> None:
         training = job.training
         job.described = True
-        self._sim.say(
+        self._sim.emit(
             ev.JobDescribed(
                 at=self._sim.now,
                 job=job.job.id,
@@ -47,24 +49,55 @@ class TrainingModel:
 
     def train(self, job: SimJob, allocation: Allocation) -> None:
         allocation = self._within_memory(job, allocation)
-        job.begin(self._sim.now, allocation, self._network.enter(job, allocation))
+        slowdown, _ = self._stragglers.at(allocation, self._sim.now)
+        job.begin(self._sim.now, allocation, self._network.enter(job, allocation), slowdown)
+        if job.evaluated:
+            job.since += job.physics.epoch_rules.load
+        else:
+            job.since += self._evaluation_seconds(job)
         self._plan_ahead(job)
         self._repace(self._network.neighbours(job))
 
     def _within_memory(self, job: SimJob, allocation: Allocation) -> Allocation:
-        """A script that runs out of memory says so, and goes on in smaller parts."""
+        """The allocation with accumulation where a worker's part exceeds the memory of a GPU.
+
+        Emits `MemoryLimitLearned`, as a script does that runs out of memory.
+        """
         limit = job.physics.max_local_batch
         if limit is None or allocation.largest_part <= limit:
             return allocation
-        self._sim.say(
+        self._sim.emit(
             ev.MemoryLimitLearned(
                 at=self._sim.now, job=job.job.id, generation=job.generation, max_local_batch=limit
             )
         )
         return Allocation.even(allocation.gpus, allocation.batch, limit)
 
+    def _evaluation_seconds(self, job: SimJob) -> float:
+        share = job.physics.epoch_rules.evaluation
+        return 0.0 if share is None else share * (job.epoch_end() - job.since)
+
+    def interrupt(self, job: SimJob) -> bool:
+        """Stops training for a rescale or a stop; returns False if the job ends by that.
+
+        Where epochs restart, the present one counts as done from its half on.
+        """
+        job.settle(self._sim.now)
+        ended = False
+        if job.physics.epoch_rules.restart and job.epoch_samples:
+            if 2 * job.epoch_samples >= job.training.dataset_size:
+                self._report_epoch(job, *job.close_epoch())
+                ended = job.job.epochs is not None and job.passes >= job.job.epochs
+            else:
+                job.carry_epoch()
+        if ended:
+            self._done(job)
+        else:
+            self.halt(job)
+        return not ended
+
     def halt(self, job: SimJob) -> None:
-        """Stand still; those who shared its network go faster."""
+        """Stops training of a job; jobs that shared its network card become faster."""
         neighbours = self._network.leave(job)
         job.halt()
         self._repace(neighbours)
@@ -73,12 +106,26 @@ class TrainingModel:
         for other in jobs:
             sharing = self._network.sharing(other)
             if sharing != other.sharing:
-                other.share_network(self._sim.now, sharing)
+                other.change_pace(self._sim.now, sharing, other.slowdown)
                 self._plan_ahead(other)
 
+    def _straggle(self, job: SimJob) -> None:
+        """A node of the job becomes slow, or as fast as usual."""
+        assert job.allocation is not None
+        slowdown, _ = self._stragglers.at(job.allocation, self._sim.now)
+        job.change_pace(self._sim.now, job.sharing, slowdown)
+        self._plan_ahead(job)
+
     def _plan_ahead(self, job: SimJob) -> None:
-        """What will happen to it if nothing changes: a report, an epoch, or its end."""
+        """Schedules what happens next if nothing changes: a report, an epoch, or the end."""
+        if not job.evaluated:
+            self._sim.at(max(self._sim.now, job.since), job, job.run, self._evaluate)
+            return
         epoch_end = job.epoch_end()
+        if self._stragglers and job.allocation is not None:
+            _, changes_at = self._stragglers.at(job.allocation, self._sim.now)
+            if changes_at < epoch_end:
+                self._sim.at(changes_at, job, job.run, self._straggle)
         if job.configuration not in job.measured:
             measured_at = job.since + MEASURED_STEPS * job.step_seconds
             if self._sim.now <= measured_at < epoch_end:
@@ -95,7 +142,7 @@ class TrainingModel:
         steps = min(MEASURED_STEPS, max(1, job.stretch_steps))
         jitter = job.physics.report_noise.step_seconds / steps**0.5
         factor = lognormal(jitter, self._seed, job.number, _SPEED, len(job.measured))
-        self._sim.say(
+        self._sim.emit(
             ev.ThroughputMeasured(
                 at=self._sim.now,
                 job=job.job.id,
@@ -106,13 +153,33 @@ class TrainingModel:
             )
         )
 
-    def _epoch(self, job: SimJob) -> None:
-        steps, samples = job.finish_epoch(self._sim.now)
+    def _evaluate(self, job: SimJob) -> None:
+        """Reports the evaluation before training, which counts as an epoch without samples."""
+        job.evaluated = True
+        job.epochs += 1
+        self._sim.emit(
+            ev.EpochFinished(
+                at=self._sim.now,
+                job=job.job.id,
+                generation=job.generation,
+                epoch=job.epochs,
+                samples=0,
+                steps=0,
+                loss=job.physics.loss(0.0),
+                accuracy=job.physics.accuracy(0.0, 0.0),
+                first_loss=job.physics.loss(0.0),
+            )
+        )
+        job.since = self._sim.now + job.physics.epoch_rules.load
+        self._plan_ahead(job)
+
+    def _report_epoch(self, job: SimJob, steps: int, samples: int) -> None:
         physics, seed, number, epoch = job.physics, self._seed, job.number, job.epochs
         noise = physics.noise_scale(job.progress)
         if noise is not None:
             noise *= lognormal(physics.report_noise.gradient_noise, seed, number, _NOISE, epoch)
-        self._sim.say(
+            noise *= physics.report_noise.gradient_bias
+        self._sim.emit(
             ev.EpochFinished(
                 at=self._sim.now,
                 job=job.job.id,
@@ -120,17 +187,20 @@ class TrainingModel:
                 epoch=epoch,
                 samples=samples,
                 steps=steps,
-                loss=job.loss(),
+                loss=self._reported_loss(job),
                 accuracy=physics.accuracy(job.progress, accuracy_noise(seed, number, epoch)),
                 first_loss=physics.loss(0.0) if epoch == 1 else None,
-                step_seconds=job.step_seconds * self._step_noise(job, steps),
+                step_seconds=self._mean_step(job, steps) * self._step_noise(job, steps),
                 gradient_noise=noise,
             )
         )
         if job.configuration not in job.measured:
             self._measure(job)
-        times = physics.switch
-        if job.job.epochs is not None and epoch >= job.job.epochs:
+
+    def _epoch(self, job: SimJob) -> None:
+        self._report_epoch(job, *job.finish_epoch(self._sim.now))
+        times = job.physics.switch
+        if job.job.epochs is not None and job.passes >= job.job.epochs:
             if times.finish:
                 self.halt(job)
                 job.finishing = True
@@ -138,12 +208,24 @@ class TrainingModel:
             else:
                 self._done(job)
         else:
-            job.since += times.epoch
+            job.since += times.epoch + job.physics.epoch_rules.load
             self._plan_ahead(job)
 
     def _done(self, job: SimJob) -> None:
-        if self._sim.jobs.get(job.job.id) is job:  # else it was cancelled meanwhile
+        if self._sim.jobs.get(job.job.id) is job:  # else it was cancelled in the meantime
             self.end(job, EndReason.FINISHED, "")
+
+    def _mean_step(self, job: SimJob, steps: int) -> float:
+        """Mean time of a step of the epoch, with the time of the input pipeline."""
+        return job.step_seconds + job.physics.epoch_rules.load / max(1, steps)
+
+    def _reported_loss(self, job: SimJob) -> float | None:
+        loss, noise = job.loss(), job.physics.report_noise
+        if loss is None or not (noise.loss or noise.loss_waves):
+            return loss
+        key = (self._seed, job.number)
+        loss *= lognormal(noise.loss, *key, _LOSS, job.epochs)
+        return loss * (1.0 + noise.loss_waves * wave(job.epochs, *key, _WAVE))
 
     def _step_noise(self, job: SimJob, steps: int) -> float:
         sigma = job.physics.report_noise.step_seconds / max(1, steps) ** 0.5
@@ -157,6 +239,6 @@ class TrainingModel:
         self.halt(job)
         job.order += 1
         del self._sim.jobs[job.job.id]
-        self._sim.say(ev.JobEnded(self._sim.now, job.job.id, reason, message))
+        self._sim.emit(ev.JobEnded(self._sim.now, job.job.id, reason, message))
         newest = job.pending.generation if job.pending else job.generation
         self._sim.leave_after(job.physics.switch.clear, job, sorted(job.present), newest)

@@ -1,4 +1,4 @@
-"""Workers that are lost, and what becomes of their job."""
+"""Loss of workers, and its effect on their jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ones.sim.sim_job import SimJob
 from ones.sim.sim_state import ALWAYS, SimState
 from ones.sim.training_model import TrainingModel
 
-#: seconds until a worker is looked for again that is to be killed
+#: seconds until another attempt to kill a worker of a job that cannot lose one now
 KILL_RETRY = 0.2
 
 
@@ -19,7 +19,7 @@ class WorkerLosses:
         self._sim, self._training, self._elastic = sim, training, elastic
 
     def node(self, gpus: list[Gpu]) -> None:
-        """All that was on these GPUs is gone."""
+        """Removes all workers on these GPUs of a node."""
         hit: dict[JobId, list[Gpu]] = {}
         for gpu in gpus:
             job = self._sim.vanish(gpu)
@@ -37,20 +37,20 @@ class WorkerLosses:
             return
         gpu = job.allocation.gpus[-1]
         self._sim.vanish(gpu)
-        self._sim.say(ev.WorkerLost(self._sim.now, name, job.generation, gpu, "killed"))
+        self._sim.emit(ev.WorkerLost(self._sim.now, name, job.generation, gpu, "killed"))
         self._lose(job, [gpu])
 
     def _lose(self, job: SimJob, gpus: list[Gpu]) -> None:
-        """Some workers are gone at once. Survivors re-form; without any, the checkpoint remains."""
+        """Handles the loss of workers: survivors regroup; without any, the checkpoint is used."""
         job.settle(self._sim.now)
         pending = job.pending
         kind = pending.kind if pending else None
         if kind is OrderKind.STOP and job.present:
-            return  # the others leave as they were told
+            return  # the others leave as ordered
         job.order += 1
         job.pending = None
         if kind is OrderKind.START:
-            return  # the core stops those who are left
+            return  # the core stops the remaining workers
         held = job.held
         survivors = held.without(g for g in held.gpus if g not in job.present) if held else None
         if survivors is None:
@@ -59,15 +59,17 @@ class WorkerLosses:
             job.fall_back()
             return
         if pending is not None and kind is OrderKind.RESCALE:
-            self._sim.say(
+            self._sim.emit(
                 ev.RescaleFailed(self._sim.now, job.job.id, pending.generation, "a worker died")
             )
-            newcomers = [g for g in sorted(job.present) if g not in survivors.gpus]
-            self._sim.leave(job, newcomers, pending.generation)
+            joining = [g for g in sorted(job.present) if g not in survivors.gpus]
+            self._sim.leave(job, joining, pending.generation)
         if held is not None and any(gpu in held.gpus for gpu in gpus):
             self._training.halt(job)
             job.held = survivors
-            if not self._elastic:  # who re-scales by checkpoint recovers by checkpoint
+            if (
+                not self._elastic
+            ):  # with the mechanism `checkpoint`, recovery uses the checkpoint, too
                 job.fall_back()
             self._sim.at(self._sim.now + self._regroup_seconds(job), job, -job.order, self._regroup)
         elif job.allocation is None:
@@ -84,5 +86,5 @@ class WorkerLosses:
         plan, incarnation = job.generation
         job.generation = Generation(plan, incarnation + 1)
         pause = self._regroup_seconds(job)
-        self._sim.say(ev.Rescaled(self._sim.now, job.job.id, job.generation, pause))
+        self._sim.emit(ev.Rescaled(self._sim.now, job.job.id, job.generation, pause))
         self._training.train(job, job.held)

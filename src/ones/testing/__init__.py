@@ -1,7 +1,7 @@
 """Contract suites: pytest classes that test a policy, launcher or store against its promises.
 
-Subclass one in a test file, say what is to be tested, and run pytest. Only this package imports
-pytest.
+Subclass one in a test file, define the subject of the test, and run pytest. Only this
+package imports pytest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytest.register_assert_rewrite(
 
 
 def __getattr__(name: str) -> object:
-    """On demand: the store needs SQLAlchemy, which tests of policies do not."""
+    """Imports a suite on demand: the one for stores needs SQLAlchemy, the others do not."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

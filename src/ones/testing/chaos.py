@@ -1,83 +1,32 @@
-"""A world that does everything an engine may do, in any order: for laws about the core.
+"""An engine with random behaviour, to test invariants of the core.
 
-`ChaosEngine` answers orders after random delays, lets them fail, lets workers and nodes
-die, drains nodes, cancels jobs and repeats reports. `RandomPolicy` decides anything that
-is allowed. Both are real implementations of the protocols, driven by one seed.
+`ChaosEngine` carries out orders after random delays or lets them fail. Workers and nodes die,
+nodes are drained, jobs are cancelled, and reports arrive with old generations. It depends on its
+seed only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 from ones.core import (
     Allocation,
     Cluster,
-    Decision,
     EndReason,
     Event,
     Generation,
     Gpu,
     Job,
     JobId,
-    NodeState,
     Plan,
-    PlanAdopted,
-    View,
 )
 from ones.core import events as ev
-from ones.core.events import PROGRESS_EVENTS
 from ones.core.plan import Finish, Prepare, Rescale, Start, Stop, Withdraw
 
 
-class RandomPolicy:
-    """Any allowed decision. Repeatable: its dice depend on what it has seen, not on being asked."""
-
-    decides_on: ClassVar[frozenset[type[Event]]] = PROGRESS_EVENTS
-    native_mechanism: ClassVar[str] = "elastic"
-
-    def __init__(self, seed: int, *, eager: float = 0.6) -> None:
-        self._seed, self._eager = seed, eager
-        self._seen = 0
-
-    def observe(self, event: Event | PlanAdopted, view: View) -> None:
-        self._seen += 1
-
-    def decide(self, view: View) -> Decision:
-        dice = Random(f"{self._seed}/{self._seen}")
-        edit = view.schedule.edit()
-        movable = [job for job in view.jobs.values() if not job.pinned]
-        dice.shuffle(movable)
-        changing = [job for job in movable if dice.random() < self._eager]
-        pool: list[Gpu] = list(view.free)
-        for job in changing:
-            if job.wanted is not None:
-                pool += [g for g in job.wanted.gpus if view.cluster.state_of(g) is NodeState.UP]
-                edit.drop(job.id)
-        dice.shuffle(pool)
-        for job in changing:
-            size = min(dice.randint(0, 4), len(pool))
-            if not size:
-                continue
-            mine, pool = pool[:size], pool[size:]
-            if job.description is None:
-                edit.put(job.id, Allocation.as_scripted(mine))
-            else:
-                batch = max(size, dice.choice((8, 16, 32, 64)))
-                edit.put(job.id, Allocation.even(mine, batch, job.local_limit))
-        awake = view.now + dice.choice((1.0, 5.0)) if movable else float("inf")
-        return Decision(schedule=edit.done(), wake_at=awake)
-
-    def save(self) -> dict[str, Any]:
-        return {"seen": self._seen}
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._seen = int(saved["seen"])
-
-
 class ChaosEngine:
-    """Some jobs on some nodes, and a seed for all that may go wrong. Ends once all jobs ended."""
+    """Jobs on nodes with random failures, drawn from a seed. Ends when all jobs have ended."""
 
     def __init__(self, cluster: Cluster, n_jobs: int, seed: int, *, trouble: float = 0.1) -> None:
         self._dice = Random(seed)
@@ -86,11 +35,11 @@ class ChaosEngine:
         self._todo: list[tuple[float, int, Event | tuple[str, Any]]] = []
         self._counter = 0
         self._nodes = {n.id: n.gpus for n in cluster.nodes.values()}
-        self.where: dict[Gpu, JobId] = {}  # processes that exist: the physical truth
-        self._process: dict[Gpu, int] = {}  # which one it is
-        self.members: dict[JobId, dict[Gpu, int]] = {}  # trained by, and their batch
+        self.where: dict[Gpu, JobId] = {}  # processes that exist
+        self._process: dict[Gpu, int] = {}  # number of the process on each GPU
+        self.members: dict[JobId, dict[Gpu, int]] = {}  # GPUs of the workers that train a job
         self.generation: dict[JobId, Generation] = {}
-        self.orders: dict[JobId, int] = {}  # counts, so that late answers know they are void
+        self.orders: dict[JobId, int] = {}  # last order; answers to earlier ones are dropped
         self.alive: set[JobId] = set()
         for i in range(n_jobs):
             at = self._dice.uniform(0, 20)
@@ -139,7 +88,7 @@ class ChaosEngine:
                     self.alive.add(event.job.id)
                 return event
 
-    # what the world does
+    # scheduled happenings
 
     def _happen(self, what: str, subject: Any) -> Event | None:  # noqa: ANN401 any arguments
         if what == "down":
@@ -153,7 +102,7 @@ class ChaosEngine:
         return handler
 
     def _die(self, gpu: Gpu) -> None:
-        """The process is gone; if its job had its state there, others re-form."""
+        """Removes a process; if it was a member of its job, the other members regroup."""
         job = self.where.pop(gpu)
         was_member = self.members.get(job, {}).pop(gpu, None) is not None
         if job not in self.alive:
@@ -232,7 +181,7 @@ class ChaosEngine:
     def carry_out(self, plan: Plan) -> None:
         for action in plan.actions:
             job = action.job
-            assert job in self.alive, f"an order for {job}, which is no more"
+            assert job in self.alive, f"order for {job}, which has ended"
             if isinstance(action, Prepare | Withdraw):
                 continue
             order = self._bump(job)
@@ -247,7 +196,7 @@ class ChaosEngine:
                 case Rescale():
                     stay = [g for g in action.allocation.gpus if g in self.members[job]]
                     assert stay or not self.members[job], (
-                        f"{job} was moved without a worker that stays"
+                        f"rescale of {job} without a staying worker"
                     )
                     self._enter(job, action.allocation.gpus)
                     self._train_on(job, order)
@@ -259,14 +208,14 @@ class ChaosEngine:
                     self._later(soon, ("finish", (job, action.reason)))
 
     def _train_on(self, job: JobId, order: int) -> None:
-        """Epochs go on being reported while a switch is on its way."""
+        """Keeps reporting epochs until the switch happens."""
         self._later(self._now + self._dice.uniform(0, 4), ("epoch", (job, order, 10**4)))
 
     def _enter(self, job: JobId, gpus: tuple[Gpu, ...]) -> None:
         for gpu in gpus:
             other = self.where.get(gpu)
             stays = other == job and gpu in self.members[job]
-            assert other is None or stays, f"{job} was put on {gpu}, where {other} still is"
+            assert other is None or stays, f"{job} was placed on {gpu}, which {other} still uses"
             if other is None:
                 self._counter += 1
                 self._process[gpu] = self._counter
@@ -297,13 +246,12 @@ class ChaosEngine:
         whole = all(self.where.get(g) == job for g in allocation.gpus)
         if self.orders[job] != order or not whole or self._dice.random() < self._trouble:
             if not self.members.get(job):
-                return None  # no worker is left that could go on: the core stops the others
+                return None  # no member is left: the core stops the other workers
             for gpu in allocation.gpus:
                 if gpu not in self.members[job] and self.where.get(gpu) == job:
                     self._later(self._now + 0.1, ("left", (job, gpu, self._process[gpu])))
             return ev.RescaleFailed(self._now, job, Generation(plan), "chaos")
-        leavers = [g for g in self.members[job] if g not in allocation.gpus]
-        for gpu in leavers:
+        for gpu in [g for g in self.members[job] if g not in allocation.gpus]:
             self._later(
                 self._now + self._dice.uniform(0, 2), ("left", (job, gpu, self._process[gpu]))
             )

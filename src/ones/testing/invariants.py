@@ -1,4 +1,4 @@
-"""What must hold in every state, whatever happened: checked by brute force."""
+"""Invariants of the scheduler's state, checked by comparing its indexes with the records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ones.core.record import phase_of
 
 
 def check_invariants(state: State) -> None:
+    """Raises AssertionError if an invariant does not hold."""
     _check_assignments(state)
     _check_occupants(state)
     _check_queue(state)
@@ -17,14 +18,14 @@ def check_invariants(state: State) -> None:
         assert record.phase is phase_of(record, record.goal)
         if record.in_flight is not None and record.in_flight.kind is not OrderKind.STOP:
             assert record.in_flight.allocation is not None
-            assert record.occupied, "an order to train without a GPU"
+            assert record.occupied, "a pending start or rescale without a GPU"
         if record.held is not None and record.in_flight is None and not record.reforming:
             # a job trains where its processes are
             assert set(record.held.gpus) <= record.occupied
 
 
 def _check_assignments(state: State) -> None:
-    """A GPU is to be had by one job; the tables say the same in their several ways."""
+    """A GPU is assigned to at most one job; all indexes agree with the records."""
     owners: dict[Gpu, str] = {}
     use: dict[str, int] = {}
     for record in state.records.values():
@@ -33,7 +34,7 @@ def _check_assignments(state: State) -> None:
             continue
         use[record.job.owner] = use.get(record.job.owner, 0) + record.goal.n_gpus
         for gpu in record.goal.gpus:
-            assert gpu not in owners, f"{gpu} is to be had by {owners[gpu]} and {record.id}"
+            assert gpu not in owners, f"{gpu} is assigned to {owners[gpu]} and {record.id}"
             owners[gpu] = record.id
             assert state.cluster.state_of(gpu) not in (None, NodeState.DOWN)
     assert owners == state.assigned
@@ -55,7 +56,7 @@ def _check_assignments(state: State) -> None:
 
 
 def _check_occupants(state: State) -> None:
-    """A GPU is held by one job; a job's record and the GPU's entry agree."""
+    """A GPU is occupied by at most one job; records and `occupants` agree."""
     for gpu, occupant in state.occupants.items():
         if occupant.job in state.records:
             assert gpu in state.records[occupant.job].occupied

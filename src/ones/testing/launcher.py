@@ -1,4 +1,4 @@
-"""The contract of launchers."""
+"""Contract suite of launchers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ones.testing.processes import alive_below, is_alive, wait_for
 
 
 class LauncherContract(ProcessPromises):
-    """Override `make`: a launcher with at least two slots on its first node, with its files below
-    the root. All its nodes are on this machine, and start workers under ones-exec.
+    """Override `make`: it returns a launcher with at least two slots on its first node and its
+    files below `root`. All nodes are on this machine and start workers under ones-exec.
 
-    What every launcher promises: each start and exit is reported once, a stop ends the whole
-    process tree, workers outlive the controller and are found by the next one, output is kept.
+    Every launcher reports each start and exit once, stops the whole process tree, lets workers
+    outlive the controller, finds them after a restart, and keeps their output.
     """
 
     def make(self, root: Path) -> Launcher:
@@ -46,13 +46,13 @@ class LauncherContract(ProcessPromises):
         pid = subject.wait_started("1-a")
         subject.wait_started("1-b")
         subject.launcher.close(kill=False)
-        assert is_alive(pid), "the workers go on without a controller"
+        assert is_alive(pid), "workers continue without a controller"
         end.touch()
         wait_for(lambda: list(subject.root.glob("**/live/*/*/1-b/exit.json")))
         subject.events.clear()
         subject.open()
         wait_for(lambda: subject.launcher.running()["1-a"].pid == pid)
-        # a controller on another machine may see the end a moment after the file is there
+        # a controller on another machine may see the end shortly after the file exists
         wait_for(lambda: subject.launcher.running()["1-b"].exit is not None)
         found = subject.launcher.running()
         assert found["1-a"].alive
@@ -65,7 +65,7 @@ class LauncherContract(ProcessPromises):
     def test_a_controller_that_is_killed_leaves_the_workers_alone(
         self, subject: LauncherHarness
     ) -> None:
-        """A real one, by SIGKILL, while it watches."""
+        """A real controller process is killed by SIGKILL."""
         subject.launcher.close(kill=False)
         end = subject.root / "end"
         command = f"echo up; while [ ! -e {end} ]; do sleep 0.05; done; exit 6"
@@ -129,7 +129,7 @@ class LauncherContract(ProcessPromises):
         for directory in subject.root.glob("**/live/*/*/1-a"):
             assert sum(p.stat().st_size for p in directory.glob("out.*")) <= 64 << 20
         chunk = subject.launcher.logs("job", "1-a", 0, 10)
-        assert chunk.offset > 0, "the beginning is gone, and the offset says so"
+        assert chunk.offset > 0, "the beginning is dropped, and the offset shows it"
         assert chunk.end == size + 8
         assert subject.launcher.logs("job", "1-a", -8, 100).data == b"the end\n"
 

@@ -22,7 +22,7 @@ ENV = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 
 @dataclass
 class LauncherHarness:
-    """A launcher and its events. `make` makes it anew below the root."""
+    """A launcher and its events. `make` creates it below the root, also when it is reopened."""
 
     root: Path
     make: Callable[[Path], Launcher]
@@ -34,7 +34,7 @@ class LauncherHarness:
         self.launcher.open(self.events.append)
 
     def reopen(self) -> None:
-        """As a controller that died and was started again: the workers ran on."""
+        """Restarts the launcher as a new controller does; the workers keep running."""
         self.launcher.close(kill=False)
         self.events.clear()
         self.open()
@@ -73,7 +73,7 @@ class LauncherHarness:
         return wait_for(lambda: self.exits(id), f"{id} did not exit: {self.events}")[0]
 
     def wait_found_dead(self, id: str = "1-a") -> Exit:
-        """As a new controller learns of it: not by an event."""
+        """Waits for an exit that a new controller finds by `running`, not by an event."""
         wait_for(lambda: self.launcher.running()[id].exit)
         exit = self.launcher.running()[id].exit
         assert exit is not None
@@ -86,13 +86,12 @@ class LauncherHarness:
         wait_for(lambda: text in self.output(id), f"no {text!r} in the output of {id}")
 
     def supervisors(self) -> list[int]:
-        """Every ones-exec: the processes that own the workers on a node."""
+        """Process ids of every ones-exec, the owners of the workers on a node."""
         return [int(lock.read_text()) for lock in self.root.glob("**/live/*/*/lock")]
 
 
 def start_controller(contract: type, root: Path, command: str) -> subprocess.Popen[bytes]:
-    """Another process that opens a launcher of this contract and launches one command; it prints
-    the events."""
+    """Starts a process that opens the launcher, launches one command, and prints the events."""
     return subprocess.Popen(
         [sys.executable, "-m", __name__, inspect.getfile(contract), contract.__qualname__,
          str(root), command],

@@ -13,12 +13,12 @@ from ones.testing.processes import alive_below, command_of, is_alive, wait_for
 
 
 class ProcessPromises:
-    #: its nodes run a LocalLauncher: tests that concern nothing else are skipped
+    #: True: nodes run a LocalLauncher; tests of its own behaviour are skipped
     uses_local_launcher: ClassVar[bool] = False
 
     def _skip_if_done_by_local_launcher(self) -> None:
         if self.uses_local_launcher:
-            pytest.skip("done by the LocalLauncher on the node, which has this test itself")
+            pytest.skip("covered by the tests of LocalLauncher, which runs on the nodes")
 
     def test_an_exit_code_arrives_once_and_with_the_output(self, subject: LauncherHarness) -> None:
         subject.run("echo out; echo err >&2; exit 7")
@@ -29,8 +29,8 @@ class ProcessPromises:
         assert not process.alive
         assert process.job == "job"
         assert process.slots == (subject.launcher.slots()[0].id,)
-        heard = [e for e in subject.events if isinstance(e, Started | Exited)]
-        assert [type(e).__name__ for e in heard] == ["Started", "Exited"]
+        reported = [e for e in subject.events if isinstance(e, Started | Exited)]
+        assert [type(e).__name__ for e in reported] == ["Started", "Exited"]
 
     def test_a_death_by_signal_is_reported_as_such(self, subject: LauncherHarness) -> None:
         self._skip_if_done_by_local_launcher()
@@ -145,7 +145,7 @@ class ProcessPromises:
     def test_a_process_of_the_job_stays_until_its_last_worker_has_left(
         self, subject: LauncherHarness
     ) -> None:
-        """As the job's rendezvous store, which the first worker starts and all need."""
+        """For example the rendezvous store: the first worker starts it, and all workers need it."""
         self._skip_if_done_by_local_launcher()
         subject.run("ONES_OF_JOB=1 setsid sleep 1003 & echo up; trap '' TERM; sleep 1004", "1-a")
         subject.run("sleep 1005", "1-b", slot=1)

@@ -1,4 +1,4 @@
-"""The contract of policies."""
+"""Contract suite of policies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RUN_SEED = 3
 
 
 class _Watched:
-    """A policy that is asked twice each time: both answers must be equal, its state unchanged."""
+    """Calls `decide` twice: both decisions must be equal, and the state unchanged."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -51,18 +51,18 @@ class _Watched:
     def decide(self, view: View) -> Decision:
         before = json.dumps(self.policy.save())
         first, second = self.policy.decide(view), self.policy.decide(view)
-        assert first == second, "asked twice, it gave two answers"
-        assert json.dumps(self.policy.save()) == before, "deciding changed what it has learned"
+        assert first == second, "two calls of decide gave different decisions"
+        assert json.dumps(self.policy.save()) == before, "decide changed the state of the policy"
         if not view.jobs:
-            assert first.wake_at == float("inf"), "it wants to be woken with no job left"
+            assert first.wake_at == float("inf"), "wake_at is set although no job is left"
         unknown = {*first.notes, *first.forecasts} - set(view.jobs)
-        assert not unknown, f"it names jobs that do not exist: {unknown}"
+        assert not unknown, f"notes for jobs that do not exist: {unknown}"
         self.decisions += 1
         return first
 
 
 def _run(policy: Policy, trace: Trace, *, gpus: int = 16, mechanism: str = "elastic") -> list[str]:
-    """The plans as they are logged. The core refuses decisions that no engine could carry out."""
+    """Runs a simulation; returns the plans as logged. The core refuses invalid decisions."""
     simulator = Simulator(trace, Cluster.of(gpus), policy, mechanism=mechanism, seed=RUN_SEED)
     lines: list[str] = []
 
@@ -72,16 +72,16 @@ def _run(policy: Policy, trace: Trace, *, gpus: int = 16, mechanism: str = "elas
 
     result = simulator.run(record)
     check_invariants(result.state)
-    assert len(result.state.ended) == len(trace.jobs), "a job was never finished"
+    assert len(result.state.ended) == len(trace.jobs), "a job did not finish"
     return lines
 
 
 class PolicyContract:
     """Set `policy`: a name, or the path of a file. Override `make` for settings of your own.
 
-    What every policy promises: it finishes every job, decides the same when asked twice and with
-    the same seed, goes on after being saved and loaded, survives failures, keeps limits of owners
-    and of the cluster, and documents its settings.
+    Every policy finishes all jobs, decides the same when asked twice and with the same seed,
+    continues after being saved and loaded, survives failures, keeps the limits of owners and of
+    the cluster, and documents its settings.
     """
 
     policy: ClassVar[str] = ""
@@ -94,7 +94,7 @@ class PolicyContract:
         return create(name, seed=seed, oracle=oracle)
 
     def fresh(self, name: str, *, seed: int, trace: Trace | None = None) -> Policy:
-        """A new policy. Oracles get the truth about a trace, or else a constant."""
+        """A new policy. An oracle is for the trace, or constant without one."""
         if trace is not None:
             return self.make(name, seed, oracle_of(trace, seed=RUN_SEED))
         return self.make(name, seed, lambda job, gpus, batch: RemainingWork(9.0, 2.0))
@@ -111,7 +111,7 @@ class PolicyContract:
         assert _run(one, trace) == _run(other, trace)
 
     def test_it_goes_on_after_being_saved_and_loaded(self, name: str) -> None:
-        """In the middle of a run its state is saved as JSON and loaded into a new policy."""
+        """During a run its state is saved as JSON and loaded into a new policy."""
         trace = generate(jobs=20, seed=7, gap=10.0)
         contract = self
 
@@ -145,7 +145,7 @@ class PolicyContract:
                 requested_batch=64,
             )
             scheduler.handle(ev.JobSubmitted(0.0, job))
-        scheduler.handle(ev.Woke(60.0))  # a policy that decides in rounds has had one
+        scheduler.handle(ev.Woke(60.0))  # lets a policy that decides in rounds hold one
         assert scheduler.state.waiting.use["greedy"] <= 2
         assert all(j in scheduler.state.schedule for j in (JobId("j4"), JobId("j5")))
 
@@ -162,7 +162,7 @@ class PolicyContract:
         _run(self.fresh(name, seed=1, trace=changing), changing)
 
     def test_it_starts_jobs_of_which_nothing_is_known(self, name: str) -> None:
-        """No batch, no epochs, no kind; the script has not joined, and may never do."""
+        """No batch, no epochs, no kind; the script has not joined, and may never join."""
         scheduler = Scheduler(Cluster.of(4), self.fresh(name, seed=1))
         for i in range(3):
             scheduler.handle(ev.JobSubmitted(0.0, Job(id=JobId(f"j{i}"), submitted_at=0.0)))
@@ -174,7 +174,7 @@ class PolicyContract:
         scheduler = Scheduler(cluster, self.fresh(name, seed=1))
         aside = [Gpu(NodeId("n0"), 1), Gpu(NodeId("n1"), 3)]
         scheduler.handle(ev.GpuSetAside(0.0, aside[0], "broken"))
-        for i in range(12):  # more than there is room for; a decision for such a GPU is refused
+        for i in range(12):  # more jobs than GPUs; the core refuses a cordoned GPU
             job = Job(id=JobId(f"j{i}"), submitted_at=1.0, requested_batch=64)
             scheduler.handle(ev.JobSubmitted(1.0, job))
         scheduler.handle(ev.GpuSetAside(2.0, aside[1], "broken"))
@@ -184,14 +184,14 @@ class PolicyContract:
         scheduler.handle(ev.GpuReturned(6001.0, aside[0]))
         for at in (6060.0, 6600.0, 12_000.0):
             scheduler.handle(ev.Woke(at))
-        assert aside[0] in scheduler.state.assigned, "it is used again"
+        assert aside[0] in scheduler.state.assigned, "a GPU that returned is used again"
 
     def test_its_settings_are_documented(self, name: str) -> None:
         for setting in settings_of(name):
             assert setting.help, f"{setting.name} has no help"
 
     def test_it_leaves_a_job_that_is_not_elastic_where_it_is(self, name: str) -> None:
-        """Its script does not call ones.join: stopped or moved, it would begin again."""
+        """A script that does not call ones.join would start from the beginning if it were moved."""
         scheduler = Scheduler(Cluster.of(2), self.fresh(name, seed=1))
         fixed = Job(id=JobId("fixed"), submitted_at=0.0, max_gpus=1, elastic=False)
         (start,) = scheduler.handle(ev.JobSubmitted(0.0, fixed)).actions
@@ -200,7 +200,7 @@ class PolicyContract:
         scheduler.handle(ev.WorkerReady(1.0, fixed.id, Generation(1), gpu))
         for i in range(6):
             more = Job(id=JobId(f"j{i}"), submitted_at=2.0 + i, priority=5.0, requested_batch=64)
-            scheduler.handle(ev.JobSubmitted(2.0 + i, more))  # a decision against it is refused
+            scheduler.handle(ev.JobSubmitted(2.0 + i, more))  # the core refuses to move it
         for at in (60.0, 600.0, 6000.0, 60_000.0):
             scheduler.handle(ev.Woke(at))
             held = scheduler.state.schedule.get(fixed.id)
@@ -208,7 +208,7 @@ class PolicyContract:
             assert held.gpus == (gpu,)
 
     def check_random_failures(self, name: str, seed: int) -> None:
-        """Pinned jobs, losses, draining nodes, late reports: the core refuses a wrong decision."""
+        """Runs with pinned jobs, losses, draining nodes and late reports."""
         cluster = Cluster.of(10, 4)
         scheduler = Scheduler(cluster, self.fresh(name, seed=1))
         entries = 0
@@ -217,7 +217,7 @@ class PolicyContract:
             nonlocal entries
             entries += 1
             check_invariants(scheduler.state)
-            assert entries < 20_000, "it does not come to an end"
+            assert entries < 20_000, "the run does not end"
 
         drive(scheduler, ChaosEngine(cluster, 8, seed, trouble=0.15), record)
         assert not scheduler.state.records

@@ -1,4 +1,4 @@
-"""Real processes in tests: waiting without guessing, and proof that none is left."""
+"""Real processes in tests: waiting for conditions, and finding processes that are left."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TypeVar
 
 _Value = TypeVar("_Value")
 
-PATIENCE = 120.0  # matters only to a test that fails: a busy machine is slow
+PATIENCE = 120.0  # seconds; long, because only a failing test waits for it
 
 
 def wait_for(
     what: Callable[[], _Value], message: str = "it did not happen", seconds: float = PATIENCE
 ) -> _Value:
-    """The first value that is true."""
+    """Polls until the value is true and returns it; fails with `message` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         value = what()
@@ -27,8 +27,8 @@ def wait_for(
 
 
 def alive_below(directory: Path) -> list[int]:
-    """Processes that were started for a worker or a job below this directory; not those that a
-    launcher has there for all jobs."""
+    """Processes of workers and jobs with their files below this directory; without processes
+    that a launcher runs there for all jobs."""
     mark = f"DIR={directory}".encode()
     found = []
     for name in os.listdir("/proc"):
@@ -48,7 +48,7 @@ def alive_below(directory: Path) -> list[int]:
 
 
 def command_of(pid: int) -> list[bytes]:
-    """Nothing of a process that has ended, which may be at any moment."""
+    """Command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

@@ -1,7 +1,7 @@
 """Elastic training: `ones.join` for training scripts.
 
-Imported lazily, so that `import ones` and the small processes of a job (`ones.train.store`,
-`ones.train.zygote`) load only what they use.
+Submodules are imported lazily, so that `import ones` and the small processes of a job
+(`ones.train.store`, `ones.train.zygote`) load only what they use.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """State transfer to joining workers before the switch, while training goes on.
 
 Parameters and optimizer state change only in the optimizer's step. Between two steps a staying
-worker sends them to its joining workers piece by piece, directly from their memory; the optimizer
-waits for the piece under way. Sent pieces are kept up to date: the joining workers also get the
+worker sends them to its joining workers piece by piece, directly from memory; the optimizer waits
+for the piece that is being sent. Sent pieces are kept up to date: the joining workers also get the
 gradients of each update and make the same step on the pieces that they have. Equal inputs give
 equal bits, as in every other replica; `digest` checks that. When all pieces have arrived, only the
 final values (`Replica.final_state`) are left to send at the switch.
@@ -32,7 +32,7 @@ from ones.train.tensor_messages import (
 )
 
 _PIECE_TAG, _STEP_TAG = 2, 3
-_PIECE_BYTES = 8 << 20  # minimum size of a piece: the maximum that the optimizer waits for
+_PIECE_BYTES = 8 << 20  # size from which a piece is sent; the optimizer waits for one piece at most
 _TIMEOUT = 10.0  # seconds that training waits for a joining worker before the plan is given up
 
 
@@ -65,7 +65,7 @@ class StateSender:
     # around the optimizer's step
 
     def pause(self) -> None:
-        """Returns when no piece is under way; none is sent until `resume`."""
+        """Waits for the piece that is being sent; no other is sent until `resume`."""
         started = time.perf_counter()
         with self._changed:
             self._is_paused = True
@@ -74,7 +74,7 @@ class StateSender:
         self.optimizer_wait_seconds += time.perf_counter() - started
 
     def send_step(self) -> None:
-        """Starts to send the gradients of the update that follows. Only while paused."""
+        """Starts to send the gradients of the update that follows. Call it while paused."""
         if not self._sent or self.problem:
             return
         try:
@@ -182,7 +182,7 @@ class StateReceiver:
         self._problem: UserError | str = ""
 
     def receive(self) -> None:
-        """Returns after the switch, with the state of the sender."""
+        """Receives the state of the sender. Returns after the switch."""
         pieces = threading.Thread(
             target=self._receive_pieces, name="ones-receive-state", daemon=True
         )

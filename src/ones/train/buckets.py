@@ -5,9 +5,11 @@ hook on each large parameter scales its gradient into the buffer and sets `p.gra
 small parameters are only counted and copied together when the bucket is full, as each call from a
 hook costs microseconds. A full bucket is reduced while backward continues; the last is full when
 backward ends, so its small parameters need no hooks. Buckets start in the same order on all
-workers: gloo pairs them by order and would silently add different ones. Behind the gradients
-follow, for each parameter, the number of workers that used it (without any it keeps no gradient,
-because weight decay and Adam would change it) and the notices.
+workers: gloo pairs them by order and would silently add different ones.
+
+With the gradients, a bucket sums the number of workers that used each parameter. A parameter that
+no worker used keeps no gradient: with a gradient of zero, weight decay and Adam would change it.
+The last bucket also sums the notices.
 """
 
 from __future__ import annotations
@@ -23,115 +25,35 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ones.errors import UserError
+from ones.train.bucket import Bucket, Preconditioner, divide_parameters
 from ones.train.process_group import GroupLostError, ProcessGroup, wait_all
-
-_FIRST = 1 << 20  # bytes: the first bucket is small, so that its reduction starts early
-_LARGE = 25 << 20
-_SMALL = 64 << 10  # bytes: parameters up to here are copied together
-_BLOCK = 1 << 16  # numbers: float32 sums over more lose digits
-
-Preconditioner = Callable[[Parameter], Tensor]
 
 
 class Notice(IntEnum):
     """Values that each worker sends with its gradients in every step; they are summed."""
 
-    NOT_READY = 0  # for the next group; a sum of 0: all workers are ready
+    NOT_READY = 0  # this worker is not ready for the next group
     CHECKPOINT = 1  # all workers are to save and leave
     END = 2  # the job is to end
     LEAVING = 3  # this worker leaves (SIGTERM): save, and continue without it
     LOSS = 4  # this worker's part of the step's mean loss
     SQUARE = 5  # squared norm of this worker's own gradient, in steps that measure it
-    PLAN = 6  # for which this worker is ready, and its square: equal if their variance is 0
-    PLAN_SQUARED = 7
+    PLAN = 6  # plan that this worker is ready for
+    PLAN_SQUARED = 7  # with PLAN it shows whether all plans are equal: their variance is 0
     UNEQUAL = 8  # this joining worker received a state that differs: the step does not count
 
 
-class _Bucket:
-    """[large gradients | small gradients | number of users of each | notices, in the last one]"""
-
-    def __init__(self, parameters: list[Parameter], *, last: bool, notices: bool) -> None:
-        is_small = [p.numel() * p.element_size() <= _SMALL for p in parameters]
-        large = [p for p, small in zip(parameters, is_small, strict=True) if not small]
-        self.small = [p for p, small in zip(parameters, is_small, strict=True) if small]
-        self.parameters = [*large, *self.small]
-        self.large = len(large)
-        self.hooked = self.large if last else len(parameters)  # parameters with a hook
-        sizes = [p.numel() for p in self.parameters]
-        end = sum(sizes)
-        like, count = parameters[0], len(parameters)
-        tail = count + (len(Notice) if notices else 0)
-        self.flat = torch.empty(end + tail, dtype=like.dtype, device=like.device)
-        self.flat.zero_()  # maps the memory: the first step is as fast as others
-        self.views = []
-        offset = 0
-        for p, size in zip(self.parameters, sizes, strict=True):
-            self.views.append(_view_like(self.flat[offset : offset + size], p))
-            offset += size
-        self.small_views = self.views[self.large :]
-        self.blocks: list[Tensor] = list(torch.split(self.flat[:end], _BLOCK))
-        self.small_gradients = self.flat[sum(sizes[: self.large]) : end]
-        self.used = self.flat[end : end + count]
-        self.tail = self.flat[end:]
-        self.notices = self.flat[end + count :] if notices else None
-        self.initial_tail = torch.ones(tail, dtype=like.dtype)
-        self.missing = 0
-        self.done = [False] * count  # by index: hashing a tensor costs a microsecond
-
-    def start(self) -> None:
-        self.missing = self.hooked
-        self.done = [False] * len(self.done)
-        self.tail.copy_(self.initial_tail)
-
-    def squared_norm(self, preconditioner: Preconditioner | None) -> Tensor:
-        wide = torch.promote_types(self.flat.dtype, torch.float32)
-        blocks = self.blocks
-        if preconditioner is not None:
-            pairs = zip(self.parameters, self.views, strict=True)
-            blocks = [view / preconditioner(p) for p, view in pairs]
-        norms = torch._foreach_norm(blocks, 2, wide)
-        square: Tensor = torch.stack(norms).double().square().sum()
-        return square
-
-
-def _view_like(flat: Tensor, p: Parameter) -> Tensor:
-    """A view with the strides of the parameter (such as channels_last) if its memory is dense."""
-    dense = p.is_non_overlapping_and_dense() if hasattr(p, "is_non_overlapping_and_dense") else True
-    if dense:
-        return flat.as_strided(p.shape, p.stride(), flat.storage_offset())
-    return flat.view(p.shape)
-
-
-def _layout(parameters: Sequence[Parameter]) -> list[list[Parameter]]:
-    """Parameters by bucket: reverse order of registration, one type per bucket, by last one."""
-    open_: dict[tuple[torch.dtype, torch.device], tuple[int, list[tuple[int, Parameter]]]] = {}
-    done: list[list[tuple[int, Parameter]]] = []
-    for position, p in enumerate(reversed(parameters)):
-        key = (p.dtype, p.device)
-        size, bucket = open_.get(key, (0, []))
-        bucket.append((position, p))
-        size += p.numel() * p.element_size()
-        if size >= (_LARGE if done else _FIRST):
-            done.append(bucket)
-            open_.pop(key, None)
-        else:
-            open_[key] = (size, bucket)
-    done += [bucket for _, bucket in open_.values()]
-    done.sort(key=lambda bucket: bucket[-1][0])
-    return [[p for _, p in bucket] for bucket in done]
-
-
 class Buckets:
-    """Use: `arm`, backward, `finish`. Not armed, gradients just accumulate."""
+    """Call `arm`, backward, `finish`. Without `arm`, backward accumulates gradients locally."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         trained = [p for p in parameters if p.requires_grad]
         if not trained:
             raise UserError("model has no parameter that requires a gradient")
-        *first, last = _layout(trained)
+        *first, last = divide_parameters(trained)
         exact = last[0].dtype in (torch.float32, torch.float64)  # enough for notices
-        self.buckets = [_Bucket(ps, last=False, notices=False) for ps in first]
-        self.buckets.append(_Bucket(last, last=True, notices=exact))
+        self.buckets = [Bucket(ps) for ps in first]
+        self.buckets.append(Bucket(last, is_last=True, notices=len(Notice) if exact else 0))
         tail = self.buckets[-1].initial_tail
         initial = tail[-len(Notice) :] if exact else torch.zeros(len(Notice))
         self._initial_notices: NDArray[np.floating[Any]] = initial.numpy()
@@ -232,7 +154,7 @@ class Buckets:
 
     # while backward runs
 
-    def _hook(self, bucket: _Bucket, index: int) -> Callable[[Tensor], None]:
+    def _hook(self, bucket: Bucket, index: int) -> Callable[[Tensor], None]:
         is_large = index < bucket.large
 
         def hook(_: Tensor) -> None:
@@ -253,7 +175,7 @@ class Buckets:
 
         return hook
 
-    def _fill(self, bucket: _Bucket, index: int) -> None:
+    def _fill(self, bucket: Bucket, index: int) -> None:
         """Copies one gradient, scaled, while it is still in the cache."""
         p, view = bucket.parameters[index], bucket.views[index]
         gradient = p.grad
@@ -268,7 +190,7 @@ class Buckets:
             torch.mul(gradient, self._weight, out=view)
             p.grad = view
 
-    def _fill_small(self, bucket: _Bucket) -> None:
+    def _fill_small(self, bucket: Bucket) -> None:
         """Copies all small gradients in two calls."""
         gradients = [p.grad for p in bucket.small if p.grad is not None]
         if len(gradients) < len(bucket.small):
@@ -296,7 +218,7 @@ class Buckets:
                 self._add_square(bucket)
             self.reduce(bucket.flat, group)
 
-    def _add_square(self, bucket: _Bucket) -> None:
+    def _add_square(self, bucket: Bucket) -> None:
         """Adds the squared norm of this worker's own gradient to its notices, before the sum."""
         if self._weight_value > 0:
             self.notices[Notice.SQUARE] += (

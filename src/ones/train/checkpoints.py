@@ -24,7 +24,7 @@ from ones.train.tensor_messages import copy_to_cpu
 _NAME = re.compile(r"(\d{10})-(\d{6})-(\d{12})\.pt$")
 _KEPT = 2
 _INTERVAL_SECONDS = 300.0
-#: waiting for disk space before a worker leaves; shorter than the controller's timeout
+#: longest wait for disk space before a worker leaves; shorter than the controller's timeout
 _TIMEOUT_SECONDS = 90.0
 _RETRY_SECONDS = 0.5
 
@@ -57,13 +57,13 @@ class Checkpoints:
         self._prune((*generation, step))
 
     def load(self) -> dict[str, Any] | None:
-        """The newest checkpoint that can be read."""
+        """The newest checkpoint that can be read; None if there is none."""
         for _, path in reversed(self._all()):
             try:
                 with self._fs.open(path, "rb") as file:
                     state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
             except Exception as error:
-                _log.warning("checkpoint %s cannot be read: %s", path, error)
+                _log.warning("checkpoint %s cannot be read, skipped: %s", path, error)
             else:
                 return state
         return None
@@ -153,7 +153,7 @@ class CheckpointSaver:
         try:
             self._write(state, generation)
         except OSError as error:  # the last checkpoint is still there; the next may succeed
-            _log.warning("a checkpoint was not written: %s", error)
+            _log.warning("the periodic checkpoint was not written: %s", error)
 
     def _write(self, state: dict[str, Any], generation: tuple[int, int]) -> None:
         self._checkpoints.save(state, generation, int(state["progress"]["step"]))

@@ -5,8 +5,8 @@ inherit open connections: a worker that closes a group, or dies, would still loo
 other workers. So every forked child first closes its copies of tracked connections. gloo does not
 name its connections: those opened while it connects are tracked.
 
-A member whose node is cut off does not end its connections either. `shut_down` wakes the threads
-that wait for it.
+Connections to a node that is cut off do not end by themselves. `shut_down` ends them here, so that
+the threads that wait for that node wake up.
 """
 
 from __future__ import annotations

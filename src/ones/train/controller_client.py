@@ -1,7 +1,7 @@
-"""The worker's connection to the controller: two threads, for which training never waits.
+"""The worker's connection to the controller: two threads. Training never waits for them.
 
-Reports are numbered and kept until they are acknowledged; a controller that restarts gets them
-afterwards. Reports not acknowledged when the worker ends are written to its run directory
+Reports are numbered and kept until they are acknowledged; a controller that was down gets them when
+it is back. Reports not acknowledged when the worker ends are written to its run directory
 (`unsent_reports`). Orders arrive by long-poll. Stdlib only.
 """
 
@@ -25,7 +25,7 @@ from ones.wire.messages import Order, Report, Steps
 
 _LONG_POLL_SECONDS = 20
 _MAX_BATCH = 500  # reports in one message
-_MAX_QUEUE = 100_000  # reports while the controller is away; newer ones are dropped
+_MAX_QUEUE = 100_000  # reports while the controller is unreachable; newer ones are dropped
 _CLOSE_SECONDS = 2.0  # wait at the end, if unsent reports can be written to disk
 _BACKOFF_SECONDS = (0.1, 5.0)  # first and longest pause between two attempts
 
@@ -40,6 +40,8 @@ class _Numbered:
 
 
 class ControllerClient:
+    """Sends reports; passes answers on to `on_order`, `on_store` and `on_fenced`."""
+
     def __init__(
         self,
         environment: WorkerEnvironment,
@@ -68,7 +70,7 @@ class ControllerClient:
         """Queues a report."""
         with self._changed:
             last = self._queue[-1] if self._queue else None
-            # counts since the start of the epoch replace one another while the controller is away
+            # counts since the start of the epoch: a newer report replaces an unsent older one
             replaces = isinstance(report, Steps) and last and isinstance(last.report, Steps)
             if last and replaces and len(self._queue) > 1:
                 self._queue[-1] = _Numbered(last.number, self.generation, report)

@@ -38,7 +38,7 @@ class DigestCheck:
         self._thread.start()
 
     def wait(self) -> bool | None:
-        """True: equal. None: a member was lost. The parameters must not change until then."""
+        """Waits; True if equal, None if a member was lost. Parameters must not change meanwhile."""
         self._thread.join()
         return self._equal
 

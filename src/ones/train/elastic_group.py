@@ -1,11 +1,11 @@
 """Changes of a job's workers between two steps, as one worker sees them.
 
 A switch order arrives while training goes on. A thread connects the next group, and staying workers
-send the state to joining workers. A worker for which both are done says so in the notices of every
-step, with the number of the plan. When all say the same, all have learned it from the same
-all-reduce and switch after that step: leaving workers leave, joining workers have the state, the
-rest continues. No worker waits for one that is not connected.
-`docs/decisions/0006-elastic-protocol.md` has the whole protocol; `recovery` is what follows a loss.
+send the state to joining workers. When both are done, a worker announces the plan's number in the
+notices of every step. The all-reduce of the gradients sums the notices, so all workers see in the
+same step that all are ready, and switch after it: leaving workers leave, joining workers have the
+state, staying workers continue. No worker waits for one that is not connected.
+`docs/decisions/0006-elastic-protocol.md` has the whole protocol; `recovery` handles a loss.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ _PLANS = 64  # notices carry plan numbers modulo this, so that sums are exact in
 
 
 class ElasticGroup:
+    """The current group of a worker, and its changes between two steps."""
+
     def __init__(self, context: WorkerContext, buckets: Buckets) -> None:
         self.context, self.buckets = context, buckets
         self.transfer = StateTransfer(context.replica, buckets)
         self.is_over = False  # the loop of the script is to end
         self._replica, self._next_group = context.replica, context.next_group
         self._claimed: PreparedGroup | None = None  # announced in the notices of this step
-        # what the notices of the last step, or its failure, require before the next one
+        # required before the next step, by the notices of the last step or by its failure
         self._agreed = self._lost = self._mismatch = False
         self._must_save = self._must_end = self._worker_leaves = False
         self._step_ended = time.perf_counter()
@@ -75,7 +77,7 @@ class ElasticGroup:
 
     @property
     def _is_plan_due(self) -> bool:
-        """With an exact schedule: the next step must not be made before the switch."""
+        """Whether an exact schedule requires a switch before the next step."""
         layout = self.context.layout
         if not self._exact_steps or layout is None:
             return False
@@ -148,7 +150,7 @@ class ElasticGroup:
         return self._exact_steps.get(prepared.layout.plan, 0) <= self._replica.progress.step + 1
 
     def handle_notices(self, sums: list[float]) -> bool:
-        """Takes the summed notices of a step. False: the step does not count (state mismatch)."""
+        """Handles the summed notices of a step; False if the step is undone (state mismatch)."""
         size = 1 if self.group is None else self.group.size
         claimed = self._claimed
         if claimed is not None:
@@ -176,7 +178,7 @@ class ElasticGroup:
             self.transfer.update(self._next_group)
 
     def step_failed(self) -> None:
-        """A member was lost in the step: nothing was updated."""
+        """Records that a member was lost in the step; nothing was updated."""
         self._lost = True
         self._release_claim()
 
@@ -225,7 +227,7 @@ class ElasticGroup:
         return recover(self.context, self._step_ended)
 
     def _save_and_leave(self) -> None:
-        """One worker leaves, or all do. Saves first, unless the job has ended."""
+        """Saves, unless the job has ended; then one worker leaves, or all do."""
         if not self._must_end:
             self.context.save()
         worker_leaves, self._worker_leaves = self._worker_leaves, False

@@ -78,13 +78,13 @@ class ElasticJob:
         """Optimizer steps so far."""
         return self._progress.step
 
-    def log(self, *words: object) -> None:
+    def log(self, *values: object) -> None:
         """Prints in one worker only."""
         if self.is_main:
-            print(*words, flush=True)
+            print(*values, flush=True)
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Epochs from 0 to `count`; a joining worker starts at the current one."""
+        """Yields the epochs 0 to `count` - 1; a joining worker starts at the current one."""
         if count < 1:
             raise UserError(f"epochs {count} is not at least 1")
         self._progress.epochs = count
@@ -96,7 +96,7 @@ class ElasticJob:
                 self._end_epoch(epoch)
 
     def batches(self) -> Iterator[Any]:
-        """The rest of the epoch in micro-batches, on `job.device`."""
+        """Yields the rest of the epoch in micro-batches, on `job.device`."""
         epoch = self._progress.epoch
         if self._elastic is not None:
             self._reporter.start_epoch()
@@ -120,8 +120,8 @@ class ElasticJob:
     def step(self, loss: Tensor, *, clip: float | None = None, weight: float | None = None) -> bool:
         """Backward; with the last micro-batch also all-reduce, clip, optimizer step, zero_grad.
 
-        `weight`: valid targets in this micro-batch, where the loss ignores some; give it
-        in every step or in none. True: the parameters were updated.
+        `weight`: number of valid targets in this micro-batch, if the loss ignores some; pass it
+        in every step or in none. Returns True if the parameters were updated.
         """
         return self._stepper.backward(loss, clip, weight)
 
@@ -142,7 +142,7 @@ class ElasticJob:
         return self._stopped or (self._elastic is not None and self._elastic.is_over)
 
     def _settle(self, epoch: int) -> bool:
-        """Makes pending changes. False: this epoch is done, here or in the state received."""
+        """Makes pending changes; False if the epoch is done, here or in the state received."""
         if self._elastic is not None:
             self._elastic.settle()
             self._partition = self._elastic.context.partition
@@ -153,10 +153,10 @@ class ElasticJob:
         self._reporter.reset()
         self._partition = self._elastic.context.partition
         if self._elastic.rank == 0 and not was_first and self._progress.last.steps:
-            self._report_epoch()  # the former rank 0 may have been lost before it could
+            self._report_epoch()  # the former rank 0 may have been lost before it reported
 
     def _synchronise_buffers(self) -> bool:
-        """Before the script evaluates: all workers use the batch norm statistics of rank 0."""
+        """Copies rank 0's batch norm statistics to all workers, before the script evaluates."""
         last = self._progress.epoch + 1 == self._progress.epochs
         return self._elastic is None or self._elastic.end_epoch(last=last)
 
@@ -170,7 +170,7 @@ class ElasticJob:
                 self._reporter.after_step(elastic.context.layout, self._progress, micro_batch)
 
     def _advance_schedule(self, samples: int) -> None:
-        """Steps a schedule in steps once per base batch: larger batches count for more."""
+        """Steps a per-step schedule once per base batch: a larger batch makes several steps."""
         scheduler, progress = self._replica.scheduler, self._progress
         if scheduler is None or self._scheduler_step != "step":
             return

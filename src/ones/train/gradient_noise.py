@@ -4,8 +4,8 @@ McCandlish et al., arXiv 1812.06162, appendix A: with S the trace of the covaria
 sample's gradient and G the true gradient, a mean over n samples has E|g|² = |G|² + S/n. Two
 sizes give two equations. Here: the workers' own gradients and their mean, or, with one worker, the
 gradients of two consecutive steps (their product estimates |G|²; slightly biased, as the parameters
-have moved). The noise of the updates counts: for Adam, gradients are divided by the root of their
-second moment (preconditioned), as in Pollux (OSDI 2021).
+have changed). What matters is the noise of the updates: for Adam, gradients are divided by the root
+of their second moment (preconditioned), as in Pollux (OSDI 2021).
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def preconditioner_of(optimizer: Optimizer) -> Callable[[Tensor], Tensor] | None
 
 
 class GradientNoise:
+    """A running estimate; `memory` is the weight of earlier measurements."""
+
     def __init__(self, memory: float = 0.95) -> None:
         self._memory = memory
         self._spread = self._square = 0.0  # S and |G|², smoothed separately: their ratio is biased

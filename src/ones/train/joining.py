@@ -57,12 +57,12 @@ def join(
 ) -> ElasticJob:
     """Makes a training script elastic. Under plain `python`: an ordinary loop on one device.
 
-    The learning rate of `optimizer` is taken as right for `batch_size`; it follows the
-    batch by `lr_rule` ("linear" for SGD, "sqrt" for the Adam family, "none", or a
-    function of batch/batch_size) and rises over `lr_ramp_steps`. `scheduler` is stepped
-    after each epoch, or with `scheduler_step="step"` once per `batch_size` samples: do not
-    call it yourself. `max_local_batch` samples fit one device; what exceeds them is
-    accumulated. `min_local_batch` is 2 for models with batch norm, which cannot take one.
+    The learning rate of `optimizer` is that for `batch_size`. It changes with the batch by
+    `lr_rule` ("linear" for SGD, "sqrt" for the Adam family, "none", or a function of
+    batch/batch_size) and rises over `lr_ramp_steps`. `scheduler` is stepped after each epoch,
+    or with `scheduler_step="step"` once per `batch_size` samples: do not call it yourself.
+    `max_local_batch`: samples that fit one device; larger batches are accumulated.
+    `min_local_batch`: default 2 for models with batch norm, which cannot train on one sample.
     `stop` ends a script under plain `python`; a job of the service has its own stop rule.
     """
     _check_arguments(model, optimizer, scheduler, scheduler_step)
@@ -118,7 +118,7 @@ def join(
             )
         )
         if device.type != "cpu":
-            context.wait_for_order()  # the GPU is free only then
+            context.wait_for_order()  # before that, another worker uses the GPU
     model.to(device)
     elastic = None
     if context is not None:
@@ -145,17 +145,18 @@ def _check_arguments(
     model: object, optimizer: object, scheduler: object, scheduler_step: str
 ) -> None:
     if isinstance(optimizer, list | tuple | dict):
-        raise UserError("ones.join takes one optimizer; several are not supported")
+        raise UserError("ones.join takes one optimizer: several are not supported")
     if not isinstance(optimizer, Optimizer):
         raise UserError(f"optimizer {type(optimizer).__name__} is not a torch.optim.Optimizer")
     if not isinstance(model, nn.Module):
         raise UserError(f"model {type(model).__name__} is not a torch.nn.Module")
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         raise UserError(
-            f"model is wrapped in {type(model).__name__}: give the plain one, ones.join does that"
+            f"model is wrapped in {type(model).__name__}: pass the model itself, ones.join"
+            " synchronises the workers"
         )
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise UserError("optimizer LBFGS needs a closure, which job.step does not offer")
+        raise UserError("optimizer LBFGS is not supported: it needs a closure")
     own = {id(p) for p in model.parameters()}
     for group in optimizer.param_groups:
         if any(id(p) not in own for p in group["params"]):
@@ -167,7 +168,7 @@ def _check_arguments(
 
 
 def _keep_freed_memory() -> None:
-    """Keeps glibc from returning freed gradients to the kernel: up to 10 % of a step."""
+    """Keeps glibc from returning freed gradients to the kernel: it costs up to 10 % of a step."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -185,7 +186,7 @@ def _handle_sigterm(context: WorkerContext) -> None:
 
 
 def _handle_exit(job: ElasticJob, context: WorkerContext) -> None:
-    """Reports that the script is done, at its end, or the memory limit, if memory runs out."""
+    """At the end of the script reports that it is done or, if memory ran out, the limit."""
     failed = False
     previous = sys.excepthook
 

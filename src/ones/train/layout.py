@@ -13,6 +13,8 @@ from ones.wire.messages import Member
 
 @dataclass(frozen=True, slots=True)
 class GroupLayout:
+    """The members of a group, by plan and incarnation (times that the group was re-formed)."""
+
     plan: int
     incarnation: int
     members: tuple[Member, ...]  # by rank

@@ -57,7 +57,8 @@ class LearningRate:
         target = float(self.rule(batch / self.base_batch))
         if not (math.isfinite(target) and target > 0.0):
             raise InvalidSettingError(
-                f"lr_rule gives {target} for batch {batch}, base {self.base_batch}: not above 0"
+                f"lr_rule returns {target} for batch {batch}, base batch {self.base_batch}:"
+                " it must return a number above 0"
             )
         if target != self.target:
             self.start, self.target, self.since = self.factor(step), target, step

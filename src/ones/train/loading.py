@@ -45,6 +45,8 @@ def size_of(dataset: object) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderOptions:
+    """Options of `ones.join` for loading; they mean the same as those of torch's DataLoader."""
+
     collate_fn: Callable[[list[Any]], Any] | None = None
     num_workers: int = 0
     worker_init_fn: Callable[[int], None] | None = None

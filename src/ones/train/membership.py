@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ones.exec.processes import find_process
-from ones.exec.records import boot_id
+from ones.exec.run_dir import boot_id
 from ones.train.connection_tracking import track_connections
 from ones.train.store_process import StoreAddress
 
@@ -40,7 +40,7 @@ class MembershipClient:
     """One connection. When it breaks it stays broken: create another.
 
     The constructor returns once the store has answered: a store without workers may be about to
-    end while its port still accepts connections. From then on it stays as long as this worker.
+    end while its port still accepts connections. From then on the store stays for this worker.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class MembershipClient:
         self.broken = threading.Event()
         self._welcomed = threading.Event()
         self.is_silent = False  # broken because no ping came
-        self.expelled = False
+        self.expelled = False  # the other members continue without this worker
         pid = os.getpid()
         hello = {"hello": worker, "token": token, "pid": pid, "born": start_time(pid)}
         self._send(**hello, machine=machine_id(), groups=generations)
         threading.Thread(target=self._listen, name="ones-membership", daemon=True).start()
         if not self._welcomed.wait(WELCOME_SECONDS) or self.broken.is_set():
             self.close()
-            raise ConnectionError(f"the job's store at {address} has ended, or does not answer")
+            raise ConnectionError(f"the job's store at {address} has ended or does not answer")
 
     def report_failure(
         self, plan: int, incarnation: int, members: tuple[str, ...], position: int
@@ -83,7 +83,7 @@ class MembershipClient:
 
         None: the store is gone, or `interrupt` was called.
         """
-        with contextlib.suppress(queue.Empty):  # an answer to an earlier question
+        with contextlib.suppress(queue.Empty):  # answers to earlier reports
             while True:
                 self._answers.get_nowait()
         self._send(failed=[plan, incarnation], members=list(members), step=position)
@@ -92,17 +92,19 @@ class MembershipClient:
         return self._answers.get()
 
     def interrupt(self) -> None:
+        """Ends the wait in `report_failure`."""
         self._answers.put(None)
 
     def withdraw_failure(self) -> None:
-        """Takes the reported failure back: this worker does not continue in that group."""
+        """Withdraws the reported failure: this worker does not continue in that group."""
         self._send(failed=None)
 
     def join_generation(self, plan: int, incarnation: int) -> None:
+        """Reports that this worker is a member of the group of that generation."""
         self._send(joins=[plan, incarnation])
 
     def report_memory_limit(self, samples: int) -> None:
-        """Reports before this worker dies out of memory: so many samples fit."""
+        """Reports the number of samples that fit, before this worker dies out of memory."""
         self._send(limit=samples)
 
     def leave(self) -> None:
@@ -156,7 +158,7 @@ class MembershipClient:
 
 
 def hang_seconds() -> float:
-    """A peer that is silent for so long hangs, or is out of reach."""
+    """Seconds of silence after which a peer counts as hanging or out of reach."""
     return float(os.environ.get("ONES_HANG_SECONDS", HANG_SECONDS))
 
 

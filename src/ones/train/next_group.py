@@ -18,6 +18,8 @@ NO_STATE, HAS_STATE, SENDS_IN_BACKGROUND = 0, 1, 2
 
 
 class PreparedGroup:
+    """The next group of a worker, while it connects and once it is ready."""
+
     def __init__(self, layout: GroupLayout) -> None:
         self.layout = layout
         self.group: ProcessGroup | None = None
@@ -93,7 +95,7 @@ class NextGroup:
         with self.changed:
             prepared, claimed = self._prepared, self._claimed
             if claimed is not None and claimed.layout.plan == plan:
-                claimed.withdrawn = True  # unless all have agreed on it by now
+                claimed.withdrawn = True  # no effect if all members have agreed on it by now
         if prepared is not None and prepared.layout.plan == plan:
             self.discard()
 
@@ -124,7 +126,7 @@ class NextGroup:
             if prepared.group is not None or not self._needs_connection(prepared.layout):
                 return prepared
             self._claimed = None  # it was to continue with a group that is closed by now
-        self._on_failed(prepared.layout, "the current group that it continues with is lost")
+        self._on_failed(prepared.layout, "the current group, which was to continue, is lost")
         return None
 
     def release(self, prepared: PreparedGroup) -> None:

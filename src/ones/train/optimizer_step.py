@@ -1,7 +1,7 @@
 """One optimizer step, from its first micro-batch to the update, the same on all workers.
 
-A step that fails because a worker was lost, or does not count because the state of a joining worker
-differs, is undone; its samples are given out again.
+A step is undone, and its samples are used again, if a worker was lost or the state of a joining
+worker differs.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class _Step:
 
 
 class OptimizerStepper:
+    """Accumulates the micro-batches of a step, reduces the gradients, and updates the model."""
+
     def __init__(
         self,
         replica: Replica,
@@ -90,16 +92,16 @@ class OptimizerStepper:
         self._step = None
 
     def backward(self, loss: Tensor, clip: float | None, weight: float | None) -> bool:
-        """Takes the loss of one micro-batch. True: the parameters were updated."""
+        """Handles the loss of one micro-batch; True if the parameters were updated."""
         step = self._step
         if step is None or step.index < 0:
-            raise UserError("job.step belongs into `for ... in job.batches()`, once for each batch")
+            raise UserError("call job.step once for each batch, in `for ... in job.batches()`")
         if weight is not None:
             self._progress.weighted = True
         count = float(step.part.micro_batches[step.index] if weight is None else weight)
         if self._batch_norm is not None:
             if count == 0.0 and self._batch_norm.group is not None:
-                raise UserError("job.step with weight 0 does not go with SyncBatchNorm layers")
+                raise UserError("job.step(weight=0) is not supported with SyncBatchNorm layers")
             self._batch_norm.group = None  # until the next batch: evaluation is not synchronised
         if count > 0.0:
             step.weight += count
@@ -126,7 +128,7 @@ class OptimizerStepper:
     # reduction
 
     def _arm(self, step: _Step) -> None:
-        """From here on gradients are reduced as backward yields them."""
+        """Reduces gradients from here on, as backward computes them."""
         elastic = self._elastic
         if elastic is None or elastic.buckets.armed:
             return
@@ -152,7 +154,7 @@ class OptimizerStepper:
         None: the step does not count.
         """
         elastic = self._elastic
-        self._arm(step)  # where this worker had no backward
+        self._arm(step)  # if this worker had no backward
         if elastic is None or elastic.group is None:
             loss = float(step.loss) / step.weight if step.weight else 0.0
             if elastic is not None:
@@ -185,7 +187,7 @@ class OptimizerStepper:
 
     @property
     def _is_measurable(self) -> bool:
-        """Adam's preconditioner is known after its first step."""
+        """Whether noise can be measured: Adam's preconditioner exists after its first step."""
         return self._preconditioner is None or bool(self._optimizer.state)
 
     def _preconditioned(self, p: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Process groups of workers. The only module that creates one.
+"""Process groups of workers. No other module creates one.
 
 These are raw c10d groups and not torch's default group: two can exist side by side, so the next
 group connects while the current one trains. gloo on the CPU; NCCL by the same calls (written, not
@@ -28,6 +28,8 @@ class GroupLostError(RuntimeError):
 
 
 class ProcessGroup:
+    """A connected group of workers: collectives, and messages between two members."""
+
     def __init__(self, backend: Any, rank: int, size: int) -> None:
         self._backend = backend
         self._sent: list[tuple[Sequence[Any], object]] = []  # works and their buffers
@@ -125,9 +127,9 @@ class ProcessGroup:
     # the end
 
     def acknowledge_leave(self, leaving: Collection[int]) -> None:
-        """Leaving members wait until all others have said that they need nothing more from them.
+        """Leaving members wait until all others acknowledge that they need nothing more from them.
 
-        A connection that is closed early loses the data that is still under way.
+        A connection that is closed early loses data that is not yet received.
         """
         token = torch.zeros(1, dtype=torch.uint8, device=self.device)
         others = [rank for rank in range(self.size) if rank != self.rank]
@@ -149,8 +151,8 @@ class ProcessGroup:
     def abort(self) -> None:
         """Wakes the thread that waits for a member out of reach. May be called from any thread.
 
-        The connections of a member that died end by themselves; those to a node behind a cut
-        network never do.
+        The connections of a member that died end by themselves; those to a node that is cut off
+        never do.
         """
         backend = self._backend
         if backend is None:

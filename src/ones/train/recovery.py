@@ -17,9 +17,9 @@ from ones.wire.messages import SwitchFailed
 
 
 def recover(context: WorkerContext, since: float) -> bool:
-    """Returns when a new group trains; False: a joining worker without state was ordered elsewhere.
+    """Returns when a new group trains; False if this worker has no state and another order.
 
-    `since`: end of the last step, for the pause.
+    `since`: end of the last step, from which the pause counts.
     """
     discarded = context.next_group.discard()
     context.close_group()
@@ -37,7 +37,7 @@ def recover(context: WorkerContext, since: float) -> bool:
             context.exit_fenced("the other workers continued without it")
         if context.ends_at_once or (context.must_leave and not has_state):
             context.leave()
-        if survivors is None:  # the store died and is replaced, or an order came
+        if survivors is None:  # the store died and is replaced, or an order arrived
             if context.next_group.is_ordered and not has_state:
                 client.withdraw_failure()
                 return False
@@ -46,7 +46,7 @@ def recover(context: WorkerContext, since: float) -> bool:
             break
     assert context.layout is not None
     if discarded is not None and discarded.plan > context.layout.plan:
-        context.report(SwitchFailed("a worker was lost while it was prepared", discarded.plan))
+        context.report(SwitchFailed("a worker was lost during preparation", discarded.plan))
     pause = time.perf_counter() - since
     context.switched(pause, {"reform": pause})
     return True

@@ -20,7 +20,7 @@ from ones.train.store_process import StoreAddress, start_store
 from ones.wire.environment import WorkerEnvironment
 
 CONNECT_SECONDS = 120.0
-#: without a store for so long, the next node of the layout starts one
+#: time without a store after which the next node of the layout starts one
 NODE_TURN_SECONDS = 5.0
 
 
@@ -46,7 +46,7 @@ class Rendezvous:
         self._generations: list[tuple[int, int]] = []
         self._lock = threading.Lock()
         self._left = False
-        # by the layout: all workers of the job are on this node; nodes that come before it
+        # in the layout: whether all workers are on this node, and the number of nodes before it
         self._is_only_node, self._nodes_before = True, 0
 
     def set_store_address(self, address: str) -> None:
@@ -59,7 +59,7 @@ class Rendezvous:
                 client.close()  # two nodes started a store: the announced one counts
 
     def membership(self, *, may_start: bool, timeout: float = CONNECT_SECONDS) -> MembershipClient:
-        """Returns the connection to the store; starts a store if this worker may."""
+        """Returns the connection to the store; with `may_start`, starts one if there is none."""
         with self._lock:
             started = time.monotonic()
             deadline = started + timeout
@@ -99,7 +99,7 @@ class Rendezvous:
         return start_store(environment.job_dir, environment.host, environment.token)
 
     def _start_replacement(self) -> None:
-        """The node that should have started a store is lost, or the store with its node."""
+        """Starts a store here, because the node that should have one is lost."""
         with contextlib.suppress(OSError):
             started = self._start_store()
             if started != self._started:
@@ -124,8 +124,8 @@ class Rendezvous:
     def _reconnect(self, client: MembershipClient) -> None:
         """Finds another store when this one breaks.
 
-        A silent store on another node is out of reach, and so are the workers there: `on_silent`
-        wakes those that wait for them.
+        A silent store on another node is out of reach, and so are the workers there:
+        `on_store_silent` wakes the thread that waits for them.
         """
         client.broken.wait()
         if self._left or client.expelled:
@@ -152,7 +152,7 @@ class Rendezvous:
             self._on_hung(worker)
 
     def join_generation(self, generation: tuple[int, int]) -> None:
-        """This worker is part of that group from here on."""
+        """Records that this worker is part of that group from here on."""
         self._generations = [*self._generations[-3:], generation]
         if self._client is not None:
             self._client.join_generation(*generation)
@@ -214,9 +214,9 @@ class Rendezvous:
                 raise GroupLostError(str(result)) from result
             lost = self._lost & set(layout.workers)
             if lost:
-                raise GroupLostError(f"{', '.join(sorted(lost))} is gone")
+                raise GroupLostError(f"lost workers: {', '.join(sorted(lost))}")
             if client.broken.is_set() and not store_connected.is_set():
-                # a TCPStore would go on connecting to a closed port
+                # TCPStore itself would go on trying to connect to a closed port
                 raise GroupLostError("the job's store is gone")
             if is_withdrawn():
                 raise GroupLostError("withdrawn")

@@ -1,7 +1,7 @@
 """The training state of one worker, and how the workers of a group become equal.
 
-This is the transfer of the whole state at once; `background_transfer` sends it while training goes
-on.
+`Replica.synchronise` transfers the whole state at once; `background_transfer` sends it while
+training goes on.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from ones.train.tensor_messages import (
     send_value,
 )
 
-# the update of each parameter depends on its own gradient and state only, and does not change the
-# gradient (foreach and fused ones may)
+# optimizers that update each parameter from its own gradient and state only, and do not change the
+# gradient (foreach and fused variants may)
 _REPEATABLE = (SGD, Adam, AdamW)
 
 
 class Replica:
+    """Model, optimizer, schedule and progress of one worker."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -96,7 +98,7 @@ class Replica:
         values = [p.detach().clone() for p in trained]
         for p in trained:
             p.grad = torch.zeros_like(p) if p.requires_grad else None
-        with contextlib.suppress(Exception):  # an optimizer that cannot is not warmed up
+        with contextlib.suppress(Exception):  # some optimizers need more: they are not warmed up
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
@@ -164,9 +166,10 @@ class Replica:
     # from worker to worker
 
     def synchronise(self, group: ProcessGroup, position: int) -> bool:
-        """Makes all members equal to the one with the highest position; True: this one received.
+        """Makes all members equal to the one with the highest position.
 
-        Where all positions are below 0 (no member has trained) the state of rank 0 is used.
+        If all positions are below 0 (no member has trained), the state of rank 0 is used. Returns
+        True if this member received the state.
         """
         positions = [number - 1 for number in group.all_gather(position + 1)]
         highest = max(positions)
@@ -235,7 +238,7 @@ def broadcast_buffers(group: ProcessGroup, model: nn.Module, source: int = 0) ->
     if group.rank == source:
         parts = pack_tensors([b.clone() for b in buffers])
         others = [rank for rank in range(group.size) if rank != source]
-        group.wait_until_sent()  # of the last time
+        group.wait_until_sent()  # buffers of the last call
         group.keep_until_sent([group.send(part, to) for part in parts for to in others], parts)
     else:
         receive_tensors(buffers, lambda part: group.receive(part, source))

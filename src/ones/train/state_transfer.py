@@ -17,6 +17,8 @@ _UNLIMITED = 12 * 3600.0  # seconds: a hanging worker is found by the membership
 
 
 class StateTransfer:
+    """The state transfer of one worker, as sender or as receiver."""
+
     def __init__(self, replica: Replica, buckets: Buckets) -> None:
         self._replica, self._buckets = replica, buckets
         self._sender: StateSender | None = None
@@ -90,7 +92,7 @@ class StateTransfer:
             self._sender.resume()
 
     def has_mismatch(self) -> bool:
-        """Whether this joining worker received a state that differs. In its first step."""
+        """Whether this joining worker received a state that differs; known in its first step."""
         if self._check is None or self._replica.has_state:
             return False
         equal, self._check = self._check.wait(), None

@@ -1,9 +1,9 @@
 """The job's store, a process of its own: `python -m ones.train.store JOB_DIR HOST`.
 
 It offers two services: a TCPStore, where the workers of a process group connect, and the membership
-server. Every worker keeps a connection to the latter, so that a death is known at once; after a
-loss it names the members that continue. The store holds nothing that could not be lost: when it
-dies a worker starts the next one, and all workers connect again.
+server. Every worker keeps a connection to the membership server, so that a death is known at once;
+after a loss the server names the members that continue. The store holds no state that is needed
+later: when it dies a worker starts the next one, and all workers connect again.
 
 Messages are lines of JSON. A worker sends
 
@@ -11,19 +11,19 @@ Messages are lines of JSON. A worker sends
     {"joins": [plan, incarnation]}      its group from here on
     {"pong": 7}
     {"failed": [plan, incarnation], "members": ["n0/0", "n0/1"], "step": 40}
-    {"failed": null}                    takes that back
-    {"limit": 16}                       out of memory: so many samples fit
+    {"failed": null}                    withdraws the failure
+    {"limit": 16}                       out of memory: number of samples that fit
     {"leaving": true}
     {"lives": "TOKEN"}                  before, or instead of, hello: is this the job's store?
 
 and receives
 
     {"ping": 7}
-    {"gone": "n0/1", "hangs": false}    it died, left, or hangs and is to be killed
-    {"came": "n0/1"}                    also to itself: from here on the store stays for it
+    {"gone": "n0/1", "hangs": false}    the worker died, left, or hangs and is to be killed
+    {"came": "n0/1"}                    also to itself: from here on the store waits for it
     {"reform": [plan, incarnation], "members": [...], "limit": null}
     {"expelled": true}                  the others continued without this worker
-    {"lives": true}                     it is; the store of another job does not answer
+    {"lives": true}                     yes; the store of another job does not answer
 
 The store ends when no worker has been connected for a while.
 """
@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import hmac
 import json
 import os
@@ -44,6 +43,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ones.exec.files import try_lock
 from ones.train import logs
 from ones.train.membership import hang_seconds, machine_id, start_time
 from ones.train.store_process import ADDRESS_FILE, ALIVE, STORE_LOCK, StoreAddress
@@ -64,7 +64,7 @@ class _Member:
     machine: str
     writer: asyncio.StreamWriter
     generations: list[tuple[int, int]]  # the latest few that it was part of
-    last_heard: float = field(default_factory=time.monotonic)
+    last_message_at: float = field(default_factory=time.monotonic)
 
     def send(self, **message: Any) -> None:
         if not self.writer.is_closing():
@@ -86,6 +86,8 @@ class _Failure:
 
 
 class MembershipServer:
+    """Knows the living workers of the job, and names the survivors after a loss."""
+
     def __init__(self, *, token: str, hang_seconds: float, started: float) -> None:
         self._token = token
         self._hang_seconds = hang_seconds
@@ -145,7 +147,7 @@ class MembershipServer:
             worker.send(**message)
 
     def _handle(self, worker: _Member, message: dict[str, Any]) -> None:
-        worker.last_heard = time.monotonic()
+        worker.last_message_at = time.monotonic()
         if "limit" in message:
             limit = int(message["limit"])
             self._limit = limit if self._limit is None else min(self._limit, limit)
@@ -156,7 +158,7 @@ class MembershipServer:
             plan, incarnation = message["failed"]
             if (plan, incarnation) < self._generation:
                 if self._answered.get(worker.name) == worker.pid:
-                    worker.send(**self._answer)  # it asked again while the answer was under way
+                    worker.send(**self._answer)  # it reported again before the answer arrived
                 else:
                     worker.send(expelled=True)
                 return
@@ -172,7 +174,7 @@ class MembershipServer:
             self._remove(worker, hangs=False)
 
     def _withdraw_failure(self, worker: _Member) -> None:
-        """The others must not wait for it, if they were told that it continues with them."""
+        """Withdraws a failure; members that were to continue with this worker see it as gone."""
         was_waiting = self._failures.pop(worker.name, None) is not None
         if not was_waiting and self._answered.pop(worker.name, None) is not None:
             for other in self.workers.values():
@@ -192,8 +194,8 @@ class MembershipServer:
     def resolve(self) -> None:
         """Names the members that continue, once all living members have reported the failure.
 
-        The newest plan among them holds: all its members had connected. Members of older plans
-        only were leaving it, and learn so by not being in the answer.
+        They continue with the newest plan among them: all its members had connected. Members of
+        older plans only were leaving: they are not in the answer.
         """
         if not self._failures:
             return
@@ -216,7 +218,7 @@ class MembershipServer:
         self._failures.clear()
 
     def _is_awaited(self, name: str, failed: set[tuple[int, int]]) -> bool:
-        """Whether it will report the failure; a new process under a lost worker's name will not."""
+        """Whether a member will report the failure. A new process of the same name will not."""
         worker = self.workers.get(name)
         if worker is not None:
             return not failed.isdisjoint(worker.generations)
@@ -226,14 +228,14 @@ class MembershipServer:
         """Pings all workers. Kills those silent for too long, if at least one worker answers."""
         now = time.monotonic()
         self._broadcast(ping=number)
-        if any(now - w.last_heard < 3 * PING_SECONDS for w in self.workers.values()):
+        if any(now - w.last_message_at < 3 * PING_SECONDS for w in self.workers.values()):
             for worker in list(self.workers.values()):
-                if now - worker.last_heard > self._hang_seconds:
+                if now - worker.last_message_at > self._hang_seconds:
                     self._kill(worker)
         self.resolve()
 
     def _kill(self, worker: _Member) -> None:
-        _log.warning("%s does not answer: killed", worker.name)
+        _log.warning("worker %s did not answer for %g s: killed", worker.name, self._hang_seconds)
         is_here = worker.machine == machine_id() and worker.start_time is not None
         if is_here and start_time(worker.pid) == worker.start_time:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -261,9 +263,7 @@ def main() -> None:
 
     job_dir, host = sys.argv[1:3]
     with open(Path(job_dir, STORE_LOCK), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(lock.fileno()):
             sys.exit(f"{job_dir} has a store already")
         # bound here, because TCPStore itself would listen on every interface
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from ones.exec.files import try_lock
 from ones.exec.zygote import connect_zygote, request_fork
 
 ADDRESS_FILE = "store.json"
@@ -66,8 +67,8 @@ class StoreAddress:
 def start_store(job_dir: str, host: str, token: str, *, timeout: float = 120.0) -> StoreAddress:
     """Returns the address of the store on this node; starts one if there is none.
 
-    Several workers may call it at once: a lock lets one of them start it. The store belongs to the
-    job and not to this worker, so it has a session of its own.
+    Several workers may call this at once: a lock lets one of them start the store. The store
+    belongs to the job and not to this worker, so it has a session of its own.
     """
     os.makedirs(job_dir, exist_ok=True)
     with open(Path(job_dir, "store.starting"), "w") as lock:
@@ -81,7 +82,7 @@ def start_store(job_dir: str, host: str, token: str, *, timeout: float = 120.0) 
                 break
             if time.monotonic() > deadline:
                 raise OSError(f"the job's store did not answer in {timeout:.0f} s")
-            time.sleep(0.01)  # it is about to end, or busy
+            time.sleep(0.01)  # the store is about to end, or busy
         with contextlib.suppress(FileNotFoundError):
             os.unlink(Path(job_dir, ADDRESS_FILE))
         with open(Path(job_dir, "store.log"), "ab") as log:
@@ -92,19 +93,15 @@ def start_store(job_dir: str, host: str, token: str, *, timeout: float = 120.0) 
             if address is not None:
                 return address
             if ended:
-                raise OSError("the job's store ended at once: see store.log")
+                raise OSError(f"the job's store ended at once: see {job_dir}/store.log")
             time.sleep(0.01)
     raise OSError(f"the job's store did not start in {timeout:.0f} s")
 
 
 def _is_store_running(job_dir: str) -> bool:
-    """A store holds this lock while it lives; its port may be reused after that."""
+    """Whether a store runs here: it holds a lock while it lives."""
     with open(Path(job_dir, STORE_LOCK), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not try_lock(lock.fileno())
 
 
 def _fork_store(job_dir: str, host: str, log: IO[bytes]) -> Callable[[], bool] | None:
@@ -142,6 +139,6 @@ def _spawn_store(job_dir: str, host: str, log: IO[bytes]) -> Callable[[], bool]:
 
 
 def _job_environment() -> dict[str, str]:
-    """Marks a process of the job for ones-exec: it stays when this worker leaves."""
+    """The environment of a process of the job: ones-exec keeps it when this worker leaves."""
     env = {name: value for name, value in os.environ.items() if name != "ONES_RUN_DIR"}
     return {**env, "ONES_OF_JOB": "1"}

@@ -1,8 +1,8 @@
-"""Reports that the controller has not acknowledged when a worker ends, in its run directory.
+"""Storage for reports that the controller has not acknowledged when a worker ends.
 
-One `Reports` message per line, as it would have been sent; report numbers make each count once.
-The controller reads the file when it learns that the worker has exited. Above the size limit only
-the newest messages are written.
+A file in the worker's run directory has one `Reports` message per line, as it would have been sent;
+report numbers make each report count once. The controller reads the file when it learns that the
+worker has exited. Above the size limit only the newest messages are written.
 """
 
 from __future__ import annotations

@@ -49,6 +49,8 @@ _log = logs.logger(__name__)
 
 
 class WorkerContext:
+    """Connects a worker's replica, group, controller and checkpoints."""
+
     def __init__(
         self,
         environment: WorkerEnvironment,
@@ -64,7 +66,7 @@ class WorkerContext:
         self.device = device
         self.limit, self._minimum = limit, minimum  # samples of a micro-batch
         self._dataset_size = dataset_size
-        self._is_entering = False  # the others may train already; this worker has not all state
+        self._is_entering = False  # others may train; this worker does not have the whole state
         self.has_entered = False
         self.layout: GroupLayout | None = None
         self.group: ProcessGroup | None = None
@@ -96,7 +98,7 @@ class WorkerContext:
         self.must_save_and_leave = False
         self.is_terminated = False
         self.has_left = False
-        self.on_switched: list[Callable[[bool], None]] = []  # called with: was it rank 0 before?
+        self.on_switched: list[Callable[[bool], None]] = []  # argument: was it rank 0 before?
         self._was_first = False
 
     @property
@@ -127,7 +129,7 @@ class WorkerContext:
 
     @property
     def must_leave(self) -> bool:
-        """Whether this worker was told to leave.
+        """Whether an order or SIGTERM requires this worker to leave.
 
         A worker without state leaves at once, so that it cannot restart a finished job.
         """
@@ -211,7 +213,7 @@ class WorkerContext:
             self.saver.save(self.layout.generation)
 
     def report_memory_limit(self, samples: int) -> None:
-        """Memory ran out: tells the other workers and, by a checkpoint, the next ones."""
+        """Passes the memory limit to the other workers and, by a checkpoint, to later ones."""
         self.replica.progress.limit = samples
         self.rendezvous.report_memory_limit(samples)
         self.save()
@@ -237,7 +239,7 @@ class WorkerContext:
         self.controller.close(_FLUSH_SECONDS)
 
     def exit_fenced(self, why: str) -> NoReturn:
-        _log.warning("%s leaves: %s", self.worker, why)
+        _log.warning("worker %s exits: %s", self.worker, why)
         os._exit(FENCED)
 
     def terminate(self, *_: object) -> None:
@@ -249,7 +251,7 @@ class WorkerContext:
     # in the threads of controller client and membership
 
     def _on_hung(self, worker: str) -> None:
-        """A killed worker ends its connections. On a node that is cut off it does not."""
+        """Reports a worker that hangs. Its connections may never end: the group is aborted."""
         self.report(Hung(worker))
         if self.layout is not None and worker in self.layout:
             self._abort_group()

@@ -12,7 +12,7 @@ The protocol, over a Unix stream socket, one connection per worker:
 * answer: `{"pid": 123}` at once, and `{"exit": 0}` or `{"signal": 9}` at the end; or only
   `{"error": "..."}`.
 
-A worker has its own session and process group, whose id is its pid, and stdin from /dev/null.
+A worker has its own session and process group, with its pid as their id, and stdin from /dev/null.
 The zygote is its parent and reaps it. A worker outlives a closed connection. It is killed when the
 other end of the pipe ONES_LIFELINE is closed (`_die_with_pipe`). SIGTERM ends the zygote, not its
 workers: they pass to the subreaper. The zygote is ready when SOCKET accepts connections.
@@ -57,6 +57,8 @@ class _Client:
 
 
 class ForkServer:
+    """Serves requests for forks. `lifeline`: descriptor of the pipe ONES_LIFELINE."""
+
     def __init__(self, path: str, lifeline: int | None = None) -> None:
         self._lifeline = lifeline
         self._selector = selectors.DefaultSelector()

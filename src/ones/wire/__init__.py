@@ -1,4 +1,4 @@
-"""Messages between controller and training processes, versioned, and how values travel."""
+"""Messages between controller and training processes, and their encoding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DECODER: Decoder[Reports | Orders] = Decoder(Reports | Orders)
 
 def pack(message: Reports | Orders) -> bytes:
     if not isinstance(message, Reports | Orders):
-        raise TypeError(f"{type(message).__name__} does not travel here")
+        raise TypeError(f"{type(message).__name__} is not a message of the worker protocol")
     return _ENCODER.encode(message)
 
 
@@ -24,17 +24,17 @@ def unpack(body: bytes) -> Reports | Orders:
     """The message, or a CodecError that names the field and the value."""
     try:
         message = _DECODER.decode(body)
-        spoken: object = message.protocol
+        protocol: object = message.protocol
     except CodecError:
-        spoken = _protocol(body)
-        if spoken == PROTOCOL:
+        protocol = _protocol(body)
+        if protocol == PROTOCOL:
             raise
-    if spoken != PROTOCOL:
-        raise CodecError("protocol", f"{short(spoken)} is spoken there, {PROTOCOL} here")
+    if protocol != PROTOCOL:
+        raise CodecError("protocol", f"the sender uses {short(protocol)}, this side {PROTOCOL}")
     return message
 
 
 def _protocol(body: bytes) -> object:
-    """That of a message which cannot be read; ours, if it says nothing of it."""
+    """The protocol version of an invalid message; ours if the message has none."""
     plain = parse(body)
     return plain.get("protocol", PROTOCOL) if isinstance(plain, dict) else PROTOCOL

@@ -1,4 +1,4 @@
-"""Types with bounds, for everything that is sent or written, and the classes that have them.
+"""Types with bounds for the fields of messages and log entries, and the base classes of both.
 
 A `Value` is part of a message or of a log entry; a `Tagged` value names its class in `type`.
 Bounds are checked when a value is read from JSON, not when it is made in Python. What the
@@ -18,11 +18,11 @@ from msgspec import Meta
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Frozen. Fields at their default are left out of JSON; unknown fields are refused."""
+    """A frozen value. JSON omits fields at their default; unknown fields are refused."""
 
 
 class Tagged(Value, frozen=True, tag=True, tag_field="type"):
-    """A value that may stand beside values of other classes."""
+    """A value with its class name as `type` in JSON."""
 
 
 @cache
@@ -32,11 +32,11 @@ def _shared(source: type[msgspec.Struct], target: type[msgspec.Struct]) -> tuple
 
 
 def shared(source: msgspec.Struct, target: type[msgspec.Struct]) -> dict[str, Any]:
-    """The fields of `source` that `target` has as well, to make a `target` of it."""
+    """The fields of `source` that the class `target` has, as keyword arguments for it."""
     return {name: getattr(source, name) for name in _shared(type(source), target)}
 
 
-MOST_REPORTS = 10_000  # in one message; the service has a lower limit of its own
+MOST_REPORTS = 10_000  # in one message; the service's limit is lower (max_reports_per_request)
 MOST_WORKERS = 2**16  # of one job
 MOST_EPOCHS = 10**9
 MOST_MEASURE = 1e30
@@ -46,7 +46,7 @@ MOST_TEXT = 2000
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
-PlanNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # 2**62: after every plan there will be
+PlanNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # 2**62 stands for "after every plan"
 Gpus = Annotated[int, Meta(ge=1, le=2**20)]
 Index = Annotated[int, Meta(ge=0, le=10**9)]
 EpochNumber = Annotated[int, Meta(ge=0, le=MOST_EPOCHS)]
@@ -69,7 +69,7 @@ Name = Annotated[str, Meta(max_length=300)]
 _WORKER = r"\A[^\x00-\x1f]{1,300}/[0-9]{1,9}\Z"
 WorkerName = Annotated[str, Meta(pattern=_WORKER)]
 
-#: what a pattern asks for, in messages
+#: names of patterns in messages
 FORMS: Mapping[str, str] = {_WORKER: "node/index"}
 
 
@@ -77,7 +77,7 @@ FORMS: Mapping[str, str] = {_WORKER: "node/index"}
 
 
 def as_measure(value: float | None) -> float | NotFinite | None:
-    """As it can be sent: what is not finite, or beyond all bounds, as a word.
+    """A measure as it is sent: nan, and values that are infinite or out of bounds, as strings.
 
     >>> as_measure(0.5), as_measure(float("nan")), as_measure(-1e99), as_measure(None)
     (0.5, 'nan', '-inf', None)
@@ -90,5 +90,5 @@ def as_measure(value: float | None) -> float | NotFinite | None:
 
 
 def as_text(value: str) -> str:
-    """As it can be sent: valid Unicode, and not too long."""
+    """A text as it is sent: valid Unicode, cut to MOST_TEXT characters."""
     return value[:MOST_TEXT].encode("utf-8", "replace").decode()

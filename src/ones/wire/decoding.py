@@ -1,8 +1,8 @@
-"""JSON to bounded values, or one line that names field and value.
+"""Decodes JSON to bounded values, or raises an error that names field and value.
 
-msgspec reads and checks. What it refuses is looked at again in plain Python: to say what is
-wrong, and to read what earlier versions wrote into run logs (the strings nan, inf and -inf for
-floats, and lone surrogates).
+msgspec decodes and checks. Text that it refuses is decoded again in plain Python: to say what is
+wrong, and to read run logs of earlier versions (the strings nan, inf and -inf for floats, and lone
+surrogates).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class CodecError(ValueError):
-    """`field: value is not what it should be`."""
+    """An invalid value: `field: what is wrong`."""
 
     def __init__(self, field: str, problem: str) -> None:
         self.field, self.problem = field, problem
@@ -44,17 +44,17 @@ def _text(text: str | bytes) -> str:
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"it knows no {name}")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 _JSON = json.JSONDecoder(parse_constant=_no_constant)
 _REFUSALS = (msgspec.MsgspecError, UserError, UnicodeError, RecursionError)
-#: what only an earlier version wrote into a log
+#: values that only earlier versions wrote into a log
 _EARLIER = re.compile(r'"(nan|-?inf)"|\\u[dD][89a-fA-F]')
 
 
 class Decoder(Generic[T]):
-    """Reads values of one type from JSON. `logs`: also as earlier versions wrote them."""
+    """Decodes values of one type from JSON. `logs`: also values of logs of earlier versions."""
 
     def __init__(self, kind: Any, *, logs: bool = False) -> None:  # noqa: ANN401  # any type
         self._kind = kind
@@ -65,13 +65,13 @@ class Decoder(Generic[T]):
         try:
             return self._json.decode(text)
         except _REFUSALS as problem:
-            plain = parse(text)  # refuses what is not JSON
+            plain = parse(text)  # raises if the text is not JSON
             if not self._logs or not _EARLIER.search(_text(text)):
                 raise _explained(problem, self._kind, plain) from problem
         return self.convert(plain)
 
     def convert(self, plain: object) -> T:
-        """The same, from plain values."""
+        """The value of plain JSON values."""
         try:
             converted: T = msgspec.convert(plain, self._kind, strict=not self._logs)
         except _REFUSALS as problem:
@@ -82,8 +82,8 @@ class Decoder(Generic[T]):
 def _explained(problem: Exception, kind: Any, plain: object) -> CodecError:  # noqa: ANN401
     if not isinstance(problem, msgspec.ValidationError):
         what = str(problem).removeprefix("JSON is malformed: ")
-        said = f"is not valid JSON: {what}" if isinstance(problem, msgspec.DecodeError) else what
-        return CodecError("", " ".join(said.split())[:300])
+        text = f"is not valid JSON: {what}" if isinstance(problem, msgspec.DecodeError) else what
+        return CodecError("", " ".join(text.split())[:300])
     from ones.wire.problems import explained
 
     return CodecError(*explained(str(problem), kind, plain))

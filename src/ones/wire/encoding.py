@@ -1,4 +1,4 @@
-"""Values to JSON, in one line.
+"""Encodes values as one line of JSON.
 
 JSON has no number for nan and infinity: they are written as the strings nan, inf and -inf.
 """
@@ -14,7 +14,7 @@ import msgspec
 
 
 def _number(value: object) -> int | float:
-    """Of numpy, or of another library."""
+    """A number of numpy or another library as a Python number."""
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
@@ -40,15 +40,16 @@ def _slowly(value: object) -> str:
 
 
 def to_plain(value: object) -> Any:  # noqa: ANN401  # any JSON value
-    """As plain values, in which each container is a fresh list or dictionary."""
-    return _in_words(msgspec.to_builtins(value, enc_hook=_number))
+    """The value as plain JSON values, in new lists and dictionaries."""
+    return _finite(msgspec.to_builtins(value, enc_hook=_number))
 
 
-def _in_words(plain: Any) -> Any:  # noqa: ANN401  # any JSON value
+def _finite(plain: Any) -> Any:  # noqa: ANN401  # any JSON value
+    """The value with nan and infinities as strings."""
     if isinstance(plain, float):
         return plain if isfinite(plain) else str(plain)
     if isinstance(plain, dict):
-        return {key: _in_words(value) for key, value in plain.items()}
+        return {key: _finite(value) for key, value in plain.items()}
     if isinstance(plain, list | tuple):
-        return [_in_words(value) for value in plain]
+        return [_finite(value) for value in plain]
     return plain

@@ -1,8 +1,8 @@
-"""What a training process is told by whoever starts it: a few environment variables.
+"""The environment variables of a training process.
 
-A launcher writes them (`to_env`), `ones.join` reads them (`from_env`). Without
-`ONES_CONTROLLER` a script runs alone, as an ordinary loop. Which device a worker may
-use (`CUDA_VISIBLE_DEVICES`) and how many threads is the launcher's to set beside these.
+A launcher writes them (`to_env`), `ones.join` reads them (`from_env`). Without `ONES_CONTROLLER` a
+script runs alone, as an ordinary loop. The launcher also sets the worker's device
+(`CUDA_VISIBLE_DEVICES`) and its number of threads.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 
 from ones.errors import UserError
 
-#: in the directory of a worker (`run_dir`): reports that the controller has not acknowledged, one
-#: `Reports` message to a line, written when the worker ends
+#: file in a worker's directory (`run_dir`) with reports that the controller has not acknowledged,
+#: one `Reports` message per line; written when the worker ends
 KEPT_REPORTS = "reports.jsonl"
 MOST_KEPT_BYTES = 1 << 20
 
@@ -24,10 +24,10 @@ class WorkerEnvironment:
     token: str = field(repr=False)  # of the job: `Authorization: Bearer ...`
     job: str
     worker: str  # its GPU, as node/index
-    plan: int  # of the plan that started this worker
+    plan: int  # number of the plan that started this worker
     incarnation: int = 0
-    run_dir: str  # of this worker alone
-    job_dir: str  # of the job on this node; workers of one node share it
+    run_dir: str  # directory of this worker
+    job_dir: str  # directory of the job on this node, shared by the job's workers there
     checkpoints: str  # a path that fsspec understands, shared by all nodes
     host: str = "127.0.0.1"  # address at which other workers reach this one
     #: the controller's own certificate (PEM), to be trusted besides those of the machine
@@ -38,7 +38,7 @@ class WorkerEnvironment:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> WorkerEnvironment | None:
-        """None: the script runs alone."""
+        """The values of the variables; None if the script runs alone."""
         if not env.get("ONES_CONTROLLER"):
             return None
         values: dict[str, str | int] = {}
@@ -48,7 +48,9 @@ class WorkerEnvironment:
             if text is None:
                 if f.name in ("incarnation", "host", "authority"):
                     continue
-                raise UserError(f"{name} is not set, though ONES_CONTROLLER is")
+                raise UserError(
+                    f"{name} is not set, but ONES_CONTROLLER is; unset it to run the script alone"
+                )
             if f.name in ("plan", "incarnation"):
                 if not text.isdecimal():
                     raise UserError(f"{name} {text!r} is not a whole number")

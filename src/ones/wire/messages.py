@@ -1,17 +1,17 @@
-"""What training processes and the controller say to one another, version 1.
+"""The messages between training processes and the controller: worker protocol, version 1.
 
-A training process long-polls over HTTP: it posts `Reports` and gets `Orders`. Reports
-are numbered by the sender and kept until they are acknowledged, so none is lost when
-the controller restarts and none counts twice. Imported into users' scripts: it needs msgspec,
-and nothing of the scheduler. The types of the fields are the bounds that are checked on arrival.
+A training process long-polls over HTTP: it posts `Reports` and gets `Orders`. The sender numbers
+its reports and keeps them until they are acknowledged, so none is lost when the controller restarts
+and none counts twice. Users' scripts import this module: it needs msgspec and nothing of the
+scheduler. The types of the fields are bounds that are checked on arrival.
 
     POST {ONES_CONTROLLER}/worker/reports?wait=20
     Authorization: Bearer {ONES_TOKEN}
 
-The answer comes at once when there are reports in the body or an order newer than the
-worker has `seen`; else after so many seconds. 409: this worker has no place in its job any
-more and exits. Reports of an older generation by a worker that still has its place are
-acknowledged and dropped.
+The answer comes at once if the body has reports, or if there is an order newer than `seen`;
+otherwise after `wait` seconds. Status 409: the worker is no longer part of its job and must exit.
+Reports of an older generation from a worker that is still part of its job are acknowledged and
+dropped.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ PROTOCOL = 1
 
 
 class Joined(Tagged, frozen=True, kw_only=True):
-    """The script has reached `ones.join`, is warm, and says what it trains.
+    """The script has called `ones.join`; describes what it trains.
 
-    It has not touched its GPU yet: it does so when it gets the `Switch` that names it.
+    The worker has not used its GPU yet: it does so after the `Switch` that has it as a member.
     """
 
     dataset_size: Positive
@@ -66,13 +66,13 @@ class Ready(Tagged, frozen=True):
 
 
 class Steps(Tagged, frozen=True, kw_only=True):
-    epoch: EpochNumber  # the one under way, from 1
+    epoch: EpochNumber  # the current one, from 1
     steps: Number
     samples: Number
 
 
 class Epoch(Tagged, frozen=True, kw_only=True):
-    """What one pass over the data brought. A loss that diverged is reported as a word."""
+    """Measures of one pass over the data. One that is not finite is sent as a string: "nan"."""
 
     epoch: EpochNumber  # from 1
     steps: Number
@@ -82,11 +82,11 @@ class Epoch(Tagged, frozen=True, kw_only=True):
     first_loss: Measure | NotFinite | None = None
     step_seconds: StepSeconds | NotFinite | None = None
     gradient_noise: Measure | NotFinite | None = None
-    planned_epochs: Epochs | None = None  # that the loop will do
+    planned_epochs: Epochs | None = None  # epochs of the script's loop
 
 
 class Speed(Tagged, frozen=True, kw_only=True):
-    """Mean step time in one configuration, without the first steps after a change."""
+    """Mean step time in one configuration. The first steps after a change are left out."""
 
     gpus: Gpus
     nodes: Gpus
@@ -101,49 +101,49 @@ class MemoryLimit(Tagged, frozen=True):
 
 
 class Memory(Tagged, frozen=True):
-    """Most that was in use so far, with micro-batches of so many samples."""
+    """Maximum device memory in use so far, and the micro-batch in samples."""
 
     peak_bytes: Number
     micro_batch: Number
 
 
 class Switched(Tagged, frozen=True):
-    """All workers of the generation train; the old ones stood still for so long.
+    """All workers of the generation train; `pause_seconds` is the pause of the staying workers.
 
-    With an incarnation above 0 they re-formed by themselves after a loss: `members` says who
-    is left, in the order of their ranks.
+    With an incarnation above 0 the workers re-formed by themselves after a loss; `members` are the
+    remaining workers in the order of their ranks.
     """
 
     pause_seconds: PauseSeconds
     members: Annotated[tuple[WorkerName, ...], Meta(max_length=MOST_WORKERS)] = ()
-    #: of the pause, in seconds
+    #: parts of the pause, in seconds
     parts: Annotated[Mapping[Name, PauseSeconds], Meta(max_length=64)] = field(default_factory=dict)
-    step: Number = 0  # optimizer steps before it
+    step: Number = 0  # optimizer steps before the switch
 
 
 class SwitchFailed(Tagged, frozen=True):
-    """That plan did not come together here, and training goes on as before."""
+    """The switch to a plan failed on this worker; training continues as before."""
 
     reason: Text
     plan: Number = 0
 
 
 class StoreStarted(Tagged, frozen=True):
-    """The job's rendezvous store is here (host:port:port): tell its workers on other nodes."""
+    """Address of the job's rendezvous store (host:port:port), for its workers on other nodes."""
 
     address: Name
 
 
 class Hung(Tagged, frozen=True):
-    """That worker of the job does not answer and must be killed where it is."""
+    """Another worker of the job does not answer; its launcher must kill it."""
 
     worker: WorkerName
 
 
 class Leaving(Tagged, frozen=True):
-    """This worker goes, as it was told or because the script is done."""
+    """This worker exits, as ordered or because the script has ended."""
 
-    done: bool = False  # the whole job is
+    done: bool = False  # the whole job is done
 
 
 Report = (
@@ -163,15 +163,15 @@ Report = (
 
 
 class Reports(Tagged, frozen=True, kw_only=True):
-    """What one worker has to say since the last acknowledgement, of one generation."""
+    """The reports of one worker since the last acknowledgement, of one generation."""
 
     job: Name
     worker: WorkerName  # its GPU, as node/index
     plan: Number
     incarnation: Number = 0
-    first: Number  # number of the first report; the others follow on
+    first: Number  # number of the first report; the others are numbered on from it
     reports: Annotated[tuple[Report, ...], Meta(max_length=MOST_REPORTS)] = ()
-    seen: Number = 0  # plan of the latest order that arrived here
+    seen: Number = 0  # plan of the latest order that the worker has
     protocol: int = PROTOCOL
 
 
@@ -185,19 +185,19 @@ class Member(Value, frozen=True, kw_only=True):
 
 
 class Switch(Tagged, frozen=True, kw_only=True):
-    """Become these members, in the order of their ranks, after one and the same step.
+    """Continue with these members, in the order of their ranks, after a common step.
 
-    Given to all that are and all that will be, when those who will be have `Joined`.
+    Sent to all present and joining workers once every joining worker has reported `Joined`.
     """
 
     plan: Number
     members: Annotated[tuple[Member, ...], Meta(max_length=MOST_WORKERS)]
     batch: Number  # global
-    base_batch: Number  # what the learning rate was tuned for
+    base_batch: Number  # the batch that the learning rate was tuned for
 
 
 class Withdraw(Tagged, frozen=True):
-    """The `Switch` of that plan will not come: let go of what was prepared."""
+    """The `Switch` of a plan will not come: release what was prepared for it."""
 
     plan: Number
     withdrawn: Number
@@ -208,7 +208,7 @@ class CheckpointAndLeave(Tagged, frozen=True):
 
 
 class End(Tagged, frozen=True):
-    """The job is over. Converged or finished: the script's loop ends; else leave at once."""
+    """The job is over. Converged or finished: the script's loop ends; otherwise exit at once."""
 
     reason: str
     plan: Number = 0
@@ -218,9 +218,8 @@ Order = Switch | Withdraw | CheckpointAndLeave | End
 
 
 class Orders(Tagged, frozen=True, kw_only=True):
-    #: reports up to this number are safe; do not send them again
-    #: reports up to this number are safe; do not send them again
+    #: reports up to this number are on disk; do not send them again
     acknowledged: Annotated[int, Meta(ge=-1, le=2**54)]
     order: Order | None = None
-    store: str = ""  # where the job's store is, if the controller was told
+    store: str = ""  # address of the job's rendezvous store, if known
     protocol: int = PROTOCOL

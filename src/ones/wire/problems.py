@@ -1,4 +1,4 @@
-"""What msgspec says of a value that it refused, in our words: field, value, and what it should be.
+"""Turns errors of msgspec into messages that name the field, its value and what is expected.
 
 >>> from msgspec import Struct
 >>> class Speed(Struct): steps: int
@@ -31,7 +31,7 @@ _SHAPES = (
     (r"Expected `str` of length <= (\d+)", "{} is longer than {} characters"),
     (r"Expected `\w+` of length <= (\d+)", "{} has more than {} items"),
     (r"Expected `\w+` of length >= (\d+)", "{} has fewer than {} items"),
-    (r"Expected `array` of (?:at least )?length (\d+)\D*.*", "{} has not {} items"),
+    (r"Expected `array` of (?:at least )?length (\d+)\D*.*", "{} does not have {} items"),
     (r"Expected `\w+` >= (\S+)", "{} is not at least {}"),
     (r"Expected `\w+` > (\S+)", "{} is not more than {}"),
     (r"Expected `\w+` <= (\S+)", "{} is more than {}"),
@@ -39,7 +39,7 @@ _SHAPES = (
 
 
 def explained(problem: str, kind: Any, plain: object) -> tuple[str, str]:  # noqa: ANN401  # a type
-    """(field, what is wrong) of a refused value."""
+    """The field of a refused value, and what is wrong with it."""
     found = _PROBLEM.fullmatch(problem)
     assert found is not None
     what, path = found["what"], found["path"] or "$"
@@ -98,7 +98,7 @@ def _item(value: object, name: str, index: str) -> Any:  # noqa: ANN401  # any J
 
 
 def _options(types: list[Any]) -> list[Any]:
-    """Unions and annotations opened."""
+    """The types with unions and annotations resolved."""
     found: list[Any] = []
     for kind in types:
         if isinstance(kind, inspect.UnionType):
@@ -111,7 +111,7 @@ def _options(types: list[Any]) -> list[Any]:
 
 
 def _inside(types: list[Any], name: str, value: object) -> list[Any]:
-    """The types that a field or an item may have; of `type`, the classes that it may name."""
+    """The possible types of a field or an item; for `type`, the classes that it may name."""
     options = _options(types)
     if name == "type":
         return options

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,93 +18,9 @@ from ones.core.events import CancelRequested, NodeDown, NodeDraining, NodeUp
 from ones.core.job import Job, JobId
 from ones.errors import InvalidFileError, InvalidJobError, UnknownNameError, UserError, short
 from ones.stopping import StopRule
-from ones.workload.kinds import paper_numbers
+from ones.workload.csv_columns import BY_NAME, COLUMNS, EVENTS, MAX_TEXT, SUBMIT, YES_NO
+from ones.workload.kinds import NUMBERS, numbers_of
 from ones.workload.trace import Incident, RecordedTraining, Trace, TraceJob, Training
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    name: str
-    parse: Callable[[str], Any]
-    default: Any
-    help: str
-    least: int | None = None
-    most: float = 10**12  # of the absolute value
-
-    @property
-    def holds(self) -> str:
-        """The type of its values, in words."""
-        return _TYPE_NAMES[self.parse]
-
-
-def _text(value: str) -> str:
-    return value
-
-
-_YES_NO = {True: "yes", False: "no"}
-
-
-def _yes_no(value: str) -> str:
-    if value not in _YES_NO.values():
-        raise ValueError(value)
-    return value
-
-
-def _number(value: str) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(value)
-    return number
-
-
-SUBMIT = "submit"
-MAX_TEXT = 300
-EVENTS = (SUBMIT, "cancel", "node-down", "node-drain", "node-up")
-
-_TYPE_NAMES: dict[object, str] = {
-    int: "a whole number",
-    _number: "a number",
-    _text: "a text",
-    _yes_no: "yes or no",
-}
-
-COLUMNS: tuple[Column, ...] = (
-    Column("event", _text, SUBMIT, f"what happens: {', '.join(EVENTS)}"),
-    Column("at", _number, None, "when, in seconds from the start of the trace; required", 0),
-    Column("id", _text, "", "the job; required for submit and cancel"),
-    Column("owner", _text, "", "who asks"),
-    Column(
-        "model",
-        _text,
-        "",
-        "a kind of the data file (`ones trace physics` lists them); required for submit",
-    ),
-    Column("kind", _text, None, "what schedulers see as its kind; default: the model"),
-    Column("dataset_size", int, None, "samples of an epoch; default: the model's middle size", 1),
-    Column("classes", int, 10, "classes of the data set: the loss begins at their logarithm", 1),
-    Column("base_batch", int, None, "the script's own batch; default: the model's", 1),
-    Column("gpus", int, 1, "requested GPUs; for node-up: the GPUs of the node", 1, 2**20),
-    Column("batch", int, None, "requested global batch; default: base_batch x gpus", 1),
-    Column("min_gpus", int, 1, "fewest GPUs it can run on", 1, 2**20),
-    Column("max_gpus", int, None, "most GPUs it may have", 1, 2**20),
-    Column("priority", _number, 0.0, "higher goes first", most=math.inf),
-    Column("epochs", int, None, "the script's own number of epochs", 1),
-    Column("max_epochs", int, None, "stop after so many epochs; default: epochs", 1),
-    Column(
-        "target_accuracy",
-        _number,
-        None,
-        "stop when it is exceeded; default: the model's, unless epochs is given",
-    ),
-    Column("target_epochs", int, 10, "... for so many epochs in a row", 1),
-    Column("patience", int, None, "stop after so many epochs without improvement", 1),
-    Column("length", _number, 1.0, "factor on the epochs that the model needs"),
-    Column("rate_follows", _yes_no, "yes", "no: the learning rate stays when the batch grows"),
-    Column("dies_after", _number, None, "epochs after which the job fails"),
-    Column("killed", _yes_no, "no", "yes: it does not fail then, but is killed"),
-    Column("node", _text, "", "for node events: its name"),
-)
-_BY_NAME = {column.name: column for column in COLUMNS}
 
 
 def read_trace(path: Path) -> Trace:
@@ -145,10 +61,8 @@ def _read(file: TextIO, path: Path) -> Trace:
             raise InvalidFileError(path, f"{len(row)} values under {len(names)} columns", line=line)
         values = dict(_values(zip(names, row, strict=True), path, line))
         if values["at"] < latest:
-            raise InvalidFileError(
-                path, f"{values['at']:g} comes after {latest:g}: rows go by time", line=line,
-                field="at",
-            )  # fmt: skip
+            problem = f"{values['at']:g} is below {latest:g} of the row before; sort rows by time"
+            raise InvalidFileError(path, problem, line=line, field="at")
         latest = values["at"]
         if values["event"] != SUBMIT:
             incidents.append(_incident(values, path, line))
@@ -156,7 +70,7 @@ def _read(file: TextIO, path: Path) -> Trace:
             continue
         entry = _job(values, path, line)
         if entry.job.id in jobs:
-            raise InvalidFileError(path, f"{entry.job.id!r} is there twice", line=line, field="id")
+            raise InvalidFileError(path, f"{entry.job.id!r} appears twice", line=line, field="id")
         jobs[entry.job.id] = entry
     if not jobs:
         raise InvalidFileError(path, "holds no job")
@@ -168,11 +82,11 @@ def _header(header: list[str] | None, path: Path) -> list[str]:
         raise InvalidFileError(path, "is empty: a trace begins with a header")
     names = [name.strip() for name in header]
     for name in names:
-        if name not in _BY_NAME:
-            raise InvalidFileError(path, str(UnknownNameError("column", name, _BY_NAME)), line=1)
+        if name not in BY_NAME:
+            raise InvalidFileError(path, str(UnknownNameError("column", name, BY_NAME)), line=1)
     if len(set(names)) < len(names):
         twice = next(n for n in names if names.count(n) > 1)
-        raise InvalidFileError(path, "is there twice", line=1, field=twice)
+        raise InvalidFileError(path, "appears twice", line=1, field=twice)
     if "at" not in names:
         raise InvalidFileError(path, "the column is missing", line=1, field="at")
     return names
@@ -223,15 +137,19 @@ def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
     for name in ("id", "model"):
         if not values[name]:
             raise InvalidFileError(path, "is missing", line=line, field=name)
+    if values["numbers"] not in NUMBERS:
+        problem = str(UnknownNameError("set of numbers", values["numbers"], NUMBERS))
+        raise InvalidFileError(path, problem, line=line, field="numbers")
     try:
-        kind = paper_numbers().kind(values["model"])
+        kind = numbers_of(values["numbers"]).kind(values["model"])
     except UnknownNameError as problem:
         raise InvalidFileError(path, str(problem), line=line, field="model") from problem
     base = values["base_batch"] or int(kind.base_batch)
     target = values["target_accuracy"]
     if target is None and values["epochs"] is None:
         target = kind.target_accuracy
-    if target is not None and target >= kind.accuracy_limit:
+    # a joint rule ends a job also if its target is never reached
+    if target is not None and target >= kind.accuracy_limit and values["joint"] == "no":
         raise InvalidFileError(
             path,
             f"{target} is never reached: {kind.name} ends at {kind.accuracy_limit}",
@@ -249,12 +167,15 @@ def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
             max_gpus=values["max_gpus"],
             requested_gpus=values["gpus"],
             requested_batch=values["batch"] or base * values["gpus"],
+            max_batch=values["max_batch"],
             epochs=values["epochs"],
             stop=StopRule(
                 target_accuracy=target,
                 target_epochs=values["target_epochs"],
                 patience=values["patience"],
                 max_epochs=values["max_epochs"] or values["epochs"],
+                joint=values["joint"] == "yes",
+                min_gain=values["min_gain"],
             ),
         )
         training = Training(
@@ -266,6 +187,8 @@ def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
             rate_follows=values["rate_follows"] == "yes",
             dies_after=values["dies_after"],
             killed=values["killed"] == "yes",
+            numbers=values["numbers"],
+            run=values["run"],
         )
     except (InvalidJobError, ValueError) as problem:
         raise InvalidFileError(path, str(problem), line=line) from problem
@@ -285,7 +208,7 @@ def write_trace(trace: Trace, file: TextIO) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(used)
     for row in rows:
-        cells = (row.get(name, _BY_NAME[name].default) for name in used)
+        cells = (row.get(name, BY_NAME[name].default) for name in used)
         writer.writerow(["" if cell is None else cell for cell in cells])
 
 
@@ -304,6 +227,7 @@ def _job_row(entry: TraceJob) -> dict[str, Any]:
         "base_batch": training.base_batch,
         "gpus": job.requested_gpus,
         "batch": job.requested_batch,
+        "max_batch": job.max_batch,
         "min_gpus": job.min_gpus,
         "max_gpus": job.max_gpus,
         "priority": job.priority,
@@ -312,10 +236,14 @@ def _job_row(entry: TraceJob) -> dict[str, Any]:
         "target_accuracy": job.stop.target_accuracy,
         "target_epochs": job.stop.target_epochs,
         "patience": job.stop.patience,
+        "joint": YES_NO[job.stop.joint],
+        "min_gain": job.stop.min_gain,
         "length": training.length,
-        "rate_follows": _YES_NO[training.rate_follows],
+        "rate_follows": YES_NO[training.rate_follows],
         "dies_after": training.dies_after,
-        "killed": _YES_NO[training.killed],
+        "killed": YES_NO[training.killed],
+        "numbers": training.numbers,
+        "run": training.run,
     }
 
 

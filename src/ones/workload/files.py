@@ -9,13 +9,14 @@ from pathlib import Path
 from ones.core.events import CancelRequested
 from ones.errors import InvalidFileError
 from ones.runlog.files import RunLog
+from ones.workload.artifact import is_artifact_trace, read_artifact_trace
 from ones.workload.csv_trace import read_trace
 from ones.workload.observed import Duration, is_usable, to_trace, window
 from ones.workload.production import format_of, read_rows
 from ones.workload.recorded import read_recording
 from ones.workload.trace import Trace
 
-TRACE, RUN_LOG = "trace", "run log"
+TRACE, RUN_LOG, ARTIFACT = "trace", "run log", "trace of the paper's authors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ def load_workload(
         return LoadedWorkload(_first(trace, jobs), kind, left_out)
     if kind == TRACE:
         return LoadedWorkload(_first(read_trace(path), jobs), kind, 0)
+    if kind == ARTIFACT:
+        return LoadedWorkload(_first(read_artifact_trace(path), jobs), kind, 0)
     try:
         rows = list(read_rows(path, kind))
     except OSError as problem:
@@ -58,7 +61,7 @@ def _kind(path: Path) -> str:
     if path.exists() and not (path.is_file() or path.is_dir()):
         return TRACE  # a pipe can be read once only: it must be a trace
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             first = file.readline()
     except OSError as problem:
         raise InvalidFileError(path, f"cannot be read: {problem.strerror}") from problem
@@ -67,4 +70,6 @@ def _kind(path: Path) -> str:
     if first.lstrip().startswith("{"):
         return RUN_LOG
     columns = [name.strip() for name in next(csv.reader([first]), [])]
+    if is_artifact_trace(columns):
+        return ARTIFACT
     return format_of(columns) or TRACE

@@ -2,8 +2,8 @@
 
 Such traces have arrival, duration and GPUs of a job, and perhaps how it ended; not what it trained.
 A row becomes a job of the kind with the nearest length on one GPU (after a common factor, so that
-the geometric means agree), with so much data that it lasts as long as recorded. Arrivals keep their
-burstiness: for a given load, all gaps are multiplied by one factor.
+the geometric means agree), with the amount of data that makes it last as long as recorded.
+Arrivals keep their burstiness: for a given load, all gaps are multiplied by one factor.
 """
 
 from __future__ import annotations

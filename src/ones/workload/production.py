@@ -150,6 +150,6 @@ def read_rows(path: Path, name: str) -> Iterator[ObservedJob]:
             if observed is None:
                 continue
             if observed.name in names:
-                raise cells.error("name", f"{observed.name!r} is there twice")
+                raise cells.error("name", f"{observed.name!r} appears twice")
             names.add(observed.name)
             yield observed

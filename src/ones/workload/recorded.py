@@ -67,7 +67,7 @@ def read_recording(log: RunLog) -> tuple[Trace, int]:
                 done[entry.job] = TraceJob(_without_end(recorded[entry.job].job), training)
     if not done:
         raise UserError(f"{log.path}: no job of this log has ended: there is nothing to run again")
-    # by submission: the order of ends would tell a policy which jobs are short
+    # by submission: the order of ends would reveal to a policy which jobs are short
     jobs = [done[job] for job in recorded if job in done]
     jobs = _fill_missing(jobs, [job.delays for job in recorded.values()], live=not log.header.nodes)
     return Trace.of(log.path.name, jobs), len(recorded) - len(done)

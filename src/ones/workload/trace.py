@@ -1,7 +1,8 @@
 """A trace: arrivals of jobs, how they really train, and incidents.
 
-`Job` is what a scheduler sees; `Training` is the truth, which only the simulator reads. Incidents
-(a node fails, a user cancels) are part of the trace, so that they are the same for every policy.
+`Job` is visible to the scheduler. `Training` is how the job really trains; only the simulator reads
+it. Incidents (a node fails, a user cancels) are part of the trace, so that they are the same for
+every policy.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Training:
     rate_follows: bool = True  # the learning rate follows the batch
     dies_after: float | None = None  # epochs after which it fails, or is killed
     killed: bool = False  # by its user; else it fails
+    numbers: str = "paper"  # set of numbers with its kind
+    run: int = 0  # which recorded run of its kind and size, where there are several
 
     def __post_init__(self) -> None:
         for name in ("dataset_size", "classes", "base_batch"):
@@ -125,7 +128,7 @@ def check_fits(trace: Trace, cluster: Cluster) -> None:
     names: set[JobId] = set()
     for entry in trace.jobs:
         if entry.job.id in names:
-            raise UserError(f"{trace.name}: job {entry.job.id} is there twice")
+            raise UserError(f"{trace.name}: job {entry.job.id} appears twice")
         names.add(entry.job.id)
     _check_incidents(trace, cluster)
     times, most = _max_gpus_from(trace, cluster)
@@ -136,7 +139,7 @@ def check_fits(trace: Trace, cluster: Cluster) -> None:
             if min(getattr(job, name), job.max_gpus or inf) > there:
                 problem = f"job {job.id}: {name} {getattr(job, name)} is more than the {there} GPUs"
                 whole = there == cluster.n_gpus
-                problem += " of the cluster" if whole else " that are there once it has come"
+                problem += " of the cluster" if whole else " of the cluster after its arrival"
                 column = name.removeprefix("requested_") if entry.line else None
                 raise InvalidFileError(trace.name, problem, line=entry.line, field=column)
 
@@ -187,7 +190,7 @@ def _check_incidents(trace: Trace, cluster: Cluster) -> None:
 
 
 def _incident_error(trace: Trace, number: int, column: str, problem: str) -> InvalidFileError:
-    """With line and field, if the incident was read from a file."""
+    """An error with line and field, if the incident was read from a file."""
     if not trace.incident_lines:
         return InvalidFileError(trace.name, problem)
     return InvalidFileError(trace.name, problem, line=trace.incident_lines[number], field=column)

@@ -72,7 +72,7 @@ def test_a_policy_that_fails_costs_its_own_runs_only(
     assert capfd.readouterr().out == ""  # what policies print is no result
     told = sorted(map(str, failures))
     assert told[0].startswith("dies, seed 5, 16 GPUs, native: its process died (exit code 9)")
-    raised = "its decide raised RuntimeError: no idea (broken_"
+    raised = "`decide` raised RuntimeError: no idea (broken_"
     assert told[1].startswith(f"raises, seed 5, 16 GPUs, native: {raised}")
     assert comparison.exit_code == 70
     assert [record.cell.label for record in comparison.records] == ["fifo"]
@@ -106,13 +106,13 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path) -> None:
     assert process.returncode == 130
     kept = rows.read_text().count("\n")
     assert 3 <= kept < 800
-    assert f"interrupted; {kept} finished runs are in out: the same command again goes on" in err
+    assert f"interrupted; {kept} finished runs are in out; run the same command to continue" in err
     before = rows.read_text()
     short = [*command[:4], "--seeds", "2", *command[6:]]
     again = subprocess.run(short, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert rows.read_text().startswith(before)
     assert rows.read_text().count("\n") == max(kept, 4)
-    assert "of them kept from before" in again.stderr
+    assert "of them already stored" in again.stderr
     told = json.loads(again.stdout)
     assert [(row["label"], row["seed"]) for row in told["rows"]] == [
         ("equi", 1000), ("fifo", 1000), ("equi", 1001), ("fifo", 1001),

@@ -1,4 +1,4 @@
-"""How far ahead somebody is: pairs, tables and sentences; and the line that a setting draws."""
+"""Margins over rivals: pairs, tables and sentences; and the frontier of a setting."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ def test_every_variant_of_the_table_can_be_made(policy: str) -> None:
         (["fifo"], ["fifo.backfil=true"], "did you mean 'backfill'"),
         (["fifo"], ["backfill=true"], "'backfill=true' is not POLICY.KEY=VALUE"),
         (["fifo"], ["equi.x=1"], "unknown policy of the comparison 'equi'"),
-        (["fifo", "fifo"], [], "fifo is there twice"),
+        (["fifo", "fifo"], [], "fifo appears twice"),
     ],
 )
-def test_who_cannot_take_part_is_named(labels: list[str], given: list[str], message: str) -> None:
+def test_an_invalid_variant_is_named(labels: list[str], given: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse_variants(labels, given=given)

@@ -27,7 +27,8 @@ from ones.policies.drl.network import (
     initial_weights,
     scores,
 )
-from ones.policies.drl.trained_weights import TrainedWeights, from_file, shipped
+from ones.policies.drl.trained_weights import SHIPPED, TrainedWeights, from_file, shipped
+from ones.workload import numbers_of
 
 TINY = TrainingPlan(
     iterations=2, rollouts=2, gathered=1, taught=1, lessons=1, evaluate_every=1, jobs=4
@@ -57,7 +58,7 @@ def test_the_same_luck_gives_the_same_episode_and_other_luck_another() -> None:
     assert one.total != other.total
 
 
-def test_the_teacher_makes_open_moves_and_beats_whoever_does_as_it_likes() -> None:
+def test_the_teacher_makes_valid_moves_and_beats_random_ones() -> None:
     kinds = shipped().kinds
     careless = TrainedWeights(np.zeros(WEIGHTS), kinds)
     scenario = DrlScenario(seed=2, gpus=64, jobs=20)
@@ -200,7 +201,7 @@ def test_the_command_leaves_a_file_that_the_policy_takes(ones: Ones, tmp_path: P
     assert code == 0
     assert json.loads(out)["finished"] == 4
     code, _, err = ones("drl", "train", "--out", "mine.json", *arguments)
-    assert (code, err) == (2, "ones: mine.json: exists; name another file, or --overwrite\n")
+    assert (code, err) == (2, "ones: mine.json: exists; choose another file, or use --overwrite\n")
 
 
 def test_control_c_keeps_the_best_and_says_where(
@@ -237,3 +238,11 @@ def test_what_cannot_be_is_one_line(ones: Ones, tmp_path: Path, arguments: str) 
     assert err.startswith(f"ones: {WRONG[arguments]}")
     assert err.count("\n") == 1
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_weights_are_shipped_for_every_workload(name: str) -> None:
+    found = shipped(name)
+    asked = f"--workload paper-{name}" if name else ""
+    assert asked in found.training["command"]
+    assert set(found.kinds) == set(numbers_of("paper").kinds)

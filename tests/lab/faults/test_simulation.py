@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from ones.cli.app import app
 from ones.control.controller import Controller, Options
-from ones.control.store import Done, Store
+from ones.control.persistence import Done
+from ones.control.store import Store
 from ones.control.submission import Submission
 from ones.control.tokens import JobTokens
 from ones.core.cluster import NodeId, NodeState
@@ -25,8 +26,13 @@ from ones.lab.faults import KINDS, run_seed
 from ones.lab.faults.context import ControllerInstance, FaultContext
 from ones.lab.faults.disk import SimulatedDisk, SimulatedWriter
 from ones.lab.faults.inbox import SimulatedClock, SimulatedInbox
+from ones.lab.faults.job import SimulatedJob
+from ones.lab.faults.job_spec import JobSpec
 from ones.lab.faults.launcher import SimulatedLauncher
-from ones.launchers import LaunchedProcess
+from ones.lab.faults.network import SimulatedNetwork, SimulatedServer
+from ones.lab.faults.scenario import TIMEOUTS
+from ones.lab.faults.worker import SimulatedWorker
+from ones.launchers import Launch, LaunchedProcess
 from ones.testing.invariants import check_invariants
 from ones.wire import Reports
 
@@ -193,3 +199,47 @@ def test_a_node_that_was_lost_while_the_controller_was_away_gets_no_job() -> Non
     state = instance({}, lambda controller: None).scheduler.state
     assert state.cluster.nodes[NodeId("n0")].state is NodeState.DOWN
     assert state.records[job.id].failures == 0
+
+
+def test_a_worker_that_hangs_while_the_controller_is_away_is_killed_after_its_restart() -> None:
+    context = FaultContext(1)
+    disk, network = SimulatedDisk(context), SimulatedNetwork(context)
+    spec = JobSpec(number=1, epochs=10_000, dataset_size=100, base_batch=10, samples_per_second=10)
+    jobs: dict[str, SimulatedJob] = {}
+
+    def spawn(launch: Launch) -> SimulatedWorker:
+        job = jobs.setdefault(launch.job, SimulatedJob(context, launch.job, spec))
+        return SimulatedWorker(context, network, launcher, job, launch)
+
+    launcher = SimulatedLauncher(context, {"n0": 1}, spawn)
+
+    def instance(*, reachable: bool, seconds: float) -> list[str]:
+        """The launches that live after a controller has run for this time."""
+        writer = partial(SimulatedWriter, context, disk, context.instance)
+        options = Options(
+            policy="fifo",
+            timeouts=TIMEOUTS,
+            clock=partial(SimulatedClock, context),
+            inbox=lambda: SimulatedInbox(context, lambda: None),
+        )
+        controller = Controller(Store(disk.engine, writer), JobTokens(b"key"), launcher, options)
+        controller.load("http://controller", "/checkpoints")
+        if not jobs:
+            job = Job(id=JobId("a-1"), submitted_at=0.0, retries=1)
+            submission = Submission(name="a", argv=("1",), cwd="/", elastic=True)
+            context.after(0.0, lambda: controller.submit(job, submission, lambda _: None))
+        network.server = (
+            SimulatedServer(context, controller, context.instance) if reachable else None
+        )
+        context.after(seconds, controller.engine.stop)
+        controller.run()
+        context.instance.alive = False
+        context.instance = ControllerInstance()
+        launcher.crashed()
+        return launcher.living()
+
+    (first,) = instance(reachable=True, seconds=30.0)
+    assert instance(reachable=False, seconds=TIMEOUTS.silence_seconds - 5) == [first]
+    assert instance(reachable=True, seconds=TIMEOUTS.silence_seconds + 30) == [first], "it calls"
+    after = instance(reachable=False, seconds=TIMEOUTS.silence_seconds + 30)
+    assert first not in after, "it hangs for longer than it may"

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,47 +23,35 @@ from ones.lab.paper.page import write_evaluation
 from ones.lab.paper.panel import Verdict, all_of, near, points, same_order
 from ones.lab.paper.prediction_task import predictions
 from ones.lab.runs import RunSpec
-from ones.policies import settings_of
+from ones.policies import create, settings_of
 from ones.report import statistics
 
 TINY = EvaluationSize(
     seeds=2, jobs=3, variants=False, mechanism_seeds=1, scaling_seeds=1, sizes=(16, 64),
     ablation_seeds=1, ablation_jobs=3, leave_one_out=False, prediction_seeds=1,
+    contended_seeds=1, contended_jobs=12,
 )  # fmt: skip
 
 
-# the ladder
+# the ablation
 
 
-def test_the_ladder_ends_with_every_setting_of_ones() -> None:
-    rungs = ablation.cumulative()
-    assert rungs[0].policy == "ones-paper"
-    assert not rungs[0].settings
-    paper = {s.name: s.default for s in settings_of("ones-paper")}
-    ones = {s.name: s.default for s in settings_of("ones")}
-    assert {**paper, **rungs[-1].settings} == ones
-    for below, above in pairwise(rungs):
-        assert set(below.settings) < set(above.settings)
+def test_the_ablation_ends_with_ones_and_each_step_adds_one_group() -> None:
+    steps = ablation.cumulative()
+    assert not steps[-1].settings
+    for below, above in pairwise(steps):
+        assert set(above.settings) < set(below.settings)
+        added = set(below.settings) - set(above.settings)
+        assert added == set(ablation.GROUPS[above.label.removeprefix("+ ")])
 
 
-def test_each_rung_put_back_gives_the_papers_values() -> None:
-    paper = {s.name: s.default for s in settings_of("ones-paper")}
-    put_back: dict[str, Any] = {}
-    for rung in ablation.leave_one_out()[1:]:
-        assert rung.policy == "ones"
-        put_back.update(rung.settings)
-    ones = {s.name: s.default for s in settings_of("ones")}
-    assert {**ones, **put_back} == paper
-
-
-def test_a_setting_that_no_group_knows_is_a_step_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    grouped = {name for group in ablation.setting_groups() for name in group.changes}
-    monkeypatch.setattr(ablation, "GROUPS", ())
-    alone = [group.name for group in ablation.setting_groups()]
-    assert set(alone) == grouped
-    assert all(len(group.changes) == 1 for group in ablation.setting_groups())
+def test_every_group_names_settings_of_ones_and_changes_their_values() -> None:
+    defaults = {s.name: s.default for s in settings_of("ones")}
+    named = [name for group in ablation.GROUPS.values() for name in group]
+    assert len(named) == len(set(named))
+    for group in ablation.leave_one_out()[1:]:
+        create("ones", **group.settings)  # refuses unknown settings and values
+        assert all(defaults[name] != value for name, value in group.settings.items())
 
 
 # sentences
@@ -92,7 +79,7 @@ def test_orders_are_compared_over_those_that_both_have() -> None:
     assert same_order({"ones": 1.0}, paper).agrees is None
 
 
-def test_agreement_needs_all_that_can_be_told() -> None:
+def test_agreement_needs_all_verdicts_with_a_comparison() -> None:
     yes, no, none = Verdict(True, "a"), Verdict(False, "b"), Verdict(None, "c")
     assert all_of(yes, none).agrees is True
     assert all_of(yes, no).agrees is False
@@ -109,7 +96,7 @@ def test_sentences_follow_the_numbers(tmp_path: Path, monkeypatch: pytest.Monkey
     assert training_panels.speed(tmp_path).verdict.agrees is False
 
 
-# who stands for whom
+# the strongest variants
 
 
 def record(label: str, seed: int, mean: float) -> Record:
@@ -178,9 +165,7 @@ def test_the_page_has_every_panel_and_stands_alone(
         monkeypatch.setattr(module, "SCHEDULERS", few)
     monkeypatch.setattr(design, "ORACLES", ())
     monkeypatch.setattr(statistics, "DRAWS", 50)
-    monkeypatch.setattr(ablation, "GROUPS", ablation.GROUPS[:2])
-    setting_groups = ablation.setting_groups()[:2]
-    monkeypatch.setattr(ablation, "setting_groups", lambda: setting_groups)
+    monkeypatch.setattr(ablation, "GROUPS", dict(list(ablation.GROUPS.items())[:2]))
     store = ResultStore(tmp_path)
 
     def run_planned(plan: RunPlan) -> Sequence[RunFailure]:  # in this process
@@ -200,7 +185,8 @@ def test_the_page_has_every_panel_and_stands_alone(
     page = written[0].read_text()
     anchors = [panel.anchor for panel in found.panels]
     assert anchors == [
-        "headline", "completion", "execution", "queueing", "longest", "wilcoxon", "mechanisms",
+        "headline", "completion", "execution", "queueing", "longest", "wilcoxon", "contended",
+        "mechanisms",
         "scaling", "improvement", "ablation", "schedulers", "prediction", "speed", "accuracy",
         "sudden", "gradual", "overheads",
     ]  # fmt: skip
@@ -221,6 +207,11 @@ def test_the_page_has_every_panel_and_stands_alone(
         assert {f"{name}.png", f"{name}.svg"} <= figures
     result = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert len(result["panels"]) == len(anchors)
-    assert {row["label"] for row in result["rows"]} >= {"ones", "tiresias", "fifo", "+ score"}
+    assert {row["label"] for row in result["rows"]} >= {
+        "ones",
+        "tiresias",
+        "fifo",
+        "+ cost of changes",
+    }
     # everything is kept: nothing is left to do
     assert whole_plan(plan, ResultStore(tmp_path), 1).missing == []

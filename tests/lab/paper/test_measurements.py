@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,28 +11,7 @@ from ones.errors import InvalidFileError
 from ones.lab.paper import training_panels
 from ones.lab.paper.evaluation import _training
 from ones.lab.paper.measurements import measurements
-
-
-def pause(size: float, change: str, rival: str, ours: float, theirs: float) -> dict[str, Any]:
-    parts = ("agree", "connect", "state", "resume", "background_connect", "background_feed")
-    return {
-        "case": f"{size:g} MB {change}", "parameter_mb": size, "change": change, "n": 2,
-        "pause_ms": ours, "pause_ms_low": ours / 2, "pause_ms_high": 2 * ours,
-        **{f"{part}_ms": 1.0 for part in parts}, "slowed_ms": 3.0,
-        "rival": rival, "rival_pause_ms": theirs, "ratio": theirs / ours, "load_average": 0.5,
-    }  # fmt: skip
-
-
-PAUSES = [
-    pause(25.4, "1->2", "checkpoint", 40.0, 8000.0),
-    pause(25.4, "1->2", "zygote", 40.0, 300.0),
-    pause(537.0, "1->2", "checkpoint", 400.0, 26000.0),
-]
-
-
-def result(bench: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"bench": bench, "commit": "abc1234", "load_average": 0.3, "cores": 2,
-            "measured_at": "2026-01-02 03:04 UTC", "rows": rows}  # fmt: skip
+from tests.bench_results import PAUSES, result
 
 
 def test_the_package_carries_real_training() -> None:
@@ -105,7 +83,7 @@ def test_sentences_on_growth_follow_the_numbers(tmp_path: Path) -> None:
     assert "infinity" in sudden.ours
 
 
-def test_pauses_are_told_in_seconds_by_size(tmp_path: Path) -> None:
+def test_pauses_are_shown_in_seconds_by_size(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(result("rescale", PAUSES)))
     panel = training_panels.overheads(measurements([file])["rescale"], tmp_path)

@@ -41,8 +41,8 @@ TINY = Sweep(
 
 def test_what_matters_most_comes_first_and_seeds_are_held_out() -> None:
     names = [sweep.name for sweep in sweeps(FULL, [Path("philly.csv")])]
-    assert names == ["loads", "pollux", "physics", "predictor", "kinds", "trace-philly", "frontier",
-                     "sizes"]  # fmt: skip
+    assert names == ["loads", "pollux", "physics", "predictor", "kinds", "harder", "rigid",
+                     "trace-philly", "frontier", "sizes"]  # fmt: skip
     loads = sweeps(FULL)[0]
     assert {part.seeds for part in loads.parts} == {10}
     assert loads.parts[0].loads == (0.5, 0.8, 1.0, 1.2)
@@ -58,7 +58,7 @@ def test_what_matters_most_comes_first_and_seeds_are_held_out() -> None:
 
 
 def test_every_sweep_of_the_list_can_be_run() -> None:
-    """Names, settings and factors are taken by those who know them: nothing is refused late."""
+    """Names, settings and factors are valid before the first run starts."""
     for sweep in sweeps(replace(QUICK, jobs=2)):
         cells = sweep.cells(1000)
         assert len({cell.key for cell in cells}) == len(cells)
@@ -96,7 +96,7 @@ def test_a_sweep_is_what_its_commands_do(
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 0
-    assert f"{len(kept)} runs, {len(kept)} of them kept from before" in capsys.readouterr().err
+    assert f"{len(kept)} runs, {len(kept)} of them already stored" in capsys.readouterr().err
 
 
 def test_tables_figures_and_panels_follow_from_what_is_kept(

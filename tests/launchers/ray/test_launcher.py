@@ -55,9 +55,13 @@ def test_nodes_must_see_where_jobs_save_their_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("slots", "settings", "words"),
     [
-        (None, {}, "address: with --launcher ray it must be said, as host:port"),
-        (4, {"address": "h:1"}, "slots: of Ray's nodes they are counted by a resource"),
-        (None, {"address": "h:1", "tls_key": "k"}, "ray_tls: certificate, key and ca go together"),
+        (None, {}, "address is not set: give the head of the Ray cluster, as --address HOST:PORT"),
+        (4, {"address": "h:1"}, "slots 4: Ray counts slots by a resource"),
+        (
+            None,
+            {"address": "h:1", "tls_key": "k"},
+            "TLS needs all of tls_certificate, tls_key and tls_ca",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused(
@@ -68,7 +72,7 @@ def test_settings_that_cannot_be_are_refused(
 
 
 class Gone:
-    """A service whose Ray cluster is no more: a node that it knew, a worker that ran there."""
+    """A service after its Ray cluster is gone: with a known node, and a worker that ran there."""
 
     def __init__(self, root: Path, address: str) -> None:
         self.root = root
@@ -83,23 +87,25 @@ class Gone:
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address that is taken, and at which nobody listens."""
+def no_cluster() -> Iterator[str]:
+    """An address in use, without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path: Path, nobody: str) -> None:
-    launcher = RayLauncher(tmp_path, RayOptions(address=nobody, instance="i"))
+def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path: Path, no_cluster: str) -> None:
+    launcher = RayLauncher(tmp_path, RayOptions(address=no_cluster, instance="i"))
     with pytest.raises(
-        WorldError, match=f"Ray at {nobody}: connection refused; see .*ray-driver.log"
+        WorldError, match=f"Ray at {no_cluster}: connection refused; see .*ray-driver.log"
     ):
         launcher.open(lambda event: None)
 
 
-def test_a_lease_after_the_end_of_the_head_all_nodes_are_lost(tmp_path: Path, nobody: str) -> None:
-    gone = Gone(tmp_path, nobody)
+def test_a_lease_after_the_end_of_the_head_all_nodes_are_lost(
+    tmp_path: Path, no_cluster: str
+) -> None:
+    gone = Gone(tmp_path, no_cluster)
     events: list[LauncherEvent] = []
     launcher = RayLauncher(gone.root, gone.options)
     launcher.open(events.append)
@@ -114,16 +120,31 @@ def test_a_lease_after_the_end_of_the_head_all_nodes_are_lost(tmp_path: Path, no
     assert json.loads((gone.root / "nodes.json").read_text()) == {}
 
 
-def test_workers_of_a_cluster_that_is_gone_are_not_waited_for(
-    tmp_path: Path, nobody: str, caplog: pytest.LogCaptureFixture
+def test_a_node_of_a_new_head_is_kept_when_the_leases_of_the_old_one_expire(
+    tmp_path: Path, no_cluster: str
 ) -> None:
-    gone = Gone(tmp_path, nobody)
+    """The driver reports the new head's nodes before it has settled the old ones."""
+    launcher = RayLauncher(tmp_path, RayOptions(address=no_cluster, instance="i"))
+    launcher._handle({"event": "failed", "cause": "connection refused", "gone": True})
+    assert launcher._gone_since is not None
+    launcher._gone_since -= 100.0
+    slots = [asdict(slot) for slot in cpu_slots("n1", 1)]
+    launcher._handle({"event": "node", "node": "n1", "ray": "R", "slots": slots, "launches": {}})
+    launcher._check_head()
+    assert [slot.id for slot in launcher.slots()] == ["n1/0"]
+    launcher.close(kill=False)
+
+
+def test_workers_of_a_cluster_that_is_gone_are_not_waited_for(
+    tmp_path: Path, no_cluster: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = Gone(tmp_path, no_cluster)
     settings = {"address": gone.options.address, "lease_seconds": gone.options.lease_seconds}
     stop_workers("ray", LauncherContext(runs=gone.root), **settings)
-    said = f"Ray at {nobody}: connection refused; workers end by themselves within 4 s"
+    said = f"Ray at {no_cluster}: connection refused; workers end by themselves within 4 s"
     assert caplog.messages == [said]
 
 
-def test_nobody_is_asked_to_end_what_is_not_there(tmp_path: Path, nobody: str) -> None:
-    stop_workers("ray", LauncherContext(runs=tmp_path), address=nobody)
+def test_stop_workers_without_a_cluster_starts_no_driver(tmp_path: Path, no_cluster: str) -> None:
+    stop_workers("ray", LauncherContext(runs=tmp_path), address=no_cluster)
     assert not (tmp_path / "ray-driver.log").exists()

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ones.exec import Exit
+from ones.exec.output import SEGMENT_BYTES, SEGMENTS
 from ones.launchers import Launch
-from ones.launchers.ray.mirror import SEGMENT_BYTES, SEGMENTS, Mirror
+from ones.launchers.ray.mirror import Mirror
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def test_a_new_agent_finds_the_workers_unless_it_has_other_devices(node: Node) -
     assert node.news()[2] is None
     node.agent.close(kill=False)
     node.agent = node.make(("",))
-    assert node.wait_exit()["cause"] == "stopped", "its GPUs may be somebody else's now"
+    assert node.wait_exit()["cause"] == "stopped", "its GPUs may belong to another job now"
 
 
 def test_pretended_gpus_are_named_as_ray_numbers_them() -> None:

@@ -40,7 +40,7 @@ class Actor:
 
 
 class Driver:
-    """One node, whose agent is there from an earlier time."""
+    """One node with the agent of an earlier service."""
 
     def __init__(self, root: Path, agent: RayNodeAgent) -> None:
         self.options = RayOptions(address="h:1", instance="i", lease_seconds=60.0)
@@ -100,7 +100,7 @@ async def attach(root: Path, agent: RayNodeAgent, *, is_known: bool) -> Driver:
 def test_what_was_given_up_ends_before_its_node_may_work_again(
     tmp_path: Path, agent: RayNodeAgent, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
-    """An agent that was frozen, or whose head came back, may have slept through all of it."""
+    """An agent that was frozen, or that lost its head node, may have missed all events."""
     monkeypatch.setattr(
         "ones.launchers.ray.node_monitor.POLL_SECONDS", 0.1
     )  # its threads end with it

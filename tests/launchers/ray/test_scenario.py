@@ -1,4 +1,4 @@
-"""The service on a Ray cluster whose parts die one after the other: all jobs end, once."""
+"""The service on a Ray cluster with parts that die one after the other: all jobs end, once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cluster(tmp_path: Path) -> Iterator[RayCluster]:
         for name in ("n1", "n2"):
             cluster.do("add", name, "--slots", "2")
         yield cluster
-    finally:  # also of one whose nodes do not come
+    finally:  # also if its nodes do not start
         cluster.stop()
 
 
@@ -88,7 +88,7 @@ def wait_until(world: World, what: str, node: str) -> None:
 
 
 def wait_busy(world: World, node: str) -> None:
-    wait_for(lambda: busy(world, node), f"nobody is on {node}", LONG)
+    wait_for(lambda: busy(world, node), f"no worker is on {node}", LONG)
 
 
 def processes_on(world: World, node: str) -> list[int]:

@@ -264,7 +264,7 @@ def test_a_frozen_node_is_given_up_and_clears_up_before_it_serves_again(site: Si
     assert site.exit("2-a").code == 0
 
 
-def test_what_was_asked_while_nobody_was_on_the_line_is_done_later(site: Site) -> None:
+def test_requests_made_while_no_agent_was_connected_are_done_later(site: Site) -> None:
     agent = site.agent("n1")
     site.wait(SlotUp, "n1/0")
     site.run("1-a", "n1/0")

@@ -42,7 +42,7 @@ class Server:
         return sock
 
     def authenticated(self, node: str = "n1") -> SecureConnection:
-        """As an agent with the key, whose next line is the registration."""
+        """Connects as an agent with the key; the next line is the registration."""
         connection = SecureConnection(self.connect())
         connection.send({"node": node, "nonce": connection.nonce})
         key, messages = self.shared.key(), list[dict[str, Any]]()

@@ -55,8 +55,8 @@ def test_without_slurm_or_an_allocation_one_line_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="scontrol is not here"):
+    with pytest.raises(UserError, match="scontrol was not found"):
         describe("1")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(UserError, match="not inside of an allocation"):
+    with pytest.raises(UserError, match="must run in a Slurm allocation"):
         manage(tmp_path, cpus=1, lead=10, timing=Timing())

@@ -10,7 +10,7 @@ from ones.launchers.slurm.node_cleanup import clear_node, leftovers
 from tests.processes import PATIENCE, is_alive, wait_for
 
 
-def test_clearing_a_node_kills_its_processes_and_nobody_elses(tmp_path: Path) -> None:
+def test_clearing_a_node_kills_only_its_own_processes(tmp_path: Path) -> None:
     def start(node: str) -> subprocess.Popen[bytes]:
         env = {**os.environ, "ONES_JOB_DIR": f"{tmp_path}/live/job/{node}"}
         return subprocess.Popen(["sh", "-c", "env -i sleep 1000 & sleep 1001"], env=env)

@@ -36,7 +36,7 @@ TRAINED, SAMPLES, PACED_EPOCHS = 300, 64, 16
 ENDS = ("finished", "converged", "failed", "cancelled")
 
 #: real training: survivors re-form when a node dies, which a paced job cannot. It takes its time
-#: until it is told to hurry, so that it is there for all that happens
+#: slow until the file exists, so that the job lasts through the scenario
 SCRIPT = """
 import os, sys, time, torch, ones
 torch.manual_seed(0)
@@ -56,7 +56,7 @@ for epoch in job.epochs(int(sys.argv[1])):
 
 
 class Site:
-    """A state directory on a cluster, and whoever serves it at the moment."""
+    """A state directory on a cluster, and the service that uses it at the moment."""
 
     def __init__(self, root: Path, cluster: SlurmCluster) -> None:
         self.root, self.cluster = root, cluster
@@ -75,7 +75,7 @@ class Site:
     # the service
 
     def get(self, path: str) -> Any:  # noqa: ANN401
-        """None: nobody answers."""
+        """None: no service answers."""
         address, token = self.dir.address(), self.dir.read_token()
         if address is None or token is None:
             return None
@@ -112,7 +112,7 @@ class Site:
         return str(self.post("/api/jobs", body)["id"])
 
     def job(self, id: str) -> dict[str, Any]:
-        return self.get(f"/api/jobs/{id}") or {"state": "nobody answers", "epochs": -1}
+        return self.get(f"/api/jobs/{id}") or {"state": "no answer", "epochs": -1}
 
     def story(self, id: str) -> list[str]:
         return [line["text"] for line in self.get(f"/api/jobs/{id}/story") or ()]
@@ -261,7 +261,7 @@ def test_every_job_ends_once_with_all_its_epochs(site: Site) -> None:
 def test_the_clock_ends_an_allocation_that_gets_no_signal(
     slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that somebody holds by salloc: nobody asked Slurm to send a signal."""
+    """As an allocation by salloc: without a request for a signal by Slurm."""
     id = slurm_cluster.allocate("--nodes=1", "--ntasks=1", "--time=1")  # minute: Slurm's least
     monkeypatch.setenv("SLURM_JOB_ID", id)
     root = tmp_path / "runs"

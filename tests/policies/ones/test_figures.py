@@ -121,36 +121,29 @@ def test_figure_reorder_workers_of_a_job_lie_side_by_side_in_the_order_of_occurr
     assert child == {job: spread.count(job) for job in child}
 
 
-def test_figure_reorder_of_real_gpus_before_and_after() -> None:
-    """Three jobs with gaps between their workers come to lie side by side, as they occurred."""
-    view, question = running([3, 1, 2])
-    schedule, _ = deployed(view, question, [2, 2, 2], packed=True)
-    assert [places(schedule, name) for name in "abc"] == [[0, 1], [2, 3], [4, 5]]
-
-
 def test_reorder_with_a_view_of_who_is_where_leaves_those_who_do_not_change() -> None:
     view, question = running([3, 1, 2])
     before = [places(view.schedule, name) for name in "abc"]
     assert before == [[0, 1, 2], [3], [4, 5]]
-    schedule, notes = deployed(view, question, [1, 1, 4], packed=False)
+    schedule, notes = deployed(view, question, [1, 1, 4])
     after = [places(schedule, name) for name in "abc"]
     assert after[1] == [3]
     assert set(after[0]) <= {0, 1, 2}
     assert after[2] == [4, 5, 6, 7]  # all on its own node
     assert set(notes) == {"a", "c"}
-    same, silent = deployed(view, question, [3, 1, 2], packed=False)
+    same, silent = deployed(view, question, [3, 1, 2])
     assert [places(same, name) for name in "abc"] == before
     assert not silent
 
 
 def deployed(
-    view: View, question: Question, counts: list[int], *, packed: bool
+    view: View, question: Question, counts: list[int]
 ) -> tuple[Schedule, dict[JobId, str]]:
     return deploy(
         view,
         question,
         [np.array(counts, np.int32)],
-        OnesSettings(placement="occurrence" if packed else "stay", switching_cost=False),
+        OnesSettings(switching_cost=False),
         may_change=True,
         batch_seconds=0.0,
         speeds=Speeds("fitted"),
@@ -172,7 +165,7 @@ def running(sizes: list[int]) -> tuple[View, Question]:
     settings = OnesSettings()
     known = Knowledge.none(settings)
     jobs = list(view.jobs.values())
-    standing = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, least_batch=0)
+    standing = Standing(may_grow=True, may_shrink=True, may_stop=True, least_batch=0)
     question = ask(
         view, jobs, dict.fromkeys(view.jobs, standing), np.ones((1, len(jobs))), known, settings
     )

@@ -22,8 +22,8 @@ from tests.policies.ones.test_placing import PER_NODE, Held, check, moments, vie
 
 SETTINGS = OnesSettings()
 BASE = 64
-STAYS = Standing(new=False, may_grow=True, may_shrink=False, may_stop=False, least_batch=0, most=2)
-MOVES = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, least_batch=0)
+STAYS = Standing(may_grow=True, may_shrink=False, may_stop=False, least_batch=0, most=2)
+MOVES = Standing(may_grow=True, may_shrink=True, may_stop=True, least_batch=0)
 
 
 def times(between_nodes: float) -> dict[Configuration, StepTime]:

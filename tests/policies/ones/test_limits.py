@@ -18,7 +18,7 @@ from ones.policies.ones.limits import (
     cap,
     start_limit,
 )
-from ones.policies.ones.settings import OnesSettings, PaperSettings
+from ones.policies.ones.settings import OnesSettings
 from tests.policies.ones.jobs import a_job, told
 
 
@@ -67,10 +67,10 @@ def test_the_printed_formula_never_lets_a_limit_grow() -> None:
     assert after_epoch(512, growth=2.0, pressure=0.5, rule="repaired", floor=1) == 1024
 
 
-def test_nobody_loses_batch_while_nobody_waits_unless_the_paper_is_read_literally() -> None:
+def test_no_job_loses_batch_while_none_waits_unless_the_setting_says_so() -> None:
     job = a_job()
-    for settings, expected in ((OnesSettings(ripening=0), 128), (PaperSettings(), 64)):
-        mine = BatchLimits(settings)
+    for only_when_waiting, expected in ((True, 128), (False, 64)):
+        mine = limits(ripening=0, shrink_only_when_waiting=only_when_waiting)
         mine.joined(job)
         mine.finished_epoch(job, pressure=9.0, gpus=64, crowded=False)
         assert mine.of(job) == expected

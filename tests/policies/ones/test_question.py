@@ -14,10 +14,10 @@ from ones.core import Allocation, Gpu, JobView, NodeId, View
 from ones.core.job import Configuration, StepTime
 from ones.policies.ones.choices import Choices, Knowledge, Standing, choices_of
 from ones.policies.ones.question import Question, ask
-from ones.policies.ones.settings import OnesSettings, PaperSettings
+from ones.policies.ones.settings import OnesSettings
 from tests.policies.ones.jobs import seen
 
-RESTED = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, least_batch=0)
+RESTED = Standing(may_grow=True, may_shrink=True, may_stop=True, least_batch=0)
 
 
 def choices(
@@ -64,8 +64,6 @@ def test_sizes_are_the_usual_ones_and_what_it_has() -> None:
     assert choices(view, job, most=16).sizes.tolist() == [1, 2, 4, 8, 12, 16]
     assert choices(view, job, most=6).sizes.tolist() == [1, 2, 4]
     assert choices(view, job, most=8, held=5).sizes.tolist() == [1, 2, 4, 5, 8]
-    # the paper's score looks at all of them
-    assert choices(view, job, most=5, settings=PaperSettings()).sizes.tolist() == [1, 2, 3, 4, 5]
 
 
 def test_a_job_that_takes_three_at_least_may_have_just_three() -> None:
@@ -79,7 +77,7 @@ def test_no_batch_is_beyond_the_limit_memory_or_sudden_growth(
 ) -> None:
     view, job = seen(gpus=16, base=base, limit=local, size=100_000)
     standing = replace(RESTED, least_batch=last)
-    for settings in (OnesSettings(), PaperSettings()):
+    for settings in (OnesSettings(), OnesSettings(batch="limit", epoch_growth=2.0)):
         found = choices(view, job, most=16, limit=limit, standing=standing, settings=settings)
         sizes, batches = found.sizes, found.batches
         assert (batches >= sizes).all()  # a sample for each worker
@@ -90,10 +88,11 @@ def test_no_batch_is_beyond_the_limit_memory_or_sudden_growth(
             assert (batches <= growth).all()
 
 
-def test_within_an_epoch_a_batch_grows_to_four_times_and_in_the_paper_to_twice() -> None:
+def test_within_an_epoch_a_batch_grows_to_four_times_by_default() -> None:
     view, job = seen(gpus=16, size=1_000_000)
     standing = replace(RESTED, least_batch=64)
-    for settings, most in ((OnesSettings(batch="limit"), 256), (PaperSettings(), 128)):
+    for growth, most in ((4.0, 256), (2.0, 128)):
+        settings = OnesSettings(batch="limit", epoch_growth=growth)
         found = choices(view, job, most=16, limit=4096, standing=standing, settings=settings)
         assert found.batches[-1] == most
 
@@ -233,18 +232,6 @@ def test_flow_priority_doubles_a_weight() -> None:
     plain = asked(view, job).problem.work[0, 0]
     assert asked(view, replace(job, priority=1.0)).problem.work[0, 0] == pytest.approx(2 * plain)
     assert asked(view, replace(job, priority=-1.0)).problem.work[0, 0] == pytest.approx(plain / 2)
-
-
-def test_sruf_the_cost_is_gpu_seconds_per_sample() -> None:
-    """c/X of Eq. 8; with per-GPU rates it is the same whatever the size."""
-    view, job = seen(gpus=16)
-    measured = replace(job, profile={Configuration(1, 1, 64): StepTime(0.5, 20)})
-    settings = PaperSettings(sizes="tried")
-    known = Knowledge.none(settings)
-    found = ask(view, [measured], {job.id: RESTED}, np.ones((1, 1)), known, settings)
-    assert found is not None
-    assert found.problem.use_all
-    assert found.problem.cost[0].tolist() == pytest.approx([0.0] + [0.5 / 64] * 8)
 
 
 def test_without_a_gpu_there_is_no_question() -> None:

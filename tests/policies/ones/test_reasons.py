@@ -1,4 +1,4 @@
-"""The words of `ones why`: what is known is told in figures, what is not is told as that."""
+"""Reasons of the ONES policy: numbers that are known, and the jobs that have precedence."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import numpy as np
 from msgspec import structs
 
 from ones.core import Allocation, JobView, View
+from ones.core.cluster import Gpu, NodeId
 from ones.core.job import Configuration, JobId, StepTime
-from ones.policies.ones.choices import Knowledge, Standing
+from ones.core.reason_markers import stored_place
+from ones.policies.ones.choices import Choices, Knowledge, Standing
 from ones.policies.ones.question import Question, ask
-from ones.policies.ones.reasons import Reasons
+from ones.policies.ones.reasons import Reasons, rebatched
 from ones.policies.ones.settings import OnesSettings
-from tests.policies.ones.jobs import seen
+from tests.policies.ones.jobs import A, seen
 
-STAYS = Standing(new=False, may_grow=True, may_shrink=True, may_stop=True, least_batch=64)
+STAYS = Standing(may_grow=True, may_shrink=True, may_stop=True, least_batch=64)
 
 
 def question_of(view: View, *jobs: JobView) -> Question:
@@ -34,45 +36,90 @@ def measured(job: JobView) -> JobView:
     return replace(job, profile={Configuration(1, 1, 64, 1): StepTime(0.1, 20)})
 
 
-def test_what_nobody_has_measured_is_not_told_in_seconds() -> None:
+def test_a_job_without_measurements_is_told_so() -> None:
     view, job = seen()
-    assert "its length is not known yet, nobody else for 4 GPUs" in Reasons(
-        question_of(view, job), 0
-    ).waits(0)
-    told = Reasons(question_of(view, measured(job)), 0).waits(0)
-    assert "about 100 s left on one GPU, nobody else for 4 GPUs" in told
+    fresh = replace(job, wanted=None)
+    on_one = Allocation.even(job.wanted.gpus, 64, 256) if job.wanted else None
+    assert on_one is not None
+    told = Reasons(view, question_of(view, fresh), {A: on_one.gpus}, 0).changed(0, on_one)
+    assert told == "Started on 1 GPU, batch 64: its speed is not measured yet."
+    told = Reasons(view, question_of(view, measured(fresh)), {A: on_one.gpus}, 0).changed(0, on_one)
+    assert told == "Started on 1 GPU, batch 64: no other job competes for the 3 shared GPUs."
 
 
-def test_a_change_of_the_batch_is_told_with_what_that_costs() -> None:
-    """Not with what other GPUs would cost."""
+def test_a_change_of_the_batch_names_the_pause_of_that_change() -> None:
+    """Not the pause of a change to other GPUs."""
     view, job = seen()
     job = measured(job)
     assert job.wanted is not None
     other = Allocation.even(job.wanted.gpus, 128, 256)
-    assert "s of standing still" not in Reasons(question_of(view, job), 0.0).changed(0, other)
-    assert "for 3 s of standing still" in Reasons(question_of(view, job), 3.0).changed(0, other)
+    places = {A: other.gpus}
+    assert "pause" not in Reasons(view, question_of(view, job), places, 0.0).changed(0, other)
+    told = Reasons(view, question_of(view, job), places, 3.0).changed(0, other)
+    assert told.startswith("Batch ")
+    assert "3 s pause). Stays on 1 GPU: no other job" in told
 
 
-def test_who_waits_though_nobody_comes_first_is_told_why() -> None:
+def two_jobs() -> tuple[View, JobView, JobView]:
     view, job = seen()
     short = measured(job)
     long = replace(short, job=structs.replace(job.job, id=JobId("long")), number=short.number + 1)
-    reasons = Reasons(question_of(view, short, long), 0)
-    first, second = (reasons.waits(i) for i in (0, 1))
-    assert first == (
-        "waits, to make room would cost those who run more than it gains:"
-        " about 100 s left on one GPU, place 1 of 2 in line for 5 GPUs"
+    return view, short, long
+
+
+def test_a_waiting_job_is_told_its_position_and_the_jobs_that_have_precedence() -> None:
+    view, short, long = two_jobs()
+    question = question_of(view, short, long)
+    assert short.wanted is not None
+    reasons = Reasons(view, question, {A: short.wanted.gpus}, 0)
+    assert reasons.waits(1) == (
+        "Waiting for 1 GPU: shorter or older jobs have precedence. ⟨running:⟩ ⟨place:1⟩"
     )
-    assert second == (
-        "waits, GPUs are worth more to others:"
-        " about 3 min left on one GPU, place 2 of 2 in line for 5 GPUs"
+    alone = Reasons(view, question, {JobId("long"): short.wanted.gpus}, 0)
+    assert alone.waits(0) == (
+        "Waiting: preempting a running job for it would cost more time than it saves. ⟨place:1⟩"
     )
 
 
-def test_who_needs_more_than_can_be_had_is_told_that() -> None:
+def test_a_preempted_job_is_told_which_job_has_its_gpus_and_why() -> None:
+    view, short, long = two_jobs()
+    assert short.wanted is not None
+    started = replace(short, wanted=None)
+    question = question_of(view, started, long)
+    told = Reasons(view, question, {A: short.wanted.gpus}, 0).preempted(1)
+    assert told.startswith("Preempted: made room for ⟨job:a⟩, which finishes sooner.")
+    urgent = replace(started, priority=1.0)
+    told = Reasons(view, question_of(view, urgent, long), {A: short.wanted.gpus}, 0).preempted(1)
+    assert told.startswith("Preempted: made room for ⟨job:a⟩, which has a higher priority.")
+
+
+def test_positions_beyond_the_first_are_not_stored() -> None:
+    """The log must not grow with every waiting job at every decision."""
+    view, job = seen()
+    jobs = [
+        replace(measured(job), job=structs.replace(job.job, id=JobId(f"j{i}")), number=i,
+                wanted=None)
+        for i in range(30)
+    ]  # fmt: skip
+    reasons = Reasons(view, question_of(view, *jobs), {}, 0)
+    told = [reasons.waits(i) for i in range(30)]
+    assert [stored_place(text) for text in told] == [*range(1, 21), *[None] * 10]
+    assert len(set(told[20:])) == 1
+
+
+def test_a_job_that_needs_more_than_is_shared_is_told_that() -> None:
     view, job = seen()
     wide = replace(
         measured(job), job=structs.replace(job.job, min_gpus=5, max_gpus=None), wanted=None
     )
-    told = Reasons(question_of(view, wide), 0).waits(0)
-    assert told.startswith("waits, it needs 5 GPUs and 3 can be had")
+    told = Reasons(view, question_of(view, wide), {}, 0).waits(0)
+    assert told.startswith("Waiting: needs 5 GPUs at the same time, and fewer can be shared now")
+
+
+def test_a_new_batch_is_explained_by_the_limit_only_at_the_limit() -> None:
+    choices = Choices(np.array([1]), np.array([128]), np.array([150.0]), 100.0)
+    gpus = [Gpu(NodeId("node0"), 0)]
+    before, after = Allocation.even(gpus, 256), Allocation.even(gpus, 128)
+    note = "Batch 256 -> 128 (1.5x faster). Stays on 1 GPU"
+    assert rebatched(before, after, choices, 512) == f"{note}: the new batch has a better goodput."
+    assert rebatched(before, after, choices, 128) == f"{note}: its batch limit is 128 for now."

@@ -12,7 +12,7 @@ import pytest
 
 from ones.core import Allocation, Cluster, Event, Job, JobId, NodeId, Plan, Scheduler, View
 from ones.core import events as ev
-from ones.core.plan import Prepare, Rescale, Start
+from ones.core.plan import Finish, Prepare, Rescale, Start, Stop
 from ones.policies import create
 from ones.policies.ones.policy import Ones
 from ones.policies.ones.question import Question
@@ -263,7 +263,8 @@ def test_between_two_updates_a_batch_grows_on_the_same_gpus() -> None:
     assert batches[0] <= 4 * 64
     for batch, (_, _, note) in zip(batches, changes, strict=True):
         assert re.search(
-            rf"^batch \d+ to {batch}, [\d.]+ times as fast; at most \d+ for now$", note
+            rf"^Batch \d+ -> {batch} \([\d.]+x faster\). Stays on 1 GPU: its batch limit is",
+            note,
         )
 
 
@@ -293,7 +294,10 @@ def test_its_decisions_say_why_and_its_forecasts_hold_the_end_between_them() -> 
     simulator, log = play("ones", [job(f"j{i}", 20.0 * i, epochs=15) for i in range(10)], 8)
     plans = [entry for entry in log if isinstance(entry, Plan)]
     notes = [note for plan in plans for note in plan.notes.values()]
-    assert any("grows from" in note and "left on one GPU" in note for note in notes)
+    assert any(
+        re.match(r"Grown from \d to \d GPUs, batch \d+ \([\d.]+x faster", note) for note in notes
+    )
+    assert not any(" left" in note for note in notes), "a stored time contradicts the forecast"
     forecasts = [(j, f) for plan in plans for j, f in plan.forecasts.items()]
     assert len(forecasts) > 50
     for _, forecast in forecasts:
@@ -304,13 +308,29 @@ def test_its_decisions_say_why_and_its_forecasts_hold_the_end_between_them() -> 
     assert held > 0.5 * len(late)
 
 
-@pytest.mark.parametrize("policy", PROFILES)
-def test_who_waits_is_told_why_once(policy: str) -> None:
-    _, log = play(policy, [job(f"j{i}", 1.0 + i, epochs=3) for i in range(4)], 2)
+def test_the_reason_of_a_waiting_job_is_renewed_only_when_it_changes() -> None:
+    _, log = play("ones", [job(f"j{i}", 1.0 + i, epochs=3) for i in range(4)], 2)
     plans = [entry for entry in log if isinstance(entry, Plan)]
-    waiting = [n for plan in plans for j, n in plan.notes.items() if j == "j3" and "waits" in n]
-    assert len(waiting) == 1, waiting
-    assert "its length is not known yet" in waiting[0]
+    waiting = [
+        n for plan in plans for j, n in plan.notes.items() if j == "j3" and n.startswith("Waiting")
+    ]
+    assert waiting, "it waits, since there are more jobs than GPUs"
+    assert all(first != second for first, second in pairwise(waiting))
+    moves = [a for plan in plans for a in plan.actions if isinstance(a, Start | Stop | Finish)]
+    assert len(waiting) <= len(moves), "about as often as jobs start and stop"
+    assert all("⟨place:" in note for note in waiting)
+
+
+def test_a_preempted_job_names_the_job_it_made_room_for() -> None:
+    urgent = TraceJob(
+        Job(id=JobId("urgent"), submitted_at=100.0, kind=KIND, priority=3.0, min_gpus=2, epochs=3),
+        Training(kind=KIND, dataset_size=10_000, base_batch=64),
+    )
+    _, log = play("ones", [job("a", 0.0), job("b", 1.0), urgent], 2)
+    notes = [(j, n) for p in log if isinstance(p, Plan) for j, n in p.notes.items()]
+    told = {n for j, n in notes if j in ("a", "b") and n.startswith("Preempted")}
+    assert told
+    assert all("made room for ⟨job:urgent⟩, which has a higher priority" in note for note in told)
 
 
 def test_an_urgent_job_that_wants_most_gpus_does_not_wait_for_those_who_have_just_changed() -> None:

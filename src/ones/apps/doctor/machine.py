@@ -25,7 +25,7 @@ EXTRAS = {
     "serve": (("fastapi", "uvicorn", "sqlalchemy", "alembic", "sse_starlette"), "no ones up"),
     "train": (("torch",), "scripts that call ones.join cannot run"),
     "report": (("matplotlib", "jinja2"), "no pictures and no pages of results"),
-    "examples": (("sklearn", "mlxtend"), "no ones demo but a simulated one"),
+    "examples": (("sklearn", "mlxtend"), "only ones demo --simulated works"),
 }
 
 
@@ -102,7 +102,7 @@ def _torch() -> dict[str, Any] | Finding | None:
     if asked.returncode:
         lines = asked.stderr.strip().splitlines()
         last = lines[-1] if lines else f"exit code {asked.returncode}"
-        return Finding("torch", PROBLEM, f"cannot be imported: {last}", "install it anew")
+        return Finding("torch", PROBLEM, f"cannot be imported: {last}", "install torch again")
     found: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
     return found
 
@@ -132,7 +132,7 @@ def _gpus(torch: dict[str, Any] | None, settings: ServiceSettings) -> Findings:
         if slot.used_by:
             used = f"{what}, in use by {', '.join(slot.used_by)}"
             yield Finding(
-                f"GPU {slot.index}", WARNING, used, "it is left alone until that process has ended"
+                f"GPU {slot.index}", WARNING, used, "ONES does not use it until that process ends"
             )
         else:
             yield Finding(f"GPU {slot.index}", OK, what)
@@ -152,13 +152,14 @@ def machine(settings: ServiceSettings) -> Findings:
     yield Finding("machine", OK, text)
     slots = settings.slots
     if slots is not None and slots > 2 * cores:
-        advice = f"--slots {cores} is what this machine has"
+        advice = f"use --slots {cores}, one per core"
         yield Finding("slots", WARNING, f"{slots} CPU slots on {cores} cores", advice)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files != resource.RLIM_INFINITY and files < FEW_FILES:
-        yield Finding("open files", WARNING, f"at most {files} at once", "ulimit -n 4096")
+        yield Finding("open files", WARNING, f"the limit is {files}", "ulimit -n 4096")
     cache = Path(os.environ.get("NUMBA_CACHE_DIR", ""))
-    there = next((p for p in (cache, *cache.parents) if p.exists()), cache)
-    if not os.access(there, os.W_OK):
-        advice = "set NUMBA_CACHE_DIR to a directory that can be written"
-        yield Finding("cache", WARNING, f"{cache}: kernels are compiled at every start", advice)
+    nearest = next((p for p in (cache, *cache.parents) if p.exists()), cache)
+    if not os.access(nearest, os.W_OK):
+        advice = "set NUMBA_CACHE_DIR to a writable directory"
+        what = f"{cache}: not writable; kernels are compiled at every start"
+        yield Finding("cache", WARNING, what, advice)

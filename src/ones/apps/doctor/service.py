@@ -15,7 +15,7 @@ from ones.apps.doctor.findings import GB, NOTE, OK, PROBLEM, WARNING, Finding, F
 from ones.config import ServiceSettings
 
 LOW_DISK, NO_DISK = 5 * GB, 1 * GB
-LARGEST_CHECKED = 200 << 20  # bytes of a database that is checked whole
+LARGEST_CHECKED = 200 << 20  # bytes; a larger database is not checked
 CLOCK_SECONDS = 5.0
 SHOWN_MARKS = 10
 NETWORK_FILES = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "lustre", "ceph")
@@ -25,12 +25,12 @@ def state(settings: ServiceSettings) -> Findings:
     from ones.control.statedir import StateDir
 
     path = StateDir.of(settings.state).path
-    there = _nearest(path)
-    if not os.access(there, os.W_OK | os.X_OK):
-        yield Finding("state", PROBLEM, f"{there}: not writable", "choose another: --state DIR")
+    nearest = _nearest(path)
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        yield Finding("state", PROBLEM, f"{nearest}: not writable", "choose another: --state DIR")
         return
     if not path.exists():
-        yield Finding("state", NOTE, f"{path}: not there yet; ones up creates it")
+        yield Finding("state", NOTE, f"{path}: does not exist yet; ones up creates it")
     elif not path.is_dir():
         yield Finding("state", PROBLEM, f"{path}: is not a directory", "choose another: --state")
         return
@@ -38,13 +38,13 @@ def state(settings: ServiceSettings) -> Findings:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             advice = f"chmod 700 {path}"
-            yield Finding("state", WARNING, f"{path}: others may look in ({mode:o})", advice)
+            yield Finding("state", WARNING, f"{path}: other users may read it ({mode:o})", advice)
         else:
             yield Finding("state", OK, str(path))
-    kind = _file_system(there)
+    kind = _file_system(nearest)
     if kind.startswith(NETWORK_FILES):
         advice = "put it on a local disk, or the database on PostgreSQL (service.database)"
-        yield Finding("state", WARNING, f"{path}: lies on {kind}, where locks may fail", advice)
+        yield Finding("state", WARNING, f"{path}: is on {kind}, where locks may fail", advice)
 
 
 def _nearest(path: Path) -> Path:
@@ -73,7 +73,7 @@ def disk(settings: ServiceSettings) -> Findings:
     free = shutil.disk_usage(where).free
     text = f"{free / GB:.1f} GB free at {where}"
     if free < NO_DISK:
-        yield Finding("disk", PROBLEM, text, "free some: writes are about to fail")
+        yield Finding("disk", PROBLEM, text, "free disk space: writes are about to fail")
     elif free < LOW_DISK:
         yield Finding("disk", WARNING, text, "checkpoints and logs need space")
     else:
@@ -103,7 +103,7 @@ def database(settings: ServiceSettings) -> Findings:
         yield Finding("database", OK, f"{last[1]:,} entries, {megabytes:.1f} MB")
     ahead = (last[0] or 0.0) - time.time()
     if ahead > CLOCK_SECONDS:
-        advice = "set the clock; until it has caught up, time goes on from the last entry"
+        advice = "set the clock; until then, time continues from the last entry"
         yield Finding("clock", PROBLEM, f"{ahead:.0f} s behind the last entry of the log", advice)
 
 
@@ -122,21 +122,21 @@ def service(settings: ServiceSettings) -> Findings:
         answer = httpx.get(f"{address.url}/health", timeout=10, verify=False)
         health = answer.json()
     except (httpx.HTTPError, ValueError) as problem:
-        advice = f"see {directory.log}; ones down and ones up start it anew, jobs go on"
-        what = f"pid {address.pid} is there, but {address.url} does not answer: {problem}"
+        advice = f"see {directory.log}; restart it with ones down and ones up, jobs continue"
+        what = f"pid {address.pid} runs, but {address.url} does not respond: {problem}"
         yield Finding("service", PROBLEM, what, advice)
         return
     if health["problems"]:
         yield Finding("service", PROBLEM, "; ".join(health["problems"]), f"see {directory.log}")
     else:
         took = answer.elapsed.total_seconds()
-        text = f"{address.url} (pid {address.pid}) answers in {1000 * took:.0f} ms"
+        text = f"{address.url} (pid {address.pid}) responds in {1000 * took:.0f} ms"
         yield Finding("service", OK, text)
     for warning in health.get("warnings", ()):
         yield Finding("service", WARNING, warning, f"see {directory.log}")
     if health["version"] != __version__:
         what = f"the service is ones {health['version']}, this command is {__version__}"
-        yield Finding("versions", WARNING, what, "ones down, then ones up: jobs go on")
+        yield Finding("versions", WARNING, what, "ones down, then ones up; jobs continue")
     yield from _token(address.url, directory.read_token(), str(directory.token))
 
 
@@ -150,21 +150,21 @@ def _token(url: str, token: str | None, where: str) -> Findings:
     headers = {"Authorization": f"Bearer {token}"}
     answer = httpx.get(f"{url}/api/cluster", headers=headers, timeout=10, verify=False)
     if answer.status_code == 401:
-        advice = "ask an admin for another"
-        yield Finding("token", PROBLEM, "the service does not know it", advice)
+        advice = "ask an admin for a new token (ones user token NAME)"
+        yield Finding("token", PROBLEM, "the service refuses the token", advice)
         return
     yield from _quarantine(url, headers)
     off = answer.json()["now"] - time.time()
     if abs(off) > CLOCK_SECONDS:
-        what = f"the service's is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}"
-        advice = "it was set while the service ran; ones down and ones up if it was set forward"
+        what = f"the service's clock is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}"
+        advice = "the system clock was set while the service ran; if forward: ones down, ones up"
         yield Finding("clock", WARNING, what, advice)
     else:
-        yield Finding("clock", OK, f"the service's differs by {abs(off):.1f} s")
+        yield Finding("clock", OK, f"the service's clock differs by {abs(off):.1f} s")
 
 
 def _quarantine(url: str, headers: dict[str, str]) -> Findings:
-    """Reports and events that made the scheduler raise: the newest ones."""
+    """The newest reports and events that made the scheduler raise."""
     import httpx
 
     answer = httpx.get(f"{url}/api/quarantine", headers=headers, timeout=10, verify=False)
@@ -188,13 +188,15 @@ def _port(settings: ServiceSettings) -> Findings:
             listener.bind((settings.host, settings.port))
     except OSError as problem:
         what = f"{where}: {(problem.strerror or str(problem)).lower()}"
-        yield Finding("port", PROBLEM, what, "choose another: ones up --port 0 takes a free one")
+        yield Finding(
+            "port", PROBLEM, what, "choose another port; ones up --port 0 takes a free one"
+        )
     else:
         yield Finding("port", OK, f"{where} is free")
 
 
 def workers(settings: ServiceSettings) -> Findings:
-    """Processes of jobs without a service."""
+    """Worker processes that run while no service does."""
     from ones.control.statedir import StateDir
 
     directory = StateDir.of(settings.state)
@@ -203,8 +205,8 @@ def workers(settings: ServiceSettings) -> Findings:
     mark = f"ONES_JOB_DIR={directory.runs}".encode()
     alive = [pid for pid in os.listdir("/proc") if pid.isdecimal() and _is_marked(pid, mark)]
     if alive:
-        what = f"{len(alive)} still run while no service does (pid {', '.join(alive[:5])})"
-        yield Finding("workers", WARNING, what, "ones up adopts them; ones down ends them")
+        what = f"{len(alive)} run while no service does (pid {', '.join(alive[:5])})"
+        yield Finding("workers", WARNING, what, "ones up adopts them; ones down stops them")
 
 
 def _is_marked(pid: str, mark: bytes) -> bool:

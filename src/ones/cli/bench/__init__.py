@@ -1,4 +1,4 @@
-"""`ones bench`: measured speed, each against a named rival in the same run."""
+"""`ones bench`: benchmarks, each with a named baseline in the same run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ones.cli.bench.simulation import embed, search, sim
 from ones.cli.bench.training import convergence, overhead, rescale
 
 bench = typer.Typer(
-    no_args_is_help=True, help="Measure speed; each figure against a named rival in the same run."
+    no_args_is_help=True, help="Measure speed, each figure against a named rival in the same run."
 )
 
 

@@ -1,4 +1,4 @@
-"""What all benchmarks print: rows as JSON, or some of their keys as a table."""
+"""Output of benchmarks: rows as JSON, or some of their keys as a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def print_rows_json(name: str, rows: Rows) -> None:
 
 
 def print_rows(name: str, rows: Rows, json: bool, title: str, columns: Mapping[str, str]) -> None:
-    """`columns`: from key to heading."""
+    """Print rows as JSON or as a table. `columns`: key -> heading."""
     if json:
         print_rows_json(name, rows)
     else:

@@ -16,7 +16,7 @@ FIDELITY_COLUMNS = {
     "case": "case", "n": "jobs", "mean_jct_seconds": "mean JCT s",
     "simulated_mean_jct_seconds": "simulated s", "mean_jct_error_percent": "error %",
     "mean_job_error_percent": "mean job error %", "max_job_error_percent": "max job error %",
-    "rescales": "re-scales", "simulated_rescales": "simulated", "preemptions": "preemptions",
+    "rescales": "rescales", "simulated_rescales": "simulated", "preemptions": "preemptions",
     "restarts": "restarts", "losses": "lost workers",
 }  # fmt: skip
 SCALE_COLUMNS = {
@@ -30,19 +30,20 @@ SCALE_COLUMNS = {
 
 def fidelity(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Three jobs on three slots: that it runs, not how true.")
+        bool,
+        typer.Option(
+            "--quick", help="Three jobs on three slots: a test that it runs, not a measurement."
+        ),
     ] = False,
-    policies: Annotated[
-        str | None, typer.Option(help="Only these, as ones,fifo; ones re-scales in place.")
-    ] = None,
+    policies: Annotated[str | None, typer.Option(help="Only these policies, as ones,fifo.")] = None,
     keep: Annotated[
         Path | None, typer.Option(help="Keep run logs and state directories here.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """The simulator against real processes: the same paced jobs, and the error of each job.
+    """Compare the simulator with real processes: the same paced jobs, and the error of each job.
 
-    Takes about a quarter of an hour; leave the machine alone meanwhile.
+    Takes about 15 minutes; run nothing else on the machine meanwhile.
 
     Example: ones bench fidelity --policies ones,fifo
     """
@@ -60,7 +61,7 @@ def fidelity(
         print_rows_json("fidelity", rows)
         return
     compared = [row for row in rows if "policy" in row]
-    print_rows("fidelity", compared, json, "simulator against life", FIDELITY_COLUMNS)
+    print_rows("fidelity", compared, json, "simulator against the live service", FIDELITY_COLUMNS)
     for row in rows:
         if row["case"] == "order":
             print("live:     ", " < ".join(row["live_order"]))
@@ -69,14 +70,17 @@ def fidelity(
 
 def control(
     quick: Annotated[
-        bool, typer.Option("--quick", help="A little of everything: that it runs, not how fast.")
+        bool,
+        typer.Option(
+            "--quick", help="A little of everything: a test that it runs, not a measurement."
+        ),
     ] = False,
-    policy: Annotated[str, typer.Option(help="Which policy decides.")] = "ones",
+    policy: Annotated[str, typer.Option(help="Scheduling policy.")] = "ones",
     json: Json = False,
 ) -> None:
-    """The live service: submissions, first steps, decisions, restarts, CPU and memory.
+    """Measure the live service: submissions, first steps, decisions, restarts, CPU and memory.
 
-    Takes about five minutes; leave the machine alone meanwhile.
+    Takes about 5 minutes; run nothing else on the machine meanwhile.
 
     Example: ones bench control --quick
     """
@@ -84,7 +88,7 @@ def control(
     from ones.lab.bench.control.benchmark import FULL, QUICK, bench_control
     from ones.policies import settings_of
 
-    settings_of(policy)  # refuses an unknown name
+    settings_of(policy)  # raises for an unknown name
     rows = bench_control(Client, QUICK if quick else FULL, policy=policy, progress=say)
     if json:
         print_rows_json("control", rows)
@@ -100,20 +104,22 @@ def control(
 
 def scale(
     workers: Annotated[
-        str | None, typer.Option(help="How many, as 1024,10240; multiples of --per-job.")
+        str | None, typer.Option(help="Numbers of workers, as 1024,10240; multiples of --per-job.")
     ] = None,
-    per_job: Annotated[int, typer.Option(help="Workers of each job but the wide one.")] = 8,
-    seconds: Annotated[float, typer.Option(help="Of each stage of reporting.")] = 10.0,
+    per_job: Annotated[int, typer.Option(help="Workers of each job except the wide one.")] = 8,
+    seconds: Annotated[float, typer.Option(help="Length of each stage of reporting.")] = 10.0,
     ray: Annotated[
         int | None,
-        typer.Option(min=1, help="Instead: paced jobs on so many Ray nodes on this machine."),
+        typer.Option(
+            min=1, help="Instead: paced jobs on this number of Ray nodes on this machine."
+        ),
     ] = None,
     per_node: Annotated[int, typer.Option(min=1, help="Slots of each Ray node.")] = 4,
     json: Json = False,
 ) -> None:
-    """One controller against very many workers that do not train: reports, orders, memory.
+    """Measure one controller with many emulated workers: reports, orders, memory.
 
-    A quarter of them, but no more than 1,024, are one wide job.
+    A quarter of the workers, but no more than 1,024, are one wide job.
 
     Example: ones bench scale --workers 128 --seconds 3
     """
@@ -131,29 +137,32 @@ def scale(
         return
     sizes = parse_numbers("workers", workers, int, at_least=1) or list(SIZES)
     if per_job < 1 or any(size < per_job or size % per_job for size in sizes):
-        raise InvalidSettingError(f"--workers: {workers} are not multiples of {per_job}")
+        raise InvalidSettingError(
+            f"--workers: {workers} is not a list of multiples of --per-job {per_job}"
+        )
     rows = bench_scale(Client, sizes, per_job=per_job, seconds=seconds, progress=say)
     print_rows("scale", rows, json, "one controller", SCALE_COLUMNS)
 
 
 def faults(
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 300,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 300,
+    first_seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Only this one, and print what happened in it.")
+        int | None, typer.Option(min=0, help="Only this seed, with a trace of its events.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Which policy decides; by the seed unless told.")
+        str | None, typer.Option(help="Scheduling policy; default: chosen by the seed.")
     ] = None,
     without: Annotated[
         str | None, typer.Option(help="Kinds of faults to leave out, as crash,hostile.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """The live controller under a virtual clock: crashes, lost reports, full disks, hostile jobs.
+    """Test the live controller under a virtual clock: crashes, lost reports, full disks, hostile
+    jobs.
 
-    A seed decides every fault. Exit code 1 if something that must hold did not; the seed is
-    printed, and --seed plays it again with a trace.
+    A seed decides every fault. Exit code 1 if a rule was violated; the seed is printed, and --seed
+    runs it again with a trace.
 
     Example: ones bench faults --seeds 20
     """
@@ -163,7 +172,7 @@ def faults(
     from ones.policies import settings_of
 
     if policy is not None:
-        settings_of(policy)  # refuses an unknown name
+        settings_of(policy)  # raises for an unknown name
     left_out = [] if without is None else without.split(",")
     for name in left_out:
         if name not in KINDS:

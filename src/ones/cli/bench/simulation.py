@@ -29,14 +29,16 @@ SEARCH_COLUMNS = {
     "startup_seconds": "start-up s", "peak_mb": "peak MB",
 }  # fmt: skip
 EMBED_COLUMNS = {
-    "policy": "policy", "cost_seconds": "s a change", "n": "jobs", "mean_jct_seconds": "mean s",
+    "policy": "policy", "cost_seconds": "s per change", "n": "jobs", "mean_jct_seconds": "mean s",
     "ratio": "x ideal", "median_jct_seconds": "median s", "p99_jct_seconds": "99 % within s",
-    "rescales": "re-scales", "preemptions": "preemptions", "policy_cpu_seconds": "policy CPU s",
+    "rescales": "rescales", "preemptions": "preemptions", "policy_cpu_seconds": "policy CPU s",
 }  # fmt: skip
 
 
 def sim(
-    policy: Annotated[str, typer.Option(help="Whose decisions are in the price.")] = "fifo",
+    policy: Annotated[
+        str, typer.Option(help="Scheduling policy; its decisions are part of the cost.")
+    ] = "fifo",
     gpus: Annotated[
         str | None, typer.Option(help="Cluster sizes, as 64,1024; the first is the rival.")
     ] = None,
@@ -49,11 +51,11 @@ def sim(
     ] = False,
     paper: Annotated[
         bool,
-        typer.Option("--paper", help="Only whole runs of the paper's workload, under each policy."),
+        typer.Option("--paper", help="Only whole runs of the paper's workload, with each policy."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Cost of an event in the simulator, by kind of event and size of cluster.
+    """Measure the cost of an event in the simulator, by kind of event and cluster size.
 
     Without sizes, also whole runs of 50 jobs on 64 GPUs, the paper's workload, for each policy.
 
@@ -62,7 +64,7 @@ def sim(
     from ones.lab.bench.sim import CASES, LOAD, bench_paper, bench_sim
     from ones.policies import names, settings_of
 
-    settings_of(policy)  # refuses an unknown name
+    settings_of(policy)  # raises for an unknown name
     sizes = parse_numbers("gpus", gpus, int, at_least=1) or [size for size, _ in CASES]
     usual = [dict(CASES).get(size, 10 * size) for size in sizes]
     counts = parse_numbers("jobs", jobs, int, at_least=1) or usual
@@ -81,7 +83,7 @@ def search(
     quick: Annotated[bool, typer.Option("--quick", help="Only 16, 64 and 256 GPUs.")] = False,
     json: Json = False,
 ) -> None:
-    """Speed and quality of the evolutionary search, against greedy, annealing and the optimum.
+    """Measure speed and quality of the evolutionary search, against greedy, annealing and optimum.
 
     Example: ones bench search --quick
     """
@@ -94,30 +96,34 @@ def search(
 
 
 def embed(
-    policies: Annotated[str, typer.Option(help="Names, as ones,equi.")] = "ones,equi,pollux,sia",
+    policies: Annotated[str, typer.Option(help="Policies, as ones,equi.")] = "ones,equi,pollux,sia",
     quick: Annotated[
-        bool, typer.Option("--quick", help="One workload of 40 jobs, 30 s a change.")
+        bool, typer.Option("--quick", help="One workload of 40 jobs, 30 s per change.")
     ] = False,
-    workloads: Annotated[int | None, typer.Option(min=1, help="How many; 2 unless told.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Of each; 160 unless told.")] = None,
-    workload: Annotated[
-        Path | None, typer.Option(help="A workload of Pollux's artifact in CSV, instead.")
+    workloads: Annotated[
+        int | None, typer.Option(min=1, help="Number of workloads; default: 2.")
     ] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="In nodes of 4.")] = 64,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Jobs of each workload; default: 160.")
+    ] = None,
+    workload: Annotated[
+        Path | None, typer.Option(help="Instead: a workload of Pollux's artifact in CSV.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs, in nodes of 4.")] = 64,
     tick: Annotated[float, typer.Option(min=1.0, help="Seconds between decisions.")] = 60.0,
     costs: Annotated[
-        str | None, typer.Option(help="Seconds lost by a change, as 30,1.", show_default="30,1")
+        str | None, typer.Option(help="Seconds lost per change, as 30,1.", show_default="30,1")
     ] = None,
     scatter: Annotated[
-        float | None, typer.Option(min=0.0, help="Lognormal sigma of lengths; 0.3 unless told.")
+        float | None, typer.Option(min=0.0, help="Lognormal sigma of lengths; default: 0.3.")
     ] = None,
     hide_kinds: Annotated[
-        bool, typer.Option("--hide-kinds", help="Tell no policy of which kind a job is.")
+        bool, typer.Option("--hide-kinds", help="Hide the kinds of jobs from policies.")
     ] = False,
-    first_seed: Annotated[int, typer.Option(min=0, help="Of the first workload.")] = 1000,
+    first_seed: Annotated[int, typer.Option(min=0, help="Seed of the first workload.")] = 1000,
     json: Json = False,
 ) -> None:
-    """Our policies in a simulator that is not ours, against one that is told the truth.
+    """Compare policies in a second, independent model, with an oracle that knows the truth.
 
     Example: ones bench embed --quick --policies ones,equi
     """
@@ -140,4 +146,4 @@ def embed(
     names = [name.strip() for name in policies.split(",")]
     with results_only():
         rows = bench_embed(names, trial, progress=say)
-    print_rows("embed", rows, json, "not our simulator", EMBED_COLUMNS)
+    print_rows("embed", rows, json, "second simulator", EMBED_COLUMNS)

@@ -25,7 +25,7 @@ CONVERGENCE_TABLES = {
 RESCALE_COLUMNS = {
     "parameter_mb": "MB", "change": "workers", "n": "n", "pause_ms": "pause ms",
     "agree_ms": "agree", "state_ms": "state", "resume_ms": "resume", "rival": "rival",
-    "rival_pause_ms": "its pause ms", "ratio": "ratio",
+    "rival_pause_ms": "rival's pause ms", "ratio": "ratio",
 }  # fmt: skip
 OVERHEAD_COLUMNS = {
     "model": "model", "workers": "workers", "n": "n", "step_ms": "CPU ms/step",
@@ -37,15 +37,13 @@ OVERHEAD_COLUMNS = {
 
 def convergence(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and 2 seeds.")] = False,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs of each case; 5 unless told.")
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each case; default: 5.")] = None,
     curves: Annotated[
         Path | None, typer.Option(help="Keep loss and accuracy of every epoch in this JSON file.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Real training: more workers with a fixed local batch, and batches that jump or grow.
+    """Measure real training: more workers with a fixed local batch, and batches that jump or grow.
 
     Example: ones bench convergence --quick
     """
@@ -69,15 +67,15 @@ def rescale(
     ] = False,
     sizes: Annotated[str | None, typer.Option(help="Megabytes of parameters, as 1,50,400.")] = None,
     paper: Annotated[
-        bool, typer.Option("--paper", help="The sizes of the paper's models instead.")
+        bool, typer.Option("--paper", help="Instead: the sizes of the paper's models.")
     ] = False,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each; 3 unless told.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each; default: 3.")] = None,
     torchrun: Annotated[
         bool, typer.Option("--torchrun", help="Also against torchrun, when workers are added.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """How long a job stands still when its workers change, against stopping and restarting it.
+    """Measure the pause of a job when its workers change, against stopping and restarting it.
 
     Example: ones bench rescale --quick
     """
@@ -105,14 +103,14 @@ def overhead(
     quick: Annotated[
         bool, typer.Option("--quick", help="Only the small model, and 1 and 2 workers.")
     ] = False,
-    workers: Annotated[str | None, typer.Option(help="How many, as 1,2,4.")] = None,
+    workers: Annotated[str | None, typer.Option(help="Numbers of workers, as 1,2,4.")] = None,
     starts: Annotated[
         int | None,
-        typer.Option(min=1, help="Times that processes are started, 20 pairs each; 3 unless told."),
+        typer.Option(min=1, help="Starts of the processes, 20 pairs each; default: 3."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """What a step of an elastic job costs, against DistributedDataParallel at its best.
+    """Measure the cost of a step of an elastic job, against DistributedDataParallel at its best.
 
     Example: ones bench overhead --quick
     """

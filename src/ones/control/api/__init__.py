@@ -1,4 +1,4 @@
-"""The HTTP interface: everything is validated at this border, nothing is decided here."""
+"""The HTTP API: validates every request and decides nothing."""
 
 from __future__ import annotations
 

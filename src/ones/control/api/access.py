@@ -1,4 +1,4 @@
-"""Who asks, and whether they may."""
+"""Authentication and authorisation of users' requests."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from starlette.types import Scope
 
 from ones.control.accounts import User
 from ones.control.api.loop_waker import loop_waker
+from ones.control.persistence import Done
 from ones.control.readmodels.job_cards import JobCard
+from ones.control.readmodels.reader import Reader
 from ones.control.service import Service
-from ones.control.store import Done
 from ones.errors import UnknownNameError
 
 SAFE_METHODS = ("GET", "HEAD")
 COMMIT_SECONDS = 15.0
 
 
-# Dependencies are coroutines though they never wait: FastAPI runs a function in a thread of its
-# own, which costs more than the function.
+# Dependencies are coroutines although they never wait: FastAPI runs a plain function in a thread,
+# which costs more than the function itself.
 
 
 async def service_of(request: Request) -> Service:
     return cast(Service, request.app.state.service)
 
 
-#: (what was done, to which user, job or place, how)
+#: record(action, subject, detail): writes one row of the audit log
 Record = Callable[..., None]
 
 TheService = Annotated[Service, Depends(service_of)]
 
 
 def address_of(scope: Scope) -> str:
-    """Of the machine that sent a request."""
+    """Address of the client."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 
@@ -52,15 +53,15 @@ def token_in(header: str) -> str | None:
 
 
 def cookie_name(request: Request) -> str:
-    """Browsers do not tell the ports of a host apart: without its port in the name, the cookies
-    of two services on one machine would throw each other out."""
+    """Name of the session cookie, with the port: a browser sends a host's cookies to all its ports,
+    so two services on one machine would overwrite each other's."""
     port = request.url.port
     return f"ones_session_{port}" if port else "ones_session"
 
 
 def _is_our_page(request: Request) -> bool:
-    """A cookie comes with every request to this host, also from a page on another port of it,
-    which may be somebody else's."""
+    """Whether a request comes from the service's own page. Browsers also send the cookie with
+    requests of pages on other ports of this host, which may belong to another user."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -69,7 +70,7 @@ def _is_our_page(request: Request) -> bool:
 
 
 def user_of(request: Request, service: TheService) -> User:
-    """Found once for each request: by the gate, before the body is read."""
+    """The user of a request, authenticated once: by the gate, before the body is read."""
     known = request.scope.get("ones.user")
     if known is None:
         known = request.scope["ones.user"] = _user_of(request, service)
@@ -86,12 +87,12 @@ def _user_of(request: Request, service: Service) -> User:
         if user is not None and request.method not in SAFE_METHODS and not _is_our_page(request):
             what = f"{request.method} {request.url.path} from the page of another site"
             service.audit.refused(user.name, "refused", what, address_of(request.scope))
-            raise HTTPException(403, "a browser may ask this from the service's own page only")
+            raise HTTPException(403, "refused: the request came from a page of another site")
     if user is None:
         if token is not None or secret is not None:
             what = "a wrong token" if token is not None else "an old session"
             service.audit.refused("", "login failed", what, address_of(request.scope))
-        raise HTTPException(401, "no token, or a wrong one", {"WWW-Authenticate": "Bearer"})
+        raise HTTPException(401, "missing or invalid token", {"WWW-Authenticate": "Bearer"})
     return user
 
 
@@ -114,7 +115,7 @@ TheAdmin = Annotated[User, Depends(admin_of)]
 
 
 async def recorder_of(request: Request, service: TheService, user: TheUser) -> Record:
-    """Writes to the audit what this request did."""
+    """A function that writes what this request did to the audit log."""
 
     def record(action: str, subject: str = "", detail: str = "") -> None:
         service.audit.record(user.name, action, subject, detail, address_of(request.scope))
@@ -126,7 +127,7 @@ TheRecord = Annotated[Record, Depends(recorder_of)]
 
 
 def job_of(job: str, service: TheService, user: TheUser) -> JobCard:
-    """The job of the path, if this user may see it: one of somebody else is not there."""
+    """The job of the path. A job that the user may not see is reported as unknown."""
     card = service.board.cards.get(job)
     if card is None or not service.may_see(user, card.owner):
         owner = None if user.is_admin else user.name
@@ -134,6 +135,11 @@ def job_of(job: str, service: TheService, user: TheUser) -> JobCard:
         mine = [c.id for c in near[:1000]]
         raise UnknownNameError("job", job, mine)
     return card
+
+
+def reader_of(service: Service, user: User) -> Reader:
+    """Shows jobs and reasons as this user may see them."""
+    return Reader(service.board, partial(service.may_see, user))
 
 
 async def _job(job: str, service: TheService, user: TheUser) -> JobCard:
@@ -144,9 +150,9 @@ TheJob = Annotated[JobCard, Depends(_job)]
 
 
 async def committed(start: Callable[[Done], None], service: Service) -> None:
-    """Wait until what was started is safe; 503 if that takes too long."""
+    """Wait until the started change is on disk; 503 after COMMIT_SECONDS."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    rings = loop_waker()
+    waker = loop_waker()
 
     def settle(problem: Exception | None) -> None:
         if not future.done():
@@ -156,11 +162,13 @@ async def committed(start: Callable[[Done], None], service: Service) -> None:
                 future.set_exception(problem)
 
     def done(problem: Exception | None) -> None:
-        rings.ring(partial(settle, problem))
+        waker.ring(partial(settle, problem))
 
     start(done)
     try:
         await asyncio.wait_for(future, COMMIT_SECONDS)
     except TimeoutError:
         why = "; ".join(service.problems()) or "the scheduler is busy"
-        raise HTTPException(503, f"not safe yet: {why}") from None
+        raise HTTPException(
+            503, f"not on disk after {COMMIT_SECONDS:g} s: {why}; the change may still happen"
+        ) from None

@@ -1,4 +1,4 @@
-"""The application: routes, limits, and errors in one form."""
+"""The FastAPI application: routes, size limit and error responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ones.errors import OnesError, short
 
 
 def create_app(service: Service) -> FastAPI:
-    """For users. Workers call at the `WorkerApi` before it."""
+    """The application for users. Requests of workers go to `WorkerApi` and do not reach it."""
     app = bare_app()
     app.state.service = service
     app.state.timeline = Timeline(service.store)
@@ -28,12 +28,12 @@ def create_app(service: Service) -> FastAPI:
 
 
 def bare_app() -> FastAPI:
-    """The interface without a service behind it."""
+    """The application without a service, for its OpenAPI document."""
     app = FastAPI(
         title="ONES",
         version=SOFTWARE,
         description="Share GPUs among training jobs. Times are seconds since 1970.",
-        docs_url=None,  # FastAPI's own comes from elsewhere; ours is `page.views`
+        docs_url=None,  # FastAPI's page loads files from the internet; ours is in `page.views`
         redoc_url=None,
     )
     for part in (jobs, cluster, timeline):
@@ -42,12 +42,12 @@ def bare_app() -> FastAPI:
     app.add_exception_handler(OnesError, _ones_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StarletteHTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)  # raised again, so that the gate logs it
+    app.add_exception_handler(Exception, _bug)  # FastAPI raises it again and the gate logs it
     return app
 
 
 def _error(status: int, text: str, headers: Any = None) -> Response:  # noqa: ANN401
-    # in ASCII: what is wrong may be that a text is no valid Unicode
+    # ASCII only: the reason may be a text that is not valid Unicode
     body = json.dumps({"error": text})
     return Response(body, status, headers, media_type="application/json")
 
@@ -58,13 +58,13 @@ def _ones_error(request: Request, problem: Exception) -> Response:
 
 
 def _invalid(request: Request, problem: Exception) -> Response:
-    """One line: the field, what is wrong with it, and what it was."""
+    """One line that names the field, what is wrong, and the value."""
     assert isinstance(problem, RequestValidationError)
     first = problem.errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    field = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
     what = first["msg"].removeprefix("Value error, ")
     got = "" if isinstance(first.get("input"), dict) else f" (got {short(first.get('input'))})"
-    return _error(422, f"{place}: {what}{got}" if place else f"{what}{got}")
+    return _error(422, f"{field}: {what}{got}" if field else f"{what}{got}")
 
 
 def _bug(request: Request, problem: Exception) -> Response:
@@ -82,7 +82,7 @@ class _TooLargeError(Exception):
 
 
 class _Limit:
-    """No request may be larger than what any of ours is."""
+    """Refuses requests that are larger than LARGEST_REQUEST bytes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The cluster, decisions, users, health, metrics: all that is not one job."""
+"""HTTP routes of the cluster, decisions, users, health and metrics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,17 @@ from fastapi import APIRouter, Query, Request, Response
 from sse_starlette import EventSourceResponse
 
 from ones.control.accounts import User
-from ones.control.api.access import TheAdmin, TheRecord, TheService, TheUser, committed
+from ones.control.api.access import (
+    TheAdmin,
+    TheRecord,
+    TheService,
+    TheUser,
+    committed,
+    reader_of,
+)
 from ones.control.api.metrics import exposition
-from ones.control.api.models import (
+from ones.control.api.request_models import Limit, NewUser, Place
+from ones.control.api.response_models import (
     ADMINS,
     NOT_FOUND,
     PROBLEMS,
@@ -22,12 +30,9 @@ from ones.control.api.models import (
     ClusterShown,
     DecisionShown,
     HealthShown,
-    Limit,
     Link,
     NewToken,
-    NewUser,
     NodeShown,
-    Place,
     QuarantinedShown,
     SlotShown,
     UserShown,
@@ -40,17 +45,18 @@ from ones.core.cluster import Gpu
 from ones.launchers import SupportsUnfitNodes
 
 router = APIRouter(tags=["service"], responses=PROBLEMS)
-#: news that a slow reader has not taken; then it is let go, and comes again
+#: maximum number of events that wait for a slow reader; beyond it the stream ends, and the client
+#: connects again
 BACKLOG = 1000
 
 
 @router.get("/api/cluster")
 def cluster(service: TheService, user: TheUser) -> ClusterShown:
-    """Nodes and slots, and who is where."""
+    """Nodes and slots, and the job on each slot."""
     board, live = service.board, service.board.live()
     states = {node.name: node.state for node in board.nodes}
     groups = {node.name: node.groups for node in board.nodes if node.groups}
-    asides = {str(gpu): "; ".join(causes.values()) for gpu, causes in _asides(service)}
+    cordons = {str(gpu): "; ".join(causes.values()) for gpu, causes in _cordons(service)}
     where = {worker.gpu: (card, worker) for card in live for worker in card.workers}
     slots = []
     for slot in service.launcher.slots():
@@ -70,8 +76,8 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
                 leaving=worker.leaving if worker is not None else False,
                 coming=worker.coming if worker is not None else False,
                 used_by=list(slot.used_by),
-                state="draining" if slot.id in asides else states.get(slot.node, "down"),
-                aside=asides.get(slot.id, ""),
+                state="draining" if slot.id in cordons else states.get(slot.node, "down"),
+                aside=cordons.get(slot.id, ""),
                 group=group_of[slot.index] if slot.index < len(group_of) else None,
             )
         )
@@ -89,8 +95,8 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
     )
 
 
-def _asides(service: Service) -> list[tuple[Gpu, dict[str, str]]]:
-    """What the scheduler's thread writes, read in one go."""
+def _cordons(service: Service) -> list[tuple[Gpu, dict[str, str]]]:
+    """A copy of the cordoned GPUs, which the scheduler's thread changes."""
     return [(gpu, dict(causes)) for gpu, causes in list(service.engine.cordons.gpus.items())]
 
 
@@ -98,8 +104,8 @@ def _asides(service: Service) -> list[tuple[Gpu, dict[str, str]]]:
 async def drain(
     where: Place, service: TheService, admin: TheAdmin, record: TheRecord
 ) -> ClusterShown:
-    """Nobody new comes to a node or a GPU; who is there may stay, and elastic jobs move away as
-    soon as the policy finds room."""
+    """Drain a node or cordon a GPU: no new worker is placed there. Present workers may stay, and
+    elastic jobs move away as soon as the policy finds other GPUs."""
     await committed(lambda done: service.drain(where.place, admin.name, done), service)
     record("drained", where.place)
     return cluster(service, admin)
@@ -109,7 +115,7 @@ async def drain(
 async def undrain(
     where: Place, service: TheService, admin: TheAdmin, record: TheRecord
 ) -> ClusterShown:
-    """A node, or a GPU that an operator or its failures had set aside, may be used again."""
+    """Use a drained node, or a GPU that an operator or its failures cordoned, again."""
     await committed(lambda done: service.undrain(where.place, done), service)
     record("undrained", where.place)
     return cluster(service, admin)
@@ -122,19 +128,18 @@ def all_decisions(
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     before: Annotated[int | None, Query(ge=1, le=2**53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    telling: Annotated[bool, Query(description="only those with orders or reasons")] = False,
+    telling: Annotated[bool, Query(description="only decisions with actions or reasons")] = False,
 ) -> list[DecisionShown]:
-    """Plans with their reasons, the newest first; what speaks of others' jobs is left out."""
+    """Plans with their reasons, the newest first, without the parts about jobs of other users."""
 
-    def may_see(job: str) -> bool:
-        card = service.board.cards.get(job)
-        return card is not None and service.may_see(user, card.owner)
-
+    reader = reader_of(service, user)
     found: list[DecisionShown] = []
-    for plan in decisions(service.store, after=after, before=before, limit=limit, some=telling):
-        plan["actions"] = [a for a in plan["actions"] if may_see(a["job"])]
+    for plan in decisions(
+        service.store, reader.text, after=after, before=before, limit=limit, some=telling
+    ):
+        plan["actions"] = [a for a in plan["actions"] if reader.sees(a["job"])]
         for part in ("notes", "forecasts"):
-            plan[part] = {job: value for job, value in plan[part].items() if may_see(job)}
+            plan[part] = {job: value for job, value in plan[part].items() if reader.sees(job)}
         if not telling or plan["actions"] or plan["notes"]:
             found.append(DecisionShown.model_validate(plan))
         if len(found) == limit:
@@ -144,12 +149,12 @@ def all_decisions(
 
 @router.get("/api/events", response_class=EventSourceResponse)
 async def events(service: TheService, user: TheUser) -> EventSourceResponse:
-    """Server-sent events: `job` with a job's new card whenever one changes. Read the list of jobs
-    after connecting, and nothing is missed."""
-    return EventSourceResponse(_news(service, user), ping=15)
+    """Server-sent events: `job` with the job's new state whenever a job changes. Read the list of
+    jobs after connecting, so that no change is missed."""
+    return EventSourceResponse(_changes(service, user), ping=15)
 
 
-async def _news(service: Service, user: User) -> AsyncIterator[dict[str, str]]:
+async def _changes(service: Service, user: User) -> AsyncIterator[dict[str, str]]:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[JobCard | None] = asyncio.Queue(BACKLOG)
 
@@ -165,6 +170,7 @@ async def _news(service: Service, user: User) -> AsyncIterator[dict[str, str]]:
         if service.may_see(user, card.owner):
             loop.call_soon_threadsafe(put, card)
 
+    reader = reader_of(service, user)
     unfollow = service.board.follow(follower)
     try:
         yield {"event": "hello", "data": json.dumps({"now": service.clock.now()})}
@@ -175,14 +181,14 @@ async def _news(service: Service, user: User) -> AsyncIterator[dict[str, str]]:
                 continue
             if card is None or not service.accounts.is_current(user):
                 return
-            yield {"event": "job", "data": json.dumps(card.at(service.clock.now()))}
+            yield {"event": "job", "data": json.dumps(reader.card(card, service.clock.now()))}
     finally:
         unfollow()
 
 
 @router.get("/api/users", responses=ADMINS)
 def users(service: TheService, admin: TheAdmin) -> list[UserShown]:
-    """Everybody, with their limits."""
+    """All users, with their limits."""
     return [
         UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
         for user in service.accounts.all()
@@ -191,13 +197,13 @@ def users(service: TheService, admin: TheAdmin) -> list[UserShown]:
 
 @router.get("/api/me")
 def me(user: TheUser) -> UserShown:
-    """Who you are."""
+    """The user of the token."""
     return UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
 
 
 @router.post("/api/users", status_code=201, responses=ADMINS)
 def add_user(new: NewUser, service: TheService, admin: TheAdmin, record: TheRecord) -> NewToken:
-    """A new user. The token is shown once: only its hash is kept."""
+    """Add a user. The token is shown once: only its hash is kept."""
     user, token = service.accounts.add(new.name, new.role)
     record("user added", user.name, f"role {user.role}")
     return NewToken(name=user.name, token=token)
@@ -205,7 +211,8 @@ def add_user(new: NewUser, service: TheService, admin: TheAdmin, record: TheReco
 
 @router.delete("/api/users/{name}", responses={**ADMINS, **NOT_FOUND})
 def remove_user(name: str, service: TheService, admin: TheAdmin, record: TheRecord) -> UserShown:
-    """Their token and browsers are void at once; their jobs go on, and an admin may cancel them."""
+    """Remove a user. The token and all sessions end at once; the user's jobs continue, and an admin
+    may cancel them."""
     user = service.accounts.remove(name, by=admin.name)
     record("user removed", user.name)
     return UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
@@ -213,7 +220,7 @@ def remove_user(name: str, service: TheService, admin: TheAdmin, record: TheReco
 
 @router.post("/api/users/{name}/token", responses={**ADMINS, **NOT_FOUND})
 def renew_token(name: str, service: TheService, admin: TheAdmin, record: TheRecord) -> NewToken:
-    """Another token for a user. The old one, the user's browsers and open streams end at once."""
+    """Renew a user's token. The old token, all sessions and open event streams end at once."""
     token = service.renew_token(name)
     record("token renewed", name)
     return NewToken(name=name, token=token)
@@ -223,7 +230,7 @@ def renew_token(name: str, service: TheService, admin: TheAdmin, record: TheReco
 async def set_limit(
     name: str, new: Limit, service: TheService, admin: TheAdmin, record: TheRecord
 ) -> UserShown:
-    """No more than so many GPUs for this user's jobs together; null lifts the limit."""
+    """Set the maximum number of GPUs for all jobs of a user together; null: no limit."""
     service.accounts.get(name)
     await committed(lambda done: service.set_limit(name, new.max_gpus, done), service)
     record("limit set", name, "no limit" if new.max_gpus is None else f"{new.max_gpus} GPUs")
@@ -235,28 +242,34 @@ async def set_limit(
 def audit(
     service: TheService,
     admin: TheAdmin,
-    user: Annotated[str | None, Query(max_length=100, description="by or about them")] = None,
-    since: Annotated[
-        float | None, Query(ge=0, le=1e12, allow_inf_nan=False, description="a time")
+    user: Annotated[
+        str | None, Query(max_length=100, description="rows by or about this user")
     ] = None,
-    before: Annotated[int | None, Query(ge=1, le=2**53, description="of older rows")] = None,
+    since: Annotated[
+        float | None,
+        Query(ge=0, le=1e12, allow_inf_nan=False, description="rows from this time on"),
+    ] = None,
+    before: Annotated[
+        int | None, Query(ge=1, le=2**53, description="rows with a smaller number")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[AuditShown]:
-    """What users did, the newest first. For older rows ask again with the smallest `number`."""
+    """The audit log, the newest row first. For older rows ask again with `before` = the smallest
+    `number`."""
     rows = service.audit.rows(limit, user=user, since=since, before=before)
     return [AuditShown.model_validate(asdict(row)) for row in rows]
 
 
 @router.post("/api/link")
 def link(service: TheService, user: TheUser, request: Request) -> Link:
-    """A link that logs one browser in, once, within ten minutes."""
+    """A link that logs in one browser, once, within ten minutes."""
     code = service.accounts.new_link(user)
     return Link(url=f"{str(request.base_url).rstrip('/')}/login?code={code}")
 
 
 @router.post("/api/shutdown", status_code=202, responses=ADMINS)
 def shutdown(service: TheService, admin: TheAdmin, record: TheRecord) -> HealthShown:
-    """All workers save their work and go, then the service ends. Jobs go on after its next
+    """Stop the service: all workers save their work and exit first. Jobs continue after the next
     start."""
     record("shutdown")
     service.wind_down()
@@ -265,7 +278,7 @@ def shutdown(service: TheService, admin: TheAdmin, record: TheRecord) -> HealthS
 
 @router.get("/health", responses={503: {"model": HealthShown}})
 def health(service: TheService, response: Response) -> HealthShown:
-    """Is all well? Open to all; says nothing of jobs."""
+    """Health of the service. Needs no token and names no jobs."""
     problems = service.problems()
     if problems:
         response.status_code = 503
@@ -276,8 +289,8 @@ def health(service: TheService, response: Response) -> HealthShown:
 
 @router.get("/api/quarantine")
 def quarantine(service: TheService, user: TheUser) -> list[QuarantinedShown]:
-    """Entries of the run log that made the scheduler raise, the oldest first. An admin sees all,
-    a user those of their own jobs."""
+    """Entries of the run log that made the scheduler raise, the oldest first. An admin sees all, a
+    user only those of own jobs."""
 
     def may_see(job: str | None) -> bool:
         card = service.board.cards.get(job) if job is not None else None
@@ -292,5 +305,5 @@ def quarantine(service: TheService, user: TheUser) -> list[QuarantinedShown]:
 
 @router.get("/metrics", response_class=Response)
 def metrics(service: TheService) -> Response:
-    """For Prometheus: counts and durations, no names of jobs."""
+    """Metrics for Prometheus: counts and durations, no names of jobs."""
     return Response(exposition(service), media_type="text/plain; version=0.0.4")

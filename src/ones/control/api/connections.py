@@ -1,8 +1,7 @@
-"""Connections with deadlines and a limit for each address: uvicorn's protocol has neither.
+"""Deadlines and a limit per address for connections; uvicorn's protocol has neither.
 
-A connection that does not send complete headers in time, or not all of a body that it announced, is
-closed with status 408. Answers may take as long as they need: long polls and event streams have no
-deadline.
+A connection that does not send all headers, or all of an announced body, in time is closed with
+status 408. Responses have no deadline: long polls and event streams take as long as they need.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from ones.control.limits import Limits
 
 
 def guarded_protocol(limits: Limits) -> type[asyncio.Protocol]:
-    """For `uvicorn.Config(http=...)`: the implementation that uvicorn would choose, guarded."""
+    """The protocol class that uvicorn would choose, guarded, for `uvicorn.Config(http=...)`."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     return guarded(AutoHTTPProtocol, limits)
 
 
 class GuardedServer(uvicorn.Server):
-    """Gives a TLS handshake as long as headers: asyncio's default is a minute, and a connection
-    is counted only after its handshake."""
+    """A server with the deadline of headers also for TLS handshakes. asyncio's default is one
+    minute, and a connection is counted only after its handshake."""
 
     def __init__(self, config: uvicorn.Config, limits: Limits) -> None:
         super().__init__(config)
@@ -38,10 +37,10 @@ class GuardedServer(uvicorn.Server):
         loop: Any = asyncio.get_running_loop()
         create_server = loop.create_server
 
-        def create_guarded(*words: Any, **named: Any) -> Any:  # noqa: ANN401
-            if named.get("ssl") is not None:
-                named["ssl_handshake_timeout"] = self._seconds
-            return create_server(*words, **named)
+        def create_guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            if kwargs.get("ssl") is not None:
+                kwargs["ssl_handshake_timeout"] = self._seconds
+            return create_server(*args, **kwargs)
 
         loop.create_server = create_guarded
         try:
@@ -51,24 +50,24 @@ class GuardedServer(uvicorn.Server):
 
 
 def guarded(base: type[asyncio.Protocol], limits: Limits) -> type[asyncio.Protocol]:
-    """One class for each server: it counts the connections of that server."""
+    """The protocol class with the guard. Each server needs its own: it counts its connections."""
     values = {"limits": limits, "by_address": Counter()}
     return type(f"Guarded{base.__name__}", (_Guard, base), values)
 
 
 class _Guard(asyncio.Protocol):
-    """Goes before uvicorn's class. It reads `cycle`, the request that uvicorn has read last."""
+    """Mixin before uvicorn's class. It reads `cycle`, the last request that uvicorn has parsed."""
 
     limits: Limits
     by_address: Counter[str]
-    # of uvicorn's classes
+    # attributes of uvicorn's classes
     cycle: Any = None
     client: tuple[str, int] | None
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
 
     _deadline: asyncio.TimerHandle | None = None
-    _awaited: tuple[str, object] | None = None  # what the deadline is for, of which request
+    _awaited: tuple[str, object] | None = None  # part and request of the deadline
     _address: str | None = None
     _has_sent = False
 
@@ -100,7 +99,7 @@ class _Guard(asyncio.Protocol):
         super().connection_lost(problem)
 
     def _watch(self) -> None:
-        """Set the deadline for what must arrive next."""
+        """Set the deadline for the part that must arrive next."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             awaited, seconds = ("headers", cycle), self.limits.max_header_seconds
@@ -125,7 +124,7 @@ class _Guard(asyncio.Protocol):
         has_answer = self.cycle is not None and self.cycle.response_started
         if self._has_sent and not has_answer:
             self._refuse(408, f"the {what} came too late; the limit is {setting} = {seconds:g}")
-        else:  # never used, or idle after an answer: a client may not expect another one
+        else:  # never used, or idle: the client does not expect a response
             self.transport.close()
 
     def _refuse(self, status: int, text: str) -> None:

@@ -1,5 +1,5 @@
-"""The interface described from its own OpenAPI document: for the reference page, and for `/docs`,
-which needs nothing from elsewhere."""
+"""A description of the HTTP API, made from its OpenAPI document, for the reference page and for
+`/docs`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _WORDS = {
 @dataclass(frozen=True, slots=True)
 class Field:
     name: str
-    kind: str  # in words
-    default: str  # empty: it must be given, or is always there
+    kind: str  # type as text
+    default: str  # empty: required in a request, always present in a response
     about: str
 
 
@@ -32,7 +32,7 @@ class Operation:
     about: str
     parameters: tuple[Field, ...]
     body: str  # name of a shape; empty: none
-    answers: tuple[tuple[str, str, str], ...]  # status, shape or kind, in words
+    answers: tuple[tuple[str, str, str], ...]  # (status, shape or content type, description)
 
     @property
     def title(self) -> str:
@@ -55,7 +55,7 @@ def operations_of(openapi: Mapping[str, Any]) -> list[Operation]:
 
 
 def shapes_of(openapi: Mapping[str, Any]) -> list[Shape]:
-    """Objects that are sent or answered, by name; FastAPI's own are left out."""
+    """Objects of requests and responses, by name, without those of FastAPI."""
     shapes = openapi["components"]["schemas"]
     return [
         Shape(name, shapes[name].get("description", ""), tuple(_fields(shapes[name])))
@@ -102,7 +102,8 @@ def _default(shape: Mapping[str, Any]) -> str:
 
 
 def in_words(shape: Mapping[str, Any]) -> str:
-    """
+    """The type of a JSON schema as text.
+
     >>> in_words({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})
     'whole number from 1, or null'
     >>> in_words({"type": "array", "items": {"$ref": "#/components/schemas/JobShown"}})

@@ -1,4 +1,4 @@
-"""What is wrong, as HTTP says it."""
+"""HTTP status and headers of errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from ones.control.limits import LimitError
 from ones.errors import BugError, OnesError, UnknownNameError, UserError
 
 LARGEST_REQUEST = 4 << 20
-BUG = "a bug of ONES; the controller's log has more"
-TOO_LARGE = f"a request may have {LARGEST_REQUEST} bytes"
+BUG = "internal error of ONES; see the controller's log"
+TOO_LARGE = f"the request is too large; the limit is {LARGEST_REQUEST} bytes"
 
 
 def headers_of(problem: OnesError) -> dict[str, str]:

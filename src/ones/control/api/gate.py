@@ -1,6 +1,7 @@
-"""The outermost layer of the HTTP interface. It refuses a request before its body is read:
-requests for other hosts, without a valid token, or beyond a user's limit. An unexpected exception
-becomes status 500 with one line; the log has the rest.
+"""The outermost layer of the HTTP API: refuses requests before their body is read.
+
+It refuses requests for other hosts, without a valid token, or beyond a user's limit. An unexpected
+exception becomes status 500 with one line; the log has its traceback.
 """
 
 from __future__ import annotations
@@ -23,21 +24,23 @@ from ones.control.limits import LimitError
 from ones.control.service import Service
 from ones.errors import OnesError
 
-#: requests below these paths come from users: all of them need a token or a session
+#: requests below these paths need a token or a session of a user
 USER_PATHS = ("/api/", "/page/")
 WILDCARDS = ("", "0.0.0.0", "::")
 _LOG = logging.getLogger("ones.api")
 
 
 class Gate:
-    """`hosts`: names of this service that a request may have in its header `Host`, besides the
-    address at which it arrived. A page of another name that was made to resolve to our address
-    (DNS rebinding) is refused this way."""
+    """ASGI middleware that checks host, user and number of requests.
+
+    `hosts`: values of the header `Host` that are accepted, besides the address at which the request
+    arrived. This refuses pages of other names that resolve to our address (DNS rebinding).
+    """
 
     def __init__(self, app: ASGIApp, service: Service, hosts: Iterable[str]) -> None:
         self._app, self._service = app, service
         self._hosts = frozenset(host.lower() for host in hosts)
-        self._requests: Counter[str] = Counter()  # of each user, at the moment
+        self._requests: Counter[str] = Counter()  # current requests, by user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -45,7 +48,7 @@ class Gate:
             return
         started = False
 
-        async def noting(message: Message) -> None:
+        async def tracked_send(message: Message) -> None:
             nonlocal started
             started = True
             await send(message)
@@ -55,7 +58,7 @@ class Gate:
             self._check_host(scope)
             if scope["path"].startswith(USER_PATHS):
                 user = self._admit(scope)
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, tracked_send)
         except ClientDisconnect:
             pass
         except HTTPException as problem:
@@ -76,15 +79,18 @@ class Gate:
         server = scope.get("server")
         if host in self._hosts or (server and _is_same_address(host, server[0])):
             return
-        problem = f"Host: {given[:200]!r} is not a name of this service; see allowed_hosts"
+        problem = (
+            f"Host: {given[:200]!r} is not a name of this service; add it to the setting"
+            " allowed_hosts"
+        )
         raise HTTPException(421, problem)
 
     def _admit(self, scope: Scope) -> User:
-        """The user, if the credentials are right and this is not one request too many."""
+        """The user of the request. Raises if the credentials are invalid or a limit is reached."""
         user = user_of(Request(scope), self._service)
         most = self._service.limits.max_requests_per_user
         if self._requests[user.name] >= most:
-            problem = f"{user.name} has {most} requests at the same time"
+            problem = f"{user.name} already has {most} requests in progress"
             raise LimitError(problem, "max_requests_per_user", most, status=429, wait=1.0)
         self._requests[user.name] += 1
         return user
@@ -96,7 +102,7 @@ class Gate:
 
 
 def known_hosts(host: str, advertise: str, more: str) -> set[str]:
-    """Names of a service that listens on `host`; `more`: as in the setting `allowed_hosts`."""
+    """Host names of a service that listens on `host`; `more`: the setting `allowed_hosts`."""
     machine = socket.gethostname()
     names = {"localhost", "127.0.0.1", "::1", machine, socket.getfqdn(), advertise}
     names |= {name.strip() for name in more.split(",")}
@@ -106,7 +112,8 @@ def known_hosts(host: str, advertise: str, more: str) -> set[str]:
 
 
 def host_in(header: str) -> str:
-    """
+    """The host of a `Host` header, without its port.
+
     >>> host_in("Head.example:8642"), host_in("[::1]:80"), host_in("127.0.0.1")
     ('head.example', '::1', '127.0.0.1')
     """

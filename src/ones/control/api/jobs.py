@@ -1,4 +1,4 @@
-"""Jobs: queue one, look at them, change, cancel, read their output."""
+"""HTTP routes of jobs: submit, list, change, cancel, read output."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ones.control.api.access import (
     TheUser,
     address_of,
     committed,
+    reader_of,
 )
-from ones.control.api.models import (
+from ones.control.api.request_models import JobChange, NewJob
+from ones.control.api.response_models import (
     NOT_FOUND,
     PROBLEMS,
     Changed,
     Curves,
-    JobChange,
     JobDetails,
     JobShown,
     LaunchShown,
-    NewJob,
     StoryLine,
     Submitted,
 )
@@ -47,21 +47,23 @@ POLL_SECONDS = 0.1
 
 @router.post("", status_code=201)
 async def submit(new: NewJob, service: TheService, user: TheUser, request: Request) -> Submitted:
-    """Queue a job. The answer comes when it is safe: it will run, whatever happens."""
+    """Submit a job. The response comes when the job is on disk: it will run, even if the controller
+    crashes right after."""
     _check_limits(new, service, user, request)
     slots = len(service.launcher.slots())
     size = new.gpus or _own_size(new)
     least = size or new.min_gpus
     asked = f"{'gpus' if size else 'min_gpus'} {least}"
     if least > slots:
-        raise InvalidJobError(new.name or "new", f"{asked} is more than the {slots} here")
+        raise InvalidJobError(new.name or "new", f"{asked} is more than the cluster has, {slots}")
     if user.max_gpus is not None and least > user.max_gpus:
-        told = f"{asked} is more than the {user.max_gpus} that {user.name} may hold"
-        raise InvalidJobError(new.name or "new", told)
+        limit = f"{user.max_gpus} {'GPU' if user.max_gpus == 1 else 'GPUs'}"
+        problem = f"{asked} is more than the limit of user {user.name}, {limit}"
+        raise InvalidJobError(new.name or "new", problem)
     name = new.name or _name_of(new.command)
     job = Job(
         id=service.new_id(name),
-        submitted_at=0.0,  # stamped when it is received
+        submitted_at=0.0,  # set by the scheduler's thread
         kind=new.kind or _script_of(new.command),
         owner=user.name,
         command=tuple(new.command),
@@ -99,11 +101,13 @@ async def submit(new: NewJob, service: TheService, user: TheUser, request: Reque
 def jobs(
     service: TheService,
     user: TheUser,
-    state: Annotated[list[str] | None, Query(description="only these", max_length=20)] = None,
-    all: Annotated[bool, Query(description="also those that have ended")] = False,
+    state: Annotated[
+        list[str] | None, Query(description="only jobs in these states", max_length=20)
+    ] = None,
+    all: Annotated[bool, Query(description="also jobs that have ended")] = False,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[JobShown]:
-    """Jobs that you may see, the newest first."""
+    """The jobs that the user may see, the newest first."""
     owner = None if user.is_admin else user.name
     cards = service.board.listed(
         owner=owner,
@@ -112,12 +116,13 @@ def jobs(
         over=all or bool(state),
     )
     now = service.clock.now()
-    return [JobShown.model_validate(card.at(now)) for card in cards]
+    reader = reader_of(service, user)
+    return [JobShown.model_validate(reader.card(card, now)) for card in cards]
 
 
 @router.get("/{job}", responses=NOT_FOUND)
-def job(card: TheJob, service: TheService) -> JobDetails:
-    """One job, with its environment and what was recorded at its submission."""
+def job(card: TheJob, service: TheService, user: TheUser) -> JobDetails:
+    """One job, with its environment and the files recorded at its submission."""
     submission = service.board.submission(card.id)
     more: dict[str, Any] = {"cwd": "", "git": "", "env": {}, "files": {}}
     if submission is not None:
@@ -127,14 +132,15 @@ def job(card: TheJob, service: TheService) -> JobDetails:
             "env": dict(submission.env),
             "files": dict(submission.files),
         }
-    return JobDetails.model_validate({**card.at(service.clock.now()), **more})
+    shown = reader_of(service, user).card(card, service.clock.now())
+    return JobDetails.model_validate({**shown, **more})
 
 
 @router.patch("/{job}", responses=NOT_FOUND)
 async def change(
     card: TheJob, new: JobChange, service: TheService, user: TheUser, record: TheRecord
 ) -> Changed:
-    """Another priority."""
+    """Change the priority of a job."""
     if not user.is_admin:
         service.limits.check_priority(new.priority)
     await committed(lambda done: service.set_priority(card.id, new.priority, done), service)
@@ -144,7 +150,7 @@ async def change(
 
 @router.post("/{job}/cancel", responses=NOT_FOUND)
 async def cancel(card: TheJob, service: TheService, user: TheUser, record: TheRecord) -> Changed:
-    """End it; of a job that has ended nothing changes."""
+    """Cancel a job. A job that has ended does not change."""
     if not card.over:
         await committed(lambda done: service.cancel(card.id, user.name, done), service)
         if card.owner != user.name:
@@ -156,21 +162,23 @@ async def cancel(card: TheJob, service: TheService, user: TheUser, record: TheRe
 def why(
     card: TheJob,
     service: TheService,
+    user: TheUser,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[StoryLine]:
-    """What happened to it and why, the oldest first."""
-    return [StoryLine.model_validate(asdict(line)) for line in story(service.store, card.id, limit)]
+    """The history of a job with reasons, the oldest entry first."""
+    lines = story(service.store, card.id, limit, reader_of(service, user).text)
+    return [StoryLine.model_validate(asdict(line)) for line in lines]
 
 
 @router.get("/{job}/curves", responses=NOT_FOUND)
 def job_curves(card: TheJob, service: TheService) -> Curves:
-    """Loss, accuracy, batch, GPUs and samples per second, against time."""
+    """Loss, accuracy, batch, GPUs and samples per second over time."""
     return Curves.model_validate(curves(service.store, card.id))
 
 
 @router.get("/{job}/launches", responses=NOT_FOUND)
 def launches(card: TheJob, service: TheService) -> list[LaunchShown]:
-    """Its processes, in the order of their start."""
+    """The processes of a job, in the order of their start."""
     return [
         LaunchShown(
             id=process.id,
@@ -194,12 +202,15 @@ async def log(
     card: TheJob,
     launch: str,
     service: TheService,
-    offset: Annotated[int, Query(ge=-(2**53), le=2**53, description="below 0: from the end")] = 0,
+    offset: Annotated[
+        int, Query(ge=-(2**53), le=2**53, description="in bytes; below 0: from the end")
+    ] = 0,
     limit: Annotated[int, Query(ge=1, le=LOG_BYTES)] = LOG_BYTES,
-    wait: Annotated[float, Query(ge=0, le=30, description="for more, if it lives")] = 0.0,
+    wait: Annotated[float, Query(ge=0, le=30, description="seconds to wait for more output")] = 0.0,
 ) -> Response:
-    """Output from an offset on. `X-Offset` is where it really begins (older output may have been
-    dropped), `X-Next` where to go on, `X-Over` whether nothing will follow."""
+    """Output of a process from an offset on. `X-Offset` is where the returned part begins (older
+    output may have been dropped), `X-Next` the offset for the next request, `X-Over` whether the
+    output is complete."""
     known = {p.id: p for p in await asyncio.to_thread(service.launcher.history, card.id)}
     if launch not in known:
         raise UnknownNameError("launch", launch, known)
@@ -219,7 +230,7 @@ async def log(
 
 
 def _check_limits(new: NewJob, service: Service, user: User, request: Request) -> None:
-    """Before anything of the job is kept."""
+    """Raise LimitError, and note it in the audit log, if the job exceeds a limit."""
     limits = service.limits
     try:
         limits.check_command(new.command)
@@ -234,7 +245,7 @@ def _check_limits(new: NewJob, service: Service, user: User, request: Request) -
 
 
 def _own_size(new: NewJob) -> int | None:
-    """Of a script that is known not to join: as many as it was to have, for good."""
+    """The fixed number of GPUs of a script that is known not to join; None for other scripts."""
     if new.elastic is not False:
         return None
     return min(max(new.requested_gpus, new.min_gpus), new.max_gpus or new.requested_gpus)
@@ -246,10 +257,10 @@ def _alive(service: Service, job: str, launch: str) -> bool:
 
 
 def _script_of(command: list[str]) -> str:
-    """What is run, as a path: the default of a job's kind."""
-    for word in command[1:]:
-        if word.endswith(".py"):
-            return word
+    """The script of a command, as a path: the default of a job's kind."""
+    for argument in command[1:]:
+        if argument.endswith(".py"):
+            return argument
     return command[0]
 
 

@@ -1,7 +1,7 @@
-"""How other threads wake the server's loop: once for all that has gathered.
+"""Runs calls of other threads in the server's loop, and wakes the loop once for many calls.
 
-`call_soon_threadsafe` writes to a socket each time, and so lets go of the interpreter's lock:
-a thread that woke a hundred waiters one by one would wait a hundred times to get it back.
+`call_soon_threadsafe` writes to a socket each time, which releases the interpreter's lock. A thread
+that woke a hundred waiters one by one would wait a hundred times to get the lock back.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ class LoopWaker:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._calls: deque[Callable[[], object]] = deque()
-        self._rung = False
+        self._scheduled = False
 
     def ring(self, call: Callable[[], object]) -> None:
-        """From any thread: to be called in the loop, soon, in order."""
+        """Call a function in the loop, soon and in order. May be called by any thread."""
         self._calls.append(call)
-        # whoever finds it rung has come before the answer: its call is among those answered
-        if not self._rung:
-            self._rung = True
-            self._loop.call_soon_threadsafe(self._answer)
+        # `_run` resets the flag before it reads the calls, so no call is missed
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon_threadsafe(self._run)
 
-    def _answer(self) -> None:
-        self._rung = False
+    def _run(self) -> None:
+        self._scheduled = False
         while self._calls:
             self._calls.popleft()()
 
 
 def loop_waker() -> LoopWaker:
-    """Of the loop that is running."""
-    return _bell_of(asyncio.get_running_loop())
+    """The waker of the running loop."""
+    return _waker_of(asyncio.get_running_loop())
 
 
 @lru_cache(maxsize=1)  # a service has one loop; tests have one after the other
-def _bell_of(loop: asyncio.AbstractEventLoop) -> LoopWaker:
+def _waker_of(loop: asyncio.AbstractEventLoop) -> LoopWaker:
     return LoopWaker(loop)

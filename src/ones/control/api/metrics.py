@@ -1,4 +1,4 @@
-"""What Prometheus reads: made when it is asked for, from the board."""
+"""Metrics for Prometheus, computed on request."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class _Collector:
         yield jobs
         slots = service.launcher.slots()
         held = sum(len(card.workers) for card in cards)
-        yield GaugeMetricFamily("ones_slots", "Slots that are offered.", len(slots))
-        aside = len(service.engine.cordons.gpus)
-        yield GaugeMetricFamily("ones_slots_aside", "Slots that are not used for now.", aside)
-        yield GaugeMetricFamily("ones_slots_held", "Slots that a job's worker is on.", held)
+        yield GaugeMetricFamily("ones_slots", "Slots of the cluster.", len(slots))
+        cordoned = len(service.engine.cordons.gpus)
+        yield GaugeMetricFamily("ones_slots_aside", "Slots that are cordoned.", cordoned)
+        yield GaugeMetricFamily("ones_slots_held", "Slots with a worker.", held)
         yield CounterMetricFamily("ones_plans", "Plans that were carried out.", board.plan_number)
-        for name, words in (
+        for name, text in (
             ("rescales", "Changes of size or batch without a restart."),
-            ("preemptions", "Jobs that were stopped for others."),
+            ("preemptions", "Stops of jobs in favour of other jobs."),
             ("losses", "Workers that died."),
         ):
             total = sum(getattr(card, name) for card in cards)
-            yield CounterMetricFamily(f"ones_{name}", words, total)
+            yield CounterMetricFamily(f"ones_{name}", text, total)
         pauses = sum(card.pause_seconds for card in cards)
-        yield CounterMetricFamily("ones_pause_seconds", "Training time lost to changes.", pauses)
+        yield CounterMetricFamily("ones_pause_seconds", "Pauses of training by changes.", pauses)
         dropped = CounterMetricFamily(
-            "ones_reports_dropped", "Reports that came late, twice, or of nobody.", labels=["cause"]
+            "ones_reports_dropped", "Ignored reports: stale, duplicate, unknown.", labels=["cause"]
         )
         for cause, count in sorted(board.dropped.items()):
             dropped.add_metric([cause], count)
@@ -56,13 +56,13 @@ class _Collector:
             "ones_quarantined", "Entries of the run log that are skipped.", quarantined
         )
         yield CounterMetricFamily(
-            "ones_contained", "Exceptions that ended one job only.", service.engine.live.contained
+            "ones_contained", "Exceptions that failed one job only.", service.engine.live.contained
         )
         recent = sorted(service.engine.decision_seconds)
         if recent:
             yield GaugeMetricFamily(
                 "ones_decision_seconds",
-                "From an event to its orders given, median of the last ones.",
+                "Time from an event to its actions, median of recent events.",
                 recent[len(recent) // 2],
             )
         yield CounterMetricFamily(

@@ -1,4 +1,4 @@
-"""The past of the cluster: who had which GPUs when."""
+"""HTTP route of the cluster's history: which job had which GPUs when."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Query, Request
 
 from ones.control.api.access import TheService, TheUser
-from ones.control.api.models import PROBLEMS, SegmentShown, TimelineShown
+from ones.control.api.response_models import PROBLEMS, SegmentShown, TimelineShown
 from ones.control.readmodels.timeline import Timeline
 
 router = APIRouter(tags=["service"], responses=PROBLEMS)
 
 HOUR = 3600.0
-#: segments in one answer
+#: maximum number of segments in one response
 MOST = 20_000
 
 
@@ -26,8 +26,8 @@ def timeline(
         float | None, Query(ge=0, le=1e12, allow_inf_nan=False, description="default: an hour ago")
     ] = None,
 ) -> TimelineShown:
-    """Which job had which GPU when, with which share of its batch. Of others' jobs only the
-    owner is told."""
+    """Which job had which GPU when, with which part of its batch. For jobs of other users only the
+    owner is shown."""
     now = service.clock.now()
     begin = now - HOUR if since is None else since
     cards = service.board.cards

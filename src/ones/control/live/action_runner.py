@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from math import inf
 
-import sqlalchemy as sa
-
 from ones.control.live.jobs import NOW, LiveJob, LiveWorker, OrderProgress, launch_id
 from ones.control.live.live_state import LiveState
-from ones.control.schema import heard
+from ones.control.persistence import ProcessesForgotten
 from ones.core import events as ev
 from ones.core.cluster import Gpu
 from ones.core.job import EndReason, Generation
@@ -42,7 +40,7 @@ class ActionRunner:
                 if live.is_elastic(job):
                     self._gather(job, plan, action.allocation)
                 else:
-                    why = "it cannot be re-scaled: its script has not called ones.join"
+                    why = "it cannot be rescaled: its script has not called ones.join"
                     live.emit(ev.RescaleFailed(NOW, job.id, Generation(plan), why))
             case Stop():
                 self._stop(job, plan)
@@ -54,7 +52,8 @@ class ActionRunner:
                 pass  # a worker that waits for a Switch in vain ends by itself
 
     def _release_unused(self, job: LiveJob | None, action: Start | Rescale, plan: int) -> None:
-        """GPUs that count as occupied for a job that has ended: no worker will leave them."""
+        """Release the GPUs that count as occupied by a job that has ended: it has no worker there
+        that could report that it leaves."""
         present = job.present() if job is not None else set()
         for gpu in action.allocation.gpus:
             if gpu not in present:
@@ -82,12 +81,17 @@ class ActionRunner:
     def _launch(self, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> None:
         live = self._live
         if live.winding_down:
-            return  # the order is in the log: the next service begins it again
+            return  # the order is in the log: the next controller begins it again
         if gpus[0].node in live.gone_nodes:
             return  # the order fails with its node
         launch = self.launch_for(job, plan, gpus)
-        live.launcher.launch(launch)  # first: if it raises, nothing was started
+        # registered before it starts: a worker may report at once, and an unknown worker must exit
         job.workers[launch.id] = LiveWorker(launch.id, gpus, plan, since=live.clock.now())
+        try:
+            live.launcher.launch(launch)
+        except BaseException:
+            del job.workers[launch.id]
+            raise
 
     def _warm_up(self, job: LiveJob, plan: int, allocation: Allocation) -> None:
         """Load torch on the nodes of joining workers while other jobs leave their GPUs. The script
@@ -140,8 +144,10 @@ class ActionRunner:
             self._publish(job, order.plan, order.allocation, base_batch)
 
     def publish_late(self, job: LiveJob, plan: int, record: JobRecord, joined: wire.Joined) -> None:
-        """A worker that was taken for a fixed-size script has joined, and its GPU counts as busy:
-        let it train there, before the policy has other plans for it."""
+        """Send a `Switch` to a late worker of a job that was taken for a fixed-size job.
+
+        The worker trains on the GPU that it has, until the policy makes another plan.
+        """
         if record.in_flight is None and record.held is not None:
             allocation = record.held.resolved(joined.base_batch, joined.max_local_batch)
             self._publish(job, plan, allocation, joined.base_batch)
@@ -151,7 +157,7 @@ class ActionRunner:
     def _publish(self, job: LiveJob, plan: int, allocation: Allocation, base_batch: int) -> None:
         live = self._live
         there = {gpu for w in job.workers.values() if w.alive and w.joined for gpu in w.gpus}
-        if not there.issuperset(allocation.gpus):
+        if not there.issuperset(allocation.gpus) or not live.deps.may_switch(plan):
             return
         switch = wire.Switch(
             plan=plan,
@@ -209,7 +215,7 @@ class ActionRunner:
             self._live.stop(worker)
 
     def end(self, job: LiveJob, plan: int = 0) -> None:
-        """The job is over: its workers get some time to leave. The caller emits `JobEnded`."""
+        """End a job: its workers get some time to leave. The caller emits `JobEnded`."""
         job.end_reported = True
         deadline = self._live.clock.now() + self._live.timeouts.end_seconds
         job.progress = OrderProgress(plan, deadline)
@@ -217,21 +223,16 @@ class ActionRunner:
             self.forget(job)
 
     def forget(self, job: LiveJob) -> None:
-        """No process of the job is left. What the launcher knows of its exits is dropped when the
-        end of the job is safe: until then a restarted controller needs it."""
+        """Forget a job without processes. The launcher drops the exits of its workers after the
+        end of the job is stored: until then a restarted controller needs them."""
         live = self._live
         live.jobs.pop(job.id, None)
-        rows = heard.delete().where(heard.c.job == job.id)
 
         def safe(problem: Exception | None) -> None:
             if problem is None:
                 live.launcher.forget(job.id)
 
         def write() -> None:
-            live.store.write(operations=[lambda connection: _run(connection, rows)], done=safe)
+            live.store.write(operations=[ProcessesForgotten(job.id)], done=safe)
 
         live.post(write)  # after the events: tasks wait until all are delivered
-
-
-def _run(connection: sa.Connection, statement: sa.Delete) -> None:
-    connection.execute(statement)

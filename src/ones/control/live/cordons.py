@@ -1,8 +1,8 @@
-"""Nodes and GPUs that are excluded from use: drained or cordoned, and why.
+"""Drained nodes and cordoned GPUs, with the causes.
 
-A GPU may be cordoned for several causes at once; it returns when the last one is gone. What
-operators said and what was found to fail is kept in the database; use by other processes is
-measured again.
+A GPU may be cordoned for several causes at once; it returns when the last one is gone. Cordons by
+operators and of failing GPUs are stored in the database; use by other processes is measured again
+after a restart.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 
-import sqlalchemy as sa
-
 from ones.control import logs
 from ones.control.live.gpu_health import GpuHealth
 from ones.control.live.jobs import NOW, gpu_of
 from ones.control.live.live_state import LiveState
+from ones.control.persistence import CordonsChanged, Done
 from ones.control.readmodels.out_of_service import USED_BY
-from ones.control.schema import meta
-from ones.control.store import Done, Operation, upsert
 from ones.core import events as ev
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.job import JobId
@@ -26,13 +23,11 @@ from ones.launchers import Slot
 from ones.wire.bounds import Value, WorkerName
 from ones.wire.decoding import CodecError, Decoder
 
-KEY = "asides"  # of the row in `meta`
-
 log = logs.logger(__name__)
 
 
 class Cause(StrEnum):
-    OUTSIDE = "outside"  # processes of others
+    OUTSIDE = "outside"  # used by processes outside ONES
     FAILING = "failing"  # see `gpu_health`
     OPERATOR = "operator"
 
@@ -55,13 +50,10 @@ class Cordons:
         self.drained: set[NodeId] = set()  # by operators
         self.gpus: dict[Gpu, dict[str, str]] = {}  # cordoned: cause -> reason
 
-    def load(self) -> None:
-        """Read what was kept. To be called before nodes come up."""
-        rows = self._live.store.rows(sa.select(meta.c.value).where(meta.c.key == KEY))
-        if not rows:
-            return
+    def load(self, text: str) -> None:
+        """Load the cordons that an earlier controller stored. To be called before nodes come up."""
         try:
-            kept = _DECODER.decode(rows[0].value)
+            kept = _DECODER.decode(text)
         except CodecError as problem:
             log.warning("kept list of drained nodes and GPUs not read", error=str(problem))
             return
@@ -77,20 +69,20 @@ class Cordons:
         for slot in slots:
             if slot.used_by:
                 self.gpus.setdefault(gpu_of(slot.id), {})[Cause.OUTSIDE] = _users(slot)
-        told = {
+        already_cordoned = {  # by the scheduler's state
             Gpu(node.id, index)
             for node in live.state.cluster.nodes.values()
             if node.state is not NodeState.DOWN
             for index in node.aside
         }
         here = {gpu_of(slot.id) for slot in slots}
-        for gpu in sorted((self.gpus.keys() & here) - told):
+        for gpu in sorted((self.gpus.keys() & here) - already_cordoned):
             live.emit(ev.GpuSetAside(NOW, gpu, self._why(gpu)))
-        for gpu in sorted(told - self.gpus.keys()):
+        for gpu in sorted(already_cordoned - self.gpus.keys()):
             live.emit(ev.GpuReturned(NOW, gpu))
 
     def emit_again(self, node: NodeId) -> None:
-        """A node is back: its GPUs are still cordoned."""
+        """Emit the cordons of a node that is back: its GPUs are still cordoned."""
         for gpu in sorted(gpu for gpu in self.gpus if gpu.node == node):
             self._live.emit(ev.GpuSetAside(NOW, gpu, self._why(gpu)))
 
@@ -138,28 +130,27 @@ class Cordons:
             self.uncordon(gpu, Cause.OUTSIDE)
 
     def worker_died(self, gpu: Gpu, job: JobId, signal: int | None = None) -> None:
-        """Cordon the GPU if the evidence is against it. Half of the GPUs always stay in use: where
-        all fail, the cause is another one."""
+        """Cordon the GPU if it has failed too often. At most half of the GPUs are cordoned so:
+        if all fail, the cause is not a GPU."""
         why = self.health.died(gpu, job, signal=signal)
         failing = sum(Cause.FAILING in causes for causes in self.gpus.values())
         if why and 2 * (failing + 1) <= self._live.state.cluster.n_gpus:
             self.cordon(gpu, Cause.FAILING, why)
 
     def reasons(self) -> dict[Gpu, str]:
-        """Why each cordoned GPU is. For any thread."""
+        """The causes of each cordon, as one text. For any thread."""
         return {gpu: "; ".join(list(causes.values())) for gpu, causes in list(self.gpus.items())}
 
     def _why(self, gpu: Gpu) -> str:
         return "; ".join(self.gpus[gpu].values())
 
-    def _kept(self) -> Operation:
+    def _kept(self) -> CordonsChanged:
         gpus = {
             str(gpu): kept
             for gpu, causes in self.gpus.items()
             if (kept := {str(cause): why for cause, why in causes.items() if cause in _KEPT})
         }
-        text = json.dumps({"nodes": sorted(self.drained), "gpus": gpus})
-        return upsert(meta, {"key": KEY, "value": text})
+        return CordonsChanged(json.dumps({"nodes": sorted(self.drained), "gpus": gpus}))
 
 
 def _users(slot: Slot) -> str:

@@ -9,12 +9,15 @@ from ones.control.live.exits import ExitHandler
 from ones.control.live.jobs import NOW, LiveJob
 from ones.control.live.live_state import LiveState
 from ones.core import events as ev
+from ones.core import reasons
 from ones.core.job import Generation
 from ones.core.lifecycle import OrderKind
 from ones.core.record import InFlight
 
 
 class DeadlineChecker:
+    """Checks all jobs about once a second."""
+
     def __init__(self, live: LiveState, runner: ActionRunner, exits: ExitHandler) -> None:
         self._live, self._runner, self._exits = live, runner, exits
 
@@ -46,24 +49,25 @@ class DeadlineChecker:
         if job.published(order.plan):
             self._restart(job)
         elif order.kind is OrderKind.RESCALE:
-            seconds = live.timeouts.join_seconds
-            self._runner.give_up_rescale(job, f"joining workers did not join within {seconds:g} s")
+            why = reasons.joining_timed_out(live.timeouts.join_seconds)
+            self._runner.give_up_rescale(job, why)
         elif len(job.workers) == 1 and not any(w.joined for w in job.workers.values()):
             # it runs and does not join: a fixed-size job
             live.emit(ev.JobFoundFixed(NOW, job.id, Generation(order.plan)))
             self._exits.count_as_ready(job, next(iter(job.workers.values())))
         else:
-            why = f"its workers did not all join within {live.timeouts.join_seconds:g} s"
+            why = reasons.start_timed_out(live.timeouts.join_seconds)
             live.emit(ev.RescaleFailed(NOW, job.id, Generation(order.plan), why))
 
     def _restart(self, job: LiveJob) -> None:
         """Some workers may have switched and others not: restart from the checkpoint."""
-        seconds = self._live.timeouts.switch_seconds
+        why = reasons.switch_timed_out(self._live.timeouts.switch_seconds)
         for worker in job.workers.values():
-            self._live.condemn(worker, f"a switch did not come together within {seconds:g} s")
+            self._live.condemn(worker, why)
 
     def _decide_quiet(self, job: LiveJob) -> None:
-        """Some workers were done long ago, others still train."""
+        """Some workers exited without a report long ago, and others still train: end the job if a
+        worker has reported that it is done, else count those that exited as lost."""
         job.quiet_since = inf
         if any(w.done for w in (*job.quiet, *job.workers.values())):
             self._runner.end(job)
@@ -71,8 +75,7 @@ class DeadlineChecker:
             return
         quiet, job.quiet = job.quiet, []
         for worker in quiet:
-            why = "it ended by itself while the others went on"
-            self._exits.lost(job, worker, why, innocent=True)
+            self._exits.lost(job, worker, reasons.ENDED_ALONE, innocent=True)
 
     def _check_silence(self, job: LiveJob) -> None:
         live = self._live
@@ -83,7 +86,7 @@ class DeadlineChecker:
                 continue
             if live.clock.monotonic() - called_at > seconds:
                 live.last_call.pop(worker.launch)
-                live.condemn(worker, f"silent for {seconds:g} s")
+                live.condemn(worker, reasons.silent(seconds))
 
     def _check_run_time(self, job: LiveJob, now: float) -> None:
         limit = job.submission.max_run_seconds
@@ -93,5 +96,4 @@ class DeadlineChecker:
         ran = record.run_seconds + (now - record.since if record.occupied else 0.0)
         if ran > limit:
             job.overdue = True
-            by = f"its time limit of {limit:g} s"
-            self._live.emit(ev.CancelRequested(NOW, job.id, by))
+            self._live.emit(ev.CancelRequested(NOW, job.id, reasons.time_limit(limit)))

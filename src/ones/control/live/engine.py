@@ -2,7 +2,7 @@
 
 Its state belongs to the scheduler's thread. Other threads (HTTP handlers, the launcher) post tasks:
 functions that run there and may emit events. An event is delivered with the rows that must be
-written in the same transaction and a call for when they are safe.
+written in the same transaction and a `done` callback for after the commit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -27,7 +28,7 @@ from ones.control.live.kept_reports import handle_kept, read_kept
 from ones.control.live.live_state import EngineDeps, LiveState
 from ones.control.live.node_events import NodeEvents
 from ones.control.live.report_handlers import ReportHandler
-from ones.control.store import Done, Operation
+from ones.control.persistence import Done
 from ones.core import events as ev
 from ones.core.cluster import NodeId
 from ones.core.engine import Delivered
@@ -54,7 +55,10 @@ log = logs.logger(__name__)
 
 
 class LiveEngine:
-    """`changed` is called in the scheduler's thread with the jobs that have changed."""
+    """Delivers events to the scheduler and carries out its plans with real processes.
+
+    `changed` is called in the scheduler's thread with the jobs that have changed.
+    """
 
     def __init__(
         self,
@@ -82,13 +86,13 @@ class LiveEngine:
     # from other threads
 
     def tell(
-        self, event: ev.Event, operations: Sequence[Operation] = (), done: Done | None = None
+        self, event: ev.Event, operations: Sequence[Any] = (), done: Done | None = None
     ) -> None:
-        """Something happened; its time is that of its receipt."""
+        """Post an event; its time is the time of its receipt."""
         self.live.post(lambda: self.live.emit(event, operations, done))
 
     def report(self, message: Reports, done: Done) -> None:
-        """Reports of a worker; `done` is called when they are safe."""
+        """Post the reports of a worker; `done` is called when they are stored."""
         self.live.post(lambda: self.reports.handle(message, done))
 
     def on_launcher(self, event: LauncherEvent) -> None:
@@ -108,7 +112,7 @@ class LiveEngine:
             case SlotLost():
                 post(lambda: nodes.slot_lost(event.slot))
             case SlotSuspect():
-                pass  # its job keeps it until it is well again or lost
+                pass  # the job keeps the slot until the slot recovers or is lost
 
     def _exited(self, event: Exited, kept: bytes) -> None:
         if not kept:
@@ -151,7 +155,7 @@ class LiveEngine:
                 delivered = live.out.popleft()
                 if not self._is_void(delivered.event):
                     self._began = live.clock.monotonic()
-                    # not before the last event, whatever the clock says: the state refuses that
+                    # the state refuses an event before the last one, also if the clock was set back
                     at = max(live.clock.now(), live.state.now)
                     return delivered._replace(event=_stamped(delivered.event, at))
             if live.next_tasks:
@@ -184,8 +188,11 @@ class LiveEngine:
         task()
 
     def _is_void(self, event: ev.Event) -> bool:
-        """Several workers are gone and each gets an event. A plan made after the first may have put
-        another worker where a later one was: that GPU is not free."""
+        """Whether the GPU of a gone worker has another worker of the job by now.
+
+        Several workers may be gone, each with its event. A plan made after the first event may
+        have started a worker on the GPU of a later event: that GPU is not free.
+        """
         if not isinstance(event, ev.WorkerLeft | ev.WorkerLost):
             return False
         job = self.live.jobs.get(event.job)
@@ -203,7 +210,7 @@ class LiveEngine:
         self.decision_seconds.append(live.clock.monotonic() - self._began)
 
     def show_changes(self) -> None:
-        """In the scheduler's thread: update the read models, once for all changes since."""
+        """Update the read models. To be called in the scheduler's thread."""
         live = self.live
         self._shown_at = live.clock.monotonic()
         touched, self._recorder.touched = self._recorder.touched, set()

@@ -8,6 +8,7 @@ from ones.control.live.cordons import Cordons
 from ones.control.live.jobs import NOW, LiveJob, LiveWorker
 from ones.control.live.live_state import LiveState
 from ones.core import events as ev
+from ones.core import reasons
 from ones.core.job import EndReason, Generation
 from ones.core.lifecycle import OrderKind
 from ones.exec import Exit
@@ -25,14 +26,14 @@ class ExitHandler:
             self.count_as_ready(job, worker)
 
     def count_as_ready(self, job: LiveJob, worker: LiveWorker) -> None:
-        """A script that does not join is taken to train as soon as it runs."""
+        """Report a worker of a fixed-size job as ready as soon as it runs: it never joins."""
         order = self._live.order(job)
         if order is not None and order.kind is OrderKind.START:
             for gpu in worker.gpus:
                 self._live.emit(ev.WorkerReady(NOW, job.id, Generation(order.plan), gpu))
 
     def exited(self, launch: str, exit: Exit) -> None:
-        """Nothing of the process is left."""
+        """Handle the end of a worker's process: none of its child processes is left either."""
         live = self._live
         job, worker = live.find(launch)
         if job is None or worker is None:
@@ -51,28 +52,31 @@ class ExitHandler:
         kind = order.kind if order is not None else None
         if exit.cause == "fenced" and kind is OrderKind.START and not self._has_node(worker):
             return  # the loss of its node is reported as well, and abandons the start at no cost
-        told = worker.leaving or kind is OrderKind.STOP
-        if told and exit.clean and any(w.done for w in (worker, *job.quiet, *job.workers.values())):
+        is_leaving = worker.leaving or kind is OrderKind.STOP
+        any_done = any(w.done for w in (worker, *job.quiet, *job.workers.values()))
+        if is_leaving and exit.clean and any_done:
             self._exited_quietly(job, worker)  # perhaps the last one
             return
-        # stopped from outside or with the machine: not a failed try of the job either
-        if (told and exit.clean) or exit.cause in ("stopped", "reboot", "fenced"):
+        # stopped from outside or with the machine: not a failure of the job either
+        if (is_leaving and exit.clean) or exit.cause in ("stopped", "reboot", "fenced"):
             self._left(job, worker)
             self._give_up_rescale(job, worker, exit.describe())
             self._give_up_start(job, worker, exit.describe())
         elif exit.clean or worker.done:
             self._exited_quietly(job, worker)
         else:
-            # a process that never ran, died with its supervisor or had not joined says nothing
-            # about the GPU
+            # no evidence against the GPU: the process never ran, died with its supervisor or had
+            # not joined
             joined = worker.joined or not live.is_elastic(job)
             innocent = exit.cause in ("not-started", "lost") or not joined
             if exit.cause == "not-started":
                 log.warning("launch failed", job=job.id, launch=launch, reason=exit.describe())
-            self.lost(job, worker, exit.describe(), innocent=innocent, signal=exit.signal)
+            reason = exit.describe() + reasons.exit_hint(exit.signal)
+            self.lost(job, worker, reason, innocent=innocent, signal=exit.signal)
 
     def _has_node(self, worker: LiveWorker) -> bool:
-        """A node that was lost and is back while the controller was away is not reported lost."""
+        """Whether the worker's node is up. A node that was lost and came back while the controller
+        was away is not reported as lost."""
         return any(slot.node == worker.gpus[0].node for slot in self._live.launcher.slots())
 
     def _left(self, job: LiveJob, worker: LiveWorker) -> None:
@@ -91,7 +95,7 @@ class ExitHandler:
         innocent: bool = False,
         signal: int | None = None,
     ) -> None:
-        """`innocent`: the GPU is not to blame. `signal`: that killed the worker."""
+        """Report a lost worker. `innocent`: the GPU is not the cause. `signal`: killed by it."""
         live = self._live
         generation = live.newest_generation(job, worker)
         log.warning("worker lost", job=job.id, plan=worker.plan, node=worker.gpus[0].node,
@@ -103,25 +107,24 @@ class ExitHandler:
         self._give_up_rescale(job, worker, reason)
 
     def _give_up_rescale(self, job: LiveJob, worker: LiveWorker, reason: str) -> None:
-        """If a rescale cannot be completed without this worker."""
+        """Give up a rescale that cannot be completed without this worker."""
         order = self._live.order(job)
         if order is None or order.kind is not OrderKind.RESCALE:
             return
         # workers that have their Switch continue without it or report the failure, except the last
         is_last = not (job.workers or job.quiet)
         if is_last or (not job.published(order.plan) and order.needs(worker.gpus)):
-            self._runner.give_up_rescale(job, f"worker {worker.name} died: {reason}")
+            self._runner.give_up_rescale(job, reasons.worker_died(worker.name, reason))
 
     def _give_up_start(self, job: LiveJob, worker: LiveWorker, reason: str) -> None:
-        """Its workers were stopped from outside before all had joined."""
+        """Give up a start if its workers were stopped from outside before all had joined."""
         order = self._live.order(job)
         if order is not None and order.kind is OrderKind.START and worker.plan == order.plan:
             generation = Generation(order.plan)
             self._live.emit(ev.RescaleFailed(NOW, job.id, generation, reason, harmless=True))
 
     def done(self, job: LiveJob, worker: LiveWorker) -> bool:
-        """A worker reports that the job is done. Returns whether all workers have: the worker that
-        reports for all may be the last."""
+        """Note that a worker reports the job as done. Returns whether no worker trains any more."""
         worker.done = True
         return self._end_if_all_done(job)
 

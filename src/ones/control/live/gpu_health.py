@@ -1,15 +1,16 @@
 """Decides whether a GPU fails, or only the scripts that ran on it.
 
-Most workers die of their own script, so a death counts against a GPU only as evidence about it:
+Most workers die because of their own script. A death counts against the GPU only by these rules:
 
-1. Before its script has joined, a death says nothing: an import error, a missing file, a typo. Nor
-   does a death of our doing (stopped, never started, killed with its supervisor or its node).
-2. After that, a death counts if the same job trains on another GPU, or did before; or if the worker
+1. A death before the script has joined does not count: it may be an import error or a missing
+   file. A death that ONES caused does not count (stopped, never started, killed with its supervisor
+   or its node).
+2. A later death counts if the same job trains on another GPU, or did before; or if the worker
    was killed by a signal that is typical of a device fault (SIGBUS, SIGSEGV, SIGABRT, SIGILL,
    SIGFPE).
-3. A job whose workers have died on other GPUs, too, dies of itself and does not count.
-4. A GPU is taken out of service after IN_A_ROW such deaths of at least JOBS jobs, without a worker
-   that left there in good order in between.
+3. If workers of the job died on other GPUs too, its deaths do not count: the job is the cause.
+4. A GPU is taken out of service after IN_A_ROW such deaths of at least JOBS jobs, if no worker
+   left the GPU in good order in between.
 
 A fixed-size job never joins: its death counts only if an earlier run of the same job left another
 GPU in good order. A GPU that the driver does not find any more is out of service at once: see
@@ -23,9 +24,9 @@ from dataclasses import dataclass, field
 
 from ones.core.cluster import Gpu
 
-IN_A_ROW = 3  # deaths there that count, since a worker left it in good order
-JOBS = 2  # minimum number of different jobs among them
-REMEMBERED = 1000  # jobs, the newest ones
+IN_A_ROW = 3  # minimum number of counted deaths since a worker left the GPU in good order
+JOBS = 2  # minimum number of different jobs among these deaths
+REMEMBERED = 1000  # maximum number of jobs that are remembered, the newest ones
 
 #: signals by which a process dies when a device, its driver or its library fails
 DEVICE_SIGNALS = frozenset(
@@ -37,22 +38,25 @@ DEVICE_SIGNALS = frozenset(
 @dataclass(frozen=True, slots=True)
 class _Death:
     job: str
-    by_device: bool  # by a signal that is typical of a device
+    by_device: bool  # killed by a signal that is typical of a device fault
 
 
 @dataclass(slots=True)
 class GpuHealth:
-    _deaths: dict[Gpu, list[_Death]] = field(default_factory=dict)  # since a worker left it well
+    #: by GPU, since a worker left it in good order
+    _deaths: dict[Gpu, list[_Death]] = field(default_factory=dict)
     _died_on: dict[str, set[Gpu]] = field(default_factory=dict)  # job -> GPUs
     _trained_on: dict[str, set[Gpu]] = field(default_factory=dict)  # job -> GPUs
 
     def trains(self, gpu: Gpu, job: str) -> None:
-        """A worker of that job trains there."""
+        """Note that a worker of the job trains on the GPU."""
         _remember(self._trained_on, job, gpu)
 
     def died(self, gpu: Gpu, job: str, *, signal: int | None = None) -> str:
-        """A worker was lost after it had joined. Returns why the GPU should not be used any more;
-        empty: there is no evidence against it."""
+        """Note that a worker was lost after it had joined.
+
+        Returns why the GPU should not be used any more; empty if it may be used.
+        """
         deaths = self._deaths.setdefault(gpu, [])
         deaths.append(_Death(job, signal in DEVICE_SIGNALS))
         del deaths[:-REMEMBERED]
@@ -68,7 +72,10 @@ class GpuHealth:
         return f"{len(counted)} workers of {jobs} jobs died there by signals of a device fault"
 
     def did_well(self, gpu: Gpu, job: str, *, trained: bool = True) -> None:
-        """A worker has left there in good order. `trained`: it had joined, or never does."""
+        """Note that a worker left the GPU in good order.
+
+        `trained`: the worker had joined, or belongs to a fixed-size job, which never joins.
+        """
         self.clear(gpu)
         self._died_on.get(job, set()).discard(gpu)
         if trained:
@@ -79,7 +86,7 @@ class GpuHealth:
 
 
 def _remember(table: dict[str, set[Gpu]], job: str, gpu: Gpu) -> None:
-    """The newest jobs are kept."""
+    """Add the GPU to the job's entry; the oldest job is dropped if there are too many."""
     table.setdefault(job, set()).add(gpu)
     if len(table) > REMEMBERED:
         table.pop(next(iter(table)))

@@ -1,4 +1,4 @@
-"""What the live engine knows of a job beside `State`: its processes."""
+"""The live engine's own data of a job: its processes and the progress of its order."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ones.core.job import Generation, JobId
 
 #: placeholder time of an event; the loop sets the real one when it takes the event
 NOW = 0.0
-#: generation of a worker whose job has ended: newer than every plan
+#: generation of a worker after the end of its job: newer than every plan
 LAST = Generation(2**53)
 
 
 @dataclass(slots=True)
 class OrderProgress:
-    """How far the order of a plan has come. `deadline`: when the engine acts on its delay."""
+    """Progress of a job's order. `deadline`: when the engine gives up waiting for it."""
 
     plan: int
     deadline: float = inf
@@ -32,7 +32,7 @@ class LiveWorker:
 
     launch: str
     gpus: tuple[Gpu, ...]
-    plan: int  # that launched it
+    plan: int  # the plan that launched it
     joined: bool = False
     leaving: bool = False  # was ordered to leave, or has reported that it leaves
     parted: bool = False  # no report is expected: it reported that it leaves, or never trained
@@ -41,7 +41,7 @@ class LiveWorker:
     done: bool = False  # has reported that the whole job is done
     alive: bool = True
     since: float = inf  # when it was launched; not known after a restart of the controller
-    condemned: str = ""  # why the engine killed it, which is a loss
+    condemned: str = ""  # why the engine killed it; it then counts as lost
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ class LiveJob:
 
 
 def launch_id(job: str, plan: int, gpus: Iterable[Gpu]) -> str:
-    """Unique: only one plan puts a job on a GPU at a time.
+    """The id of a launch. It is unique, because only one plan puts a job on a GPU at a time.
 
     >>> launch_id("bert-7", 12, [Gpu(NodeId("n0"), 3)])
     'bert-7~12~n0.3'
@@ -85,7 +85,8 @@ def launch_id(job: str, plan: int, gpus: Iterable[Gpu]) -> str:
 
 
 def job_of(launch: str) -> JobId:
-    """
+    """The job of a launch id.
+
     >>> job_of("bert-7~12~n0.3")
     'bert-7'
     """
@@ -97,7 +98,8 @@ def plan_of(launch: str) -> int:
 
 
 def gpu_of(slot: str) -> Gpu:
-    """
+    """The GPU of a slot name.
+
     >>> gpu_of("n0/3")
     Gpu(node='n0', index=3)
     """

@@ -2,8 +2,8 @@
 
 They are handled before the exit, so that a job shows its last epoch and accuracy. The file is
 written by the training process, and every line is checked as if it came over HTTP: it must be a
-valid `Reports` message of the job and the worker that the launch belongs to. Numbers make each
-report count once, also if the controller had handled it before it went away.
+valid `Reports` message of the job and the worker that the launch belongs to. Each report has a
+number and is handled once, also if the controller had handled it before it stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ones.control.live.report_handlers import ReportHandler
 from ones.launchers import Launcher, SupportsKeptReports
 from ones.wire import CodecError, Reports, unpack
 
-#: lines of one file; a worker writes up to 500 reports to a line
+#: maximum number of lines that are read of a file; a worker writes up to 500 reports to a line
 MOST_LINES = 10_000
 
 log = logs.logger(__name__)
@@ -36,7 +36,7 @@ def read_kept(launcher: Launcher, launch: str) -> bytes:
 
 
 def handle_kept(live: LiveState, reports: ReportHandler, launch: str, kept: bytes) -> None:
-    """In the scheduler's thread."""
+    """Handle the kept reports of a launch. To be called in the scheduler's thread."""
     job, worker = live.find(launch)
     if job is None or worker is None:
         return

@@ -12,17 +12,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from ones.control import logs
 from ones.control.clock import Clock
 from ones.control.live.jobs import LAST, NOW, LiveJob, LiveWorker, job_of
 from ones.control.live.mailbox import Mailbox
 from ones.control.live.timeouts import Timeouts
-from ones.control.recorder import Recorder
-from ones.control.store import Done, Operation, Store
+from ones.control.persistence import ChangedJobs, Done, LiveStore
 from ones.control.tokens import JobTokens
 from ones.core import events as ev
+from ones.core import reasons
 from ones.core.cluster import NodeId
 from ones.core.engine import Delivered
 from ones.core.job import Generation, JobId
@@ -31,6 +31,8 @@ from ones.core.scheduler import Scheduler
 from ones.core.state import State
 from ones.errors import described
 from ones.launchers import Launcher
+from ones.wire import Reports
+from ones.wire.messages import Report
 
 Task = Callable[[], None]
 
@@ -51,10 +53,10 @@ class Inbox(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDeps:
-    """What the live engine works with."""
+    """The components and settings that the live engine uses."""
 
-    store: Store
-    recorder: Recorder
+    store: LiveStore
+    recorder: ChangedJobs
     launcher: Launcher
     clock: Clock
     tokens: JobTokens
@@ -64,14 +66,18 @@ class EngineDeps:
     timeouts: Timeouts = field(default_factory=Timeouts)
     group_size: int = 0  # see `gpu_groups`
     inbox: Inbox = field(default_factory=queue.SimpleQueue[Task])
+    #: called in the scheduler's thread with each new report, before it is handled
+    on_report: Callable[[Reports, Report], None] = lambda message, report: None
+    #: whether the `Switch` of this plan may be sent already, now that its workers have joined
+    may_switch: Callable[[int], bool] = lambda plan: True
 
 
 class LiveState:
     def __init__(self, scheduler: Scheduler, deps: EngineDeps) -> None:
-        self._brain, self.deps = scheduler, deps
+        self._scheduler, self.deps = scheduler, deps
         self.store, self.launcher, self.clock = deps.store, deps.launcher, deps.clock
         self.timeouts = deps.timeouts
-        #: jobs that have not ended, or whose workers have not left
+        #: jobs that have not ended or still have workers
         self.jobs: dict[JobId, LiveJob] = {}
         self.mailbox = Mailbox()
         self.last_call: dict[str, float] = {}  # launch -> time of its last call; by the server
@@ -84,8 +90,8 @@ class LiveState:
 
     @property
     def state(self) -> State:
-        """Of the scheduler, which replaces it after a contained failure."""
-        return self._brain.state
+        """The scheduler's state; the scheduler replaces it after a contained failure."""
+        return self._scheduler.state
 
     def record(self, job: LiveJob) -> JobRecord | None:
         return self.state.records.get(job.id)
@@ -106,8 +112,8 @@ class LiveState:
     # tasks
 
     def post(self, task: Task, job: JobId | None = None) -> None:
-        """From any thread: run the task in the scheduler's thread, when all events are delivered.
-        If it raises, the job that it is about fails."""
+        """From any thread: run the task in the scheduler's thread, after all events are delivered.
+        If the task raises, `job` fails."""
         self.inbox.put(partial(self.guarded, task, job))
 
     def guarded(self, task: Task, job: JobId | None) -> None:
@@ -121,14 +127,16 @@ class LiveState:
     # events
 
     def emit(
-        self, event: ev.Event, operations: Sequence[Operation] = (), done: Done | None = None
+        self, event: ev.Event, operations: Sequence[Any] = (), done: Done | None = None
     ) -> None:
-        """In the scheduler's thread. `operations` are written in the same transaction; `done` is
-        called when that is safe."""
+        """Queue an event for the scheduler. To be called in the scheduler's thread.
+
+        `operations` are written in the same transaction; `done` is called after the commit.
+        """
         self.out.append(Delivered(event, operations, done))
 
     def emit_first(self, event: ev.Event) -> None:
-        """As the very next event: a report of a failure follows its cause."""
+        """Queue an event before all others, so that a failure directly follows its cause."""
         self.out.appendleft(Delivered(event))
 
     def contain(self, job: JobId | None, problem: Exception) -> None:
@@ -145,10 +153,9 @@ class LiveState:
         )
 
     def free_missing(self) -> None:
-        """Report the processes that should be on a GPU by the log and are not, so that their GPUs
-        become free."""
+        """Release the GPUs that have a worker by the log, but no process."""
         if self.winding_down:
-            return  # the next service starts them
+            return  # the next controller starts them
         for gpu, occupant in list(self.state.occupants.items()):
             if gpu.node in self.gone_nodes:
                 continue  # freed with its node
@@ -160,8 +167,8 @@ class LiveState:
             if job is None or job.end_reported:
                 self.emit(ev.WorkerLeft(NOW, occupant.job, LAST, gpu))
             else:
-                why = "its process was not there when the service looked for it"
-                self.emit(ev.WorkerLost(NOW, occupant.job, Generation(occupant.plan), gpu, why))
+                generation = Generation(occupant.plan)
+                self.emit(ev.WorkerLost(NOW, occupant.job, generation, gpu, reasons.NOT_FOUND))
 
     # workers
 
@@ -180,7 +187,7 @@ class LiveState:
         self.launcher.stop(worker.launch, 0.0)
 
     def forget_worker(self, job: LiveJob, worker: LiveWorker) -> None:
-        """Its process is gone."""
+        """Remove a worker after its process has ended."""
         del job.workers[worker.launch]
         worker.alive = False
         self.mailbox.drop(worker.launch)

@@ -1,4 +1,5 @@
-"""Orders that wait for the next call of a worker: from the scheduler's thread to the server's."""
+"""Orders that wait for a worker's next request: written by the scheduler's thread, read by the
+server's."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ class Mailbox:
         self._lock = threading.Lock()
 
     def put(self, launch: str, order: Order) -> None:
-        """The newest order replaces an older one: only the last word counts."""
+        """Store an order for a worker; it replaces an older one, because only the newest counts."""
         with self._lock:
             self._orders[launch] = order
             wake = self._waiting.pop(launch, None)
@@ -23,13 +24,13 @@ class Mailbox:
             wake()
 
     def unseen(self, launch: str, seen: int) -> Order | None:
-        """What this worker has not got yet."""
+        """The stored order, if it is newer than plan `seen` of the worker."""
         with self._lock:
             order = self._orders.get(launch)
         return order if order is not None and order.plan > seen else None
 
     def wait(self, launch: str, seen: int, wake: Callable[[], object]) -> Order | None:
-        """The order, if there is one; else `wake` is called when the next one comes."""
+        """The unseen order, if there is one; else `wake` is called when the next one comes."""
         with self._lock:
             order = self._orders.get(launch)
             if order is None or order.plan <= seen:
@@ -38,14 +39,14 @@ class Mailbox:
             return order
 
     def nudge(self, launch: str) -> None:
-        """Whoever waits gets an answer now, order or not."""
+        """Answer the waiting request of a worker now, with or without an order."""
         with self._lock:
             wake = self._waiting.pop(launch, None)
         if wake is not None:
             wake()
 
     def drop(self, launch: str) -> None:
-        """The worker is gone."""
+        """Remove the orders of a worker that is gone, and answer its waiting request."""
         with self._lock:
             self._orders.pop(launch, None)
             wake = self._waiting.pop(launch, None)

@@ -9,6 +9,7 @@ from ones.control.live.gpu_groups import groups_of
 from ones.control.live.jobs import NOW, LiveJob, gpu_of
 from ones.control.live.live_state import LiveState
 from ones.core import events as ev
+from ones.core import reasons
 from ones.core.cluster import NodeId, NodeState
 from ones.core.lifecycle import OrderKind
 
@@ -37,7 +38,7 @@ class NodeEvents:
         self._cordons.emit_again(node)
 
     def slot_lost(self, slot: str) -> None:
-        """No process runs there any more. A node is lost with the last of its slots."""
+        """Handle a lost slot: no process runs there any more. A node is lost with its last slot."""
         node = gpu_of(slot).node
         known = self._live.state.cluster.nodes.get(node)
         if known is None or known.state is NodeState.DOWN:
@@ -53,7 +54,8 @@ class NodeEvents:
             self._live.emit(ev.NodeDraining(NOW, node))
 
     def node_lost(self, node: NodeId) -> None:
-        """The scheduler gets one event, not one for each worker. Workers elsewhere continue."""
+        """Handle a lost node. The scheduler gets one event for the node, not one for each worker;
+        workers on other nodes continue."""
         self._live.emit(ev.NodeDown(NOW, node))
         log.warning("node lost", node=node)
         for job in list(self._live.jobs.values()):
@@ -73,4 +75,4 @@ class NodeEvents:
         if order is None or order.kind is not OrderKind.RESCALE or job.published(order.plan):
             return
         if any(order.needs(worker.gpus) for worker in hit):
-            self._runner.give_up_rescale(job, f"node {node} is gone")
+            self._runner.give_up_rescale(job, reasons.node_gone(node))

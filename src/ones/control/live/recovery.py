@@ -1,22 +1,22 @@
 """Matches the log with the processes that the launcher finds after a restart of the controller.
 
-The log knows which job should be on which GPU; the launcher knows which processes live and how the
-others ended. Known and alive: taken over. Known and gone: its kept reports and its exit are handled
-now. Unknown: stopped. An order that was being carried out is begun again: a launch has its id and
-starts once, an order to workers has its plan and is handled once.
+The log has the job of every GPU; the launcher has the running processes and the exits of the
+others. A process that is in the log and runs is taken over. If it has ended, its kept reports and
+its exit are handled now. A process that is not in the log is stopped.
+
+An order that was being carried out is begun again. That is safe: a launch id starts only once, and
+workers handle the order of a plan only once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import sqlalchemy as sa
-
 from ones.control import logs
 from ones.control.live.engine import LiveEngine
 from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of, plan_of
-from ones.control.schema import heard
-from ones.control.submission import Submission, submissions_of
+from ones.control.persistence import ReportsReceived
+from ones.control.submission import Submission
 from ones.core.job import JobId
 from ones.core.lifecycle import OrderKind
 from ones.core.plan import Action, Finish, Rescale, Start, Stop
@@ -26,15 +26,21 @@ from ones.launchers import Exited, LaunchedProcess, Started
 log = logs.logger(__name__)
 
 
-def take_over(engine: LiveEngine) -> None:
-    """To be called in the thread that will run the loop, before it does."""
+def take_over(
+    engine: LiveEngine,
+    submissions: Mapping[str, Submission],
+    reports: Mapping[str, ReportsReceived],
+) -> None:
+    """Take over the processes of an earlier controller.
+
+    To be called in the thread that will run the loop, before the loop runs. `submissions` are by
+    job, `reports` by launch.
+    """
     live = engine.live
     records, launcher = live.state.records, live.launcher
-    known = submissions_of(live.store, records)
     for record in records.values():
-        live.jobs[record.id] = LiveJob(record.id, known[record.id])
+        live.jobs[record.id] = LiveJob(record.id, submissions[record.id])
     found = launcher.running()
-    reports = {row.launch: row for row in live.store.rows(sa.select(heard))}
     for process in found.values():
         _add_worker(engine, process, reports)
     alive = {process.job for process in found.values() if process.alive}
@@ -56,9 +62,7 @@ def take_over(engine: LiveEngine) -> None:
 
 
 def _add_worker(
-    engine: LiveEngine,
-    process: LaunchedProcess,
-    reports: Mapping[str, sa.Row[tuple[str, str, int, bool]]],
+    engine: LiveEngine, process: LaunchedProcess, reports: Mapping[str, ReportsReceived]
 ) -> None:
     live = engine.live
     job_id, plan = JobId(process.job), _plan(process)
@@ -78,16 +82,19 @@ def _add_worker(
         job = live.jobs[job_id] = LiveJob(job_id, submission, end_reported=True)
     if job.end_reported and process.alive:
         live.launcher.stop(process.id, 0.0)
-    row = reports.get(process.id)
+    received = reports.get(process.id)
     worker = LiveWorker(process.id, tuple(mine), plan)
-    if row is not None:
-        worker.heard = worker.safe = row.number
-        worker.joined = row.joined
+    if received is not None:
+        worker.heard = worker.safe = received.number
+        worker.joined = received.joined
     job.workers[process.id] = worker
+    if process.alive:
+        # a worker that hung while no controller ran never calls: its time limit begins now
+        live.last_call[process.id] = live.clock.monotonic()
 
 
 def _plan(process: LaunchedProcess) -> int | None:
-    """None: not a launch of ours. A job can make directories beside those of its launches."""
+    """The plan of a launch; None for an unknown directory that a job made beside its launches."""
     try:
         return plan_of(process.id)
     except (IndexError, ValueError):

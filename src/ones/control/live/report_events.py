@@ -64,7 +64,7 @@ def event_of(
         case wire.Leaving():
             if not report.done:
                 return None
-            # all workers have reported it: a generation, perhaps an old one, does not matter
+            # all workers have reported it, so the event needs no generation
             return ev.JobEnded(at, job, EndReason.FINISHED)
         case wire.Memory() | wire.StoreStarted() | wire.Hung():
             return None

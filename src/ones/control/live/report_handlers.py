@@ -17,8 +17,7 @@ from ones.control.live.gpu_health import GpuHealth
 from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of
 from ones.control.live.live_state import LiveState
 from ones.control.live.report_events import event_of
-from ones.control.schema import heard
-from ones.control.store import Done, Operation, upsert
+from ones.control.persistence import Done, ReportsReceived
 from ones.core.job import Generation, JobId
 from ones.core.lifecycle import OrderKind
 from ones.errors import BugError, described
@@ -35,7 +34,8 @@ class _Batch:
     worker: LiveWorker
     done: Done
     next: int = 0
-    operations: list[Operation] = field(default_factory=list)  # to be written with the next event
+    #: to be written with the next event
+    operations: list[ReportsReceived] = field(default_factory=list)
 
 
 class ReportHandler:
@@ -45,7 +45,10 @@ class ReportHandler:
         self._live, self._runner, self._exits, self._health = live, runner, exits, health
 
     def handle(self, message: Reports, done: Done) -> None:
-        """In the scheduler's thread. `done` is called when all reports of the message are safe."""
+        """Handle a message. To be called in the scheduler's thread.
+
+        `done` is called when all reports of the message are stored.
+        """
         job = self._live.jobs.get(JobId(message.job))
         worker = job.on(gpu_of(message.worker)) if job is not None else None
         if job is None or worker is None or message.plan < worker.plan:
@@ -75,11 +78,13 @@ class ReportHandler:
         event = None
         if number > worker.heard:
             worker.heard = number
+            live.deps.on_report(message, report)
             generation = Generation(message.plan, message.incarnation)
             if not job.end_reported and self._update(job, worker, generation, report):
                 order = live.order(job)
                 event = event_of(report, job.id, worker.gpus[0], generation, order)
-            batch.operations.append(_heard(job, worker))
+            received = ReportsReceived(worker.launch, job.id, number, worker.joined)
+            batch.operations.append(received)
         if event is not None:
             operations, batch.operations = batch.operations, []
             if batch.next == len(message.reports):
@@ -158,8 +163,3 @@ class ReportHandler:
 
 
 _START = OrderKind.START
-
-
-def _heard(job: LiveJob, worker: LiveWorker) -> Operation:
-    row = {"launch": worker.launch, "job": job.id, "number": worker.heard, "joined": worker.joined}
-    return upsert(heard, row)

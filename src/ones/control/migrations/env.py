@@ -1,4 +1,4 @@
-"""Run by Alembic, with a connection that the store hands over."""
+"""Alembic's environment, run with a connection of the store."""
 
 from __future__ import annotations
 

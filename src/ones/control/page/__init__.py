@@ -1,7 +1,7 @@
-"""The web page: HTML from templates, plain modules, one stream of news for each open page.
+"""The web page: HTML templates, plain JavaScript modules, one event stream for each open page.
 
-`views` gives the pages, `session` logs browsers in and out, `stream` tells an open page what
-is new (read by `feed`), `headers` says what a browser may do with any of it.
+`views` serves the pages, `session` logs browsers in and out, `stream` sends updates to an open page
+(`feed` reads them), `headers` sets the security headers of all responses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ones.control.page.headers import SafeHeaders
 
 
 def add_page(app: FastAPI) -> None:
-    """To the application that has the API."""
+    """Add the page to the application that serves the API."""
     for part in (session, stream, views):
         app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).with_name("static")))

@@ -1,6 +1,6 @@
-"""What one open page is told: first all it shows, then what is new.
+"""Updates for one open page: first everything that the page shows, then the changes.
 
-Reads the board and the database, so that it runs in a thread of its own; one at a time.
+A feed reads the job board and the database, so it runs in a worker thread, one call at a time.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ones.control.accounts import User
+from ones.control.api.access import reader_of
 from ones.control.api.cluster import all_decisions, cluster
 from ones.control.api.jobs import launches
-from ones.control.readmodels.entry_texts import tell
+from ones.control.readmodels.entry_texts import HistoryReader, Shown
 from ones.control.readmodels.history import CURVES, CurveReader, Line, entries_of
 from ones.control.readmodels.job_cards import JobCard
 from ones.control.service import Service
+from ones.core.lifecycle import Phase
 
-#: (what it is, the value)
+#: (name of the event, its value)
 News = tuple[str, Any]
 
 TICK_SECONDS = 5.0
 MOST_WAITING, MOST_ENDED, MOST_DECISIONS = 500, 100, 30
-#: entries of a job's past that are read, lines of it that are told, points of a curve
+#: maximum numbers: entries that are read of a job, lines and points of a curve that are sent
 MOST_ENTRIES, MOST_LINES, MOST_POINTS = 20_000, 1000, 4000
 TAIL_BYTES, CHUNK_BYTES = 32_768, 65_536
-_NOT_SHOWN = ("command", "kind")  # they may be long, and no list shows them
+_NOT_SHOWN = ("command", "kind")  # may be long, and no list shows them
 
 
 def to_json(value: object) -> str:
-    """As browsers read it: a loss that is not a number is none."""
+    """JSON for browsers: a number that is not finite (such as a diverged loss) becomes null."""
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError:
@@ -48,13 +50,16 @@ def _finite(value: object) -> object:
 
 
 class Feed:
-    """Of everything; with a job, its story, curves and output instead of all decisions."""
+    """Updates of jobs and cluster. With a job: also its history, curves and output; else also all
+    decisions."""
 
     def __init__(
         self, service: Service, user: User, job: str | None, output: Output | None
     ) -> None:
         self._service, self._user = service, user
-        self._past = _Past(service, job) if job is not None else None
+        self._reader = reader_of(service, user)
+        self._past = _Past(service, job, self._reader.text) if job is not None else None
+        self._wait_notes: dict[str, str] = {}  # of waiting jobs, as they were sent
         self._output = output
         self._job = job
         self._cluster: dict[str, Any] = {}
@@ -75,11 +80,12 @@ class Feed:
         yield from self._rest()
 
     def news(self, changed: set[str]) -> Iterator[News]:
-        """`changed`: jobs whose cards are new, of whomever."""
+        """The updates since the last call. `changed`: all jobs with a new card, of any owner."""
         now = self._service.clock.now()
+        due = now - self._ticked >= TICK_SECONDS
         cards = [
             card
-            for job in changed
+            for job in (changed | self._with_new_note(now) if due else changed)
             if (card := self._service.board.cards.get(job)) is not None and self._may_see(card)
         ]
         if cards:
@@ -88,8 +94,7 @@ class Feed:
         if problems != self._problems:
             self._problems = problems
             yield "problems", problems
-        due = now - self._ticked >= TICK_SECONDS
-        # once more after a change: the log is written a moment after the board
+        # also one call after a change, because the log is written after the board
         if changed or self._unsettled or due:
             self._unsettled = bool(changed)
             yield from self._rest()
@@ -129,31 +134,45 @@ class Feed:
         return self._service.may_see(self._user, card.owner)
 
     def _plain(self, card: JobCard) -> dict[str, Any]:
-        plain = card.at(self._service.clock.now())
+        plain = self._reader.card(card, self._service.clock.now())
+        self._wait_notes.pop(card.id, None)
+        if _waits(card):
+            self._wait_notes[card.id] = plain["note"]
         for name in _NOT_SHOWN:
             del plain[name]
         return plain
 
+    def _with_new_note(self, now: float) -> set[str]:
+        """Waiting jobs with another position or expected start than the page shows."""
+        cards = self._service.board.cards
+        return {
+            job
+            for job, note in self._wait_notes.items()
+            if (card := cards.get(job)) is not None and self._reader.note(card, now) != note
+        }
+
     def _cards(self) -> list[JobCard]:
-        """For a job's page its own. Else all that run, who waits, and the last that have ended."""
+        """For the page of a job its card; else the cards of all running jobs, of the first waiting
+        jobs and of the jobs that ended last."""
         board = self._service.board
         if self._job is not None:
             return [board.cards[self._job]]
         mine = [card for card in list(board.cards.values()) if self._may_see(card)]
-        there = [card for card in mine if not card.over and card.workers]
+        running = [card for card in mine if not card.over and card.workers]
         waiting = [card for card in mine if not card.over and not card.workers]
         waiting.sort(key=lambda card: (-card.priority, card.submitted_at))
         ended = [card for card in mine if card.over]
         ended.sort(key=lambda card: card.ended_at or 0.0)
-        return [*there, *waiting[:MOST_WAITING], *ended[-MOST_ENDED:]]
+        return [*running, *waiting[:MOST_WAITING], *ended[-MOST_ENDED:]]
 
 
 class _Past:
-    """A job's story and curves, from the log."""
+    """The history and the curves of a job, from the run log."""
 
-    def __init__(self, service: Service, job: str) -> None:
+    def __init__(self, service: Service, job: str, shown: Shown) -> None:
         self.job = job
         self._store = service.store
+        self._history = HistoryReader(job, shown)
         self._plotter = CurveReader(job)
         self._seen = 0
 
@@ -164,7 +183,7 @@ class _Past:
         entries = entries_of(self._store, self.job, after=self._seen, limit=MOST_ENTRIES)
         for number, entry in entries:
             self._seen = number
-            lines += [Line(number, entry.at, kind, text) for kind, text in tell(entry, self.job)]
+            lines += [Line(number, entry.at, *line) for line in self._history.lines(entry)]
             for name, value in self._plotter.points(entry):
                 curves[name].append([entry.at, value])
         if lines or is_first:
@@ -173,8 +192,13 @@ class _Past:
             yield "points", {name: _thinned(values) for name, values in curves.items()}
 
 
+def _waits(card: JobCard) -> bool:
+    return card.state == Phase.WAITING
+
+
 def _thinned(values: list[list[float]]) -> list[list[float]]:
-    """
+    """At most about MOST_POINTS of the points, always with the last one.
+
     >>> _thinned([[0, 1], [1, 1]])
     [[0, 1], [1, 1]]
     """
@@ -184,9 +208,12 @@ def _thinned(values: list[list[float]]) -> list[list[float]]:
 
 @dataclass(slots=True)
 class Output:
-    """Of one process of a job. Unless it is pinned, another one follows when that reports."""
+    """The output of one process of a job.
 
-    launch: str = ""  # empty: one that lives
+    Unless `pinned`, it changes to the process that reports for the job when that changes.
+    """
+
+    launch: str = ""  # empty: a process is chosen
     offset: int = -TAIL_BYTES
     pinned: bool = False
     _over: bool = False
@@ -228,8 +255,8 @@ class Output:
 
 
 def _choice(known: list[dict[str, Any]], first: str) -> str:
-    """The one on the first slot, which reports for all; else the oldest that lives, or the one
-    that was there to the last.
+    """The live process on the slot `first`, which reports for the job; else the oldest live one;
+    else the process that ended last.
 
     >>> old = {"id": "old", "slots": ["a/1"], "alive": True}
     >>> new = {"id": "new", "slots": ["a/0"], "alive": True}
@@ -246,6 +273,6 @@ def _choice(known: list[dict[str, Any]], first: str) -> str:
 
 
 def _first_slot(card: JobCard | None) -> str:
-    """Of those that the job trains on, which are in order."""
+    """The first of the slots that the job trains on; empty if there is none."""
     there = [] if card is None else [w.gpu for w in card.workers if not (w.leaving or w.coming)]
     return there[0] if there else ""

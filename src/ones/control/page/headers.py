@@ -1,4 +1,4 @@
-"""What a browser may do with our answers: nothing from elsewhere, and no script but our files."""
+"""Security headers of all responses: no content from other hosts, scripts only from own files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SafeHeaders:
                 headers = MutableHeaders(scope=message)
                 headers.update(ALWAYS)
                 headers["content-security-policy"] = POLICY
-                # files are asked for again each time (and seldom sent): no page of two versions
+                # static files are revalidated each time, so that a page never mixes two versions
                 headers.setdefault(
                     "cache-control",
                     "no-cache" if scope["path"].startswith("/static/") else "no-store",

@@ -1,4 +1,4 @@
-"""Templates to HTML. All values are escaped."""
+"""Renders templates to HTML. All values are escaped."""
 
 from __future__ import annotations
 

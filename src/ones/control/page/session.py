@@ -1,4 +1,4 @@
-"""Log a browser in by a link that works once, and out again."""
+"""Logs a browser in, by a link that works once, and out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/login")
 def login(service: TheService, request: Request, code: str = "") -> Response:
-    """Where the link leads: the browser gets its cookie and goes to the page."""
+    """Redeem a login link: the browser gets its cookie and is redirected to the page."""
     address = address_of(request.scope)
     redeemed = service.accounts.redeem(code)
     if redeemed is None:
@@ -37,7 +37,7 @@ def login(service: TheService, request: Request, code: str = "") -> Response:
 
 @router.post("/logout")
 def logout(service: TheService, user: TheUser, request: Request) -> Response:
-    """The cookie is void from now on, wherever a copy of it may be."""
+    """End the session: the cookie and all copies of it become invalid."""
     name = cookie_name(request)
     service.accounts.log_out(request.cookies.get(name, ""))
     answer = RedirectResponse("/", 303)

@@ -1,4 +1,4 @@
-"""One stream for each open page, for a browser has few connections to one host."""
+"""The event stream of an open page: only one, because browsers limit connections to a host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ones.control.service import Service
 
 router = APIRouter(include_in_schema=False)
 
-#: news gather for so long before they go out together
+#: time for which updates are collected before they are sent together
 GATHER_SECONDS = 0.2
 WAIT_SECONDS = 1.0
 
@@ -32,7 +32,8 @@ async def stream(
     offset: Annotated[int, Query(ge=-(2**53), le=2**53)] = -TAIL_BYTES,
     pinned: bool = False,
 ) -> EventSourceResponse:
-    """With a job: its story and curves, and output of the process `launch` from an offset on."""
+    """The event stream of a page. With `job`: also its history and curves, and the output of the
+    process `launch` from `offset` on."""
     output = None
     if job is not None:
         job_of(job, service, user)

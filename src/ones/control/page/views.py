@@ -1,4 +1,4 @@
-"""The pages. Each is a frame with what does not change; its modules fill in what does."""
+"""The pages: HTML frames with fixed content; JavaScript modules fill in the live content."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def job(job: str, request: Request, service: TheService) -> HTMLResponse:
 
 @router.get("/docs")
 def interface(request: Request) -> HTMLResponse:
-    """Open to all: it says nothing of this service but what it can do."""
+    """The API description. Open without login: it has no data of this service."""
     openapi = request.app.openapi()
     shapes = shapes_of(openapi)
     return html(
@@ -61,7 +61,7 @@ def interface(request: Request) -> HTMLResponse:
 
 
 def not_found(request: Request, problem: Exception) -> Response:
-    """What nobody serves: as a page for who reads it in a browser."""
+    """The response for an unknown path: a page for browsers, JSON for other clients."""
     assert isinstance(problem, StarletteHTTPException)
     path = request.url.path
     if path.startswith("/api/") or "text/html" not in request.headers.get("accept", ""):

@@ -1,1 +1,2 @@
-"""What is shown: of the jobs now, of a job's past, of the cluster. Read from any thread."""
+"""Read models for the API, the page and the CLI: jobs, their histories, the cluster. Any thread
+may read them."""

@@ -1,85 +1,153 @@
-"""Entries of the log in words, as `ones why` tells them."""
+"""Log entries as lines of a job's history: one line for each change, with its reason."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ones.core import events as ev
-from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop
+from ones.core import reasons
+from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop, Withdraw
+from ones.core.reason_markers import render
 from ones.core.schedule import Allocation
+from ones.core.user_units import duration, gpu_names, size
 from ones.runlog import Entry
-from ones.stopping import StopReason
+
+#: shows a stored reason to one reader
+Shown = Callable[[str], str]
+
+#: kinds of lines that are details of a change: another line reports the change itself
+MINOR = ("epoch", "ready", "left", "rescaled", "step")
 
 
-def tell(entry: Entry, job: str) -> Iterator[tuple[str, str]]:
-    """(what it is, in words) for one job; nothing if the entry is not worth a line."""
-    if isinstance(entry, Plan):
-        notes: Any = entry.notes
-        if job in notes:
-            yield "reason", notes[job]
-        for action in entry.actions:
-            if action.job == job:
-                yield "order", tell_action(action)
-        return
-    told = _WORDS.get(type(entry))
-    if told is not None:
-        yield told[0], told[1](entry)
+class HistoryReader:
+    """Converts the log entries of one job, in order, to lines of its history."""
+
+    def __init__(self, job: str, shown: Shown = render) -> None:
+        self._job, self._shown = job, shown
+        self._announced: Allocation | None = None  # the allocation that a plan has prepared
+        self._last_reason = ""
+        self._starting = False
+
+    def lines(self, entry: Entry) -> Iterator[tuple[str, str]]:
+        """(kind, text) of each line of an entry; some entries have none."""
+        if isinstance(entry, Plan):
+            yield from self._plan(entry)
+            return
+        if isinstance(entry, ev.WorkerReady | ev.Rescaled):
+            self._starting = False
+        if isinstance(entry, ev.RescaleFailed):
+            what = "Start" if self._starting else "Change"
+            yield "failed", f"{what} failed: {entry.reason}."
+            return
+        known = _TEXTS.get(type(entry))
+        if known is not None:
+            yield known[0], known[1](entry)
+
+    def _plan(self, plan: Plan) -> Iterator[tuple[str, str]]:
+        actions = [action for action in plan.actions if action.job == self._job]
+        target = _target(actions)
+        is_second_step = target is not None and target == self._announced
+        if target is not None:
+            prepares = any(isinstance(action, Prepare) for action in actions)
+            self._announced = target if prepares else None
+        self._starting |= any(isinstance(action, Start) for action in actions)
+        text = change_text(plan, self._job, self._shown)
+        if text and actions:
+            yield "step" if is_second_step or _ends(actions) else "order", text
+            self._last_reason = text
+        elif text and text != self._last_reason:
+            yield "reason", text
+            self._last_reason = text
 
 
-#: rules to stop, which the log has in a word
-_STOPS = {
-    StopReason.TARGET.value: "its target accuracy is exceeded",
-    StopReason.PLATEAU.value: "no better epoch for as long as its patience lasts",
-    StopReason.EPOCHS.value: "as many epochs as it was to have",
-}
+def change_text(plan: Plan, job: str, shown: Shown) -> str:
+    """What a plan changes for a job, and why; empty if it changes nothing."""
+    notes: Any = plan.notes
+    note = shown(notes[job]) if job in notes else ""
+    actions = [action for action in plan.actions if action.job == job]
+    target = _target(actions)
+    if target is None:
+        orders = [_order_text(action) for action in actions]
+        return note or " ".join(filter(None, orders))
+    if note:
+        text = _with_gpus(note, target)
+    else:
+        text = f"{'Started' if _starts(actions) else 'Continues'} on {_gpus_and_batch(target)}."
+    if any(isinstance(action, Prepare) for action in actions):
+        text = f"{text} The change waits until these GPUs are free."
+    return text
 
 
-def told_end(message: str) -> str:
-    """Why a job has ended."""
-    return _STOPS.get(message, message)
+def _target(actions: list[Action]) -> Allocation | None:
+    """The allocation that the actions lead to."""
+    found = None
+    for action in actions:
+        if isinstance(action, Prepare):
+            return action.allocation
+        if isinstance(action, Start | Rescale):
+            found = action.allocation
+    return found
 
 
-def tell_action(action: Action) -> str:
+def _starts(actions: list[Action]) -> bool:
+    return any(isinstance(action, Start) for action in actions)
+
+
+def _ends(actions: list[Action]) -> bool:
+    return any(isinstance(action, Finish) for action in actions)
+
+
+def _order_text(action: Action) -> str:
     match action:
-        case Start():
-            return f"starts on {_places(action.allocation)}"
-        case Rescale():
-            return f"is re-scaled to {_places(action.allocation)}"
-        case Prepare():
-            return f"will go to {_places(action.allocation)} when they are free"
         case Stop():
-            return "is told to save its work and leave"
+            return "Stopped: its workers save their work and leave."
         case Finish():
-            return f"is ended: {told_end(action.message) or action.reason.value}"
+            why = reasons.end_message(action.message)
+            return f"Ends ({action.reason.value})" + (f": {why}" if why else ".")
+        case Withdraw():
+            return "The planned change is withdrawn: its GPUs are not available."
         case _:
-            return "will not get what was prepared for it"
+            return ""
 
 
-def _places(allocation: Allocation) -> str:
-    gpus = ", ".join(map(str, allocation.gpus))
-    batch = f"batch {allocation.batch}" if allocation.batch else "the script's own batch"
-    return f"{gpus} with {batch}"
+def _with_gpus(note: str, target: Allocation) -> str:
+    """The note with the names of the target's GPUs.
+
+    >>> from ones.core import Gpu, NodeId
+    >>> two = Allocation.even([Gpu(NodeId("n1"), i) for i in (0, 1)], 64, None)
+    >>> _with_gpus("Started on 2 GPUs, batch 64: it was next.", two)
+    'Started on 2 GPUs (n1/0-1), batch 64: it was next.'
+    >>> _with_gpus("my own words", two)
+    '2 GPUs (n1/0-1), batch 64: my own words'
+    """
+    gpus = re.compile(rf"\b{target.n_gpus} (?:other )?GPUs?\b")
+    named, found = gpus.subn(rf"\g<0> ({gpu_names(target.gpus)})", note, count=1)
+    return named if found else f"{_gpus_and_batch(target)}: {note}"
+
+
+def _gpus_and_batch(target: Allocation) -> str:
+    batch = f", batch {target.batch}" if target.batch else ""
+    number = "1 GPU" if target.n_gpus == 1 else f"{target.n_gpus} GPUs"
+    return f"{number} ({gpu_names(target.gpus)}){batch}"
 
 
 def _submitted(event: ev.JobSubmitted) -> str:
     by = f" by {event.job.owner}" if event.job.owner else ""
-    return f"submitted{by}: {' '.join(event.job.command)}"
+    return f"Submitted{by}: {' '.join(event.job.command)}"
 
 
 def _described(event: ev.JobDescribed) -> str:
-    megabytes = event.parameter_bytes / 1e6
     return (
-        f"joined: {event.dataset_size:,} samples, batch {event.base_batch},"
-        f" {megabytes:.1f} MB of parameters"
+        f"Joined: {event.dataset_size:,} samples, batch {event.base_batch},"
+        f" {size(event.parameter_bytes)} of parameters."
     )
 
 
 def _rescaled(event: ev.Rescaled) -> str:
-    what = "re-formed after a loss" if event.generation.incarnation else "re-scaled"
-    seconds = event.pause_seconds
-    for_long = f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
-    return f"{what}; it stood still for {for_long if seconds >= 0.001 else 'less than 1 ms'}"
+    what = "Continued with the remaining workers" if event.generation.incarnation else "Rescaled"
+    return f"{what} ({duration(event.pause_seconds)} pause)."
 
 
 def _epoch(event: ev.EpochFinished) -> str:
@@ -89,14 +157,14 @@ def _epoch(event: ev.EpochFinished) -> str:
         if value is not None
     ]
     numbers += [f"{name.replace('_', ' ')} is not a finite number" for name in event.not_finite]
-    told = f"epoch {event.epoch} done" + (f": {', '.join(numbers)}" if numbers else "")
+    text = f"Epoch {event.epoch} done" + (f": {', '.join(numbers)}" if numbers else "")
     diverged = {"loss", "first_loss"} & set(event.not_finite)
-    return f"{told} (training may have diverged)" if diverged else told
+    return f"{text} (training may have diverged)" if diverged else text
 
 
 def _ended(event: ev.JobEnded) -> str:
-    why = told_end(event.message)
-    return f"ended: {event.reason.value}" + (f" ({why})" if why else "")
+    why = reasons.end_message(event.message)
+    return f"Ended: {event.reason.value}." + (f" {why}" if why else "")
 
 
 def _quarantined(event: ev.EntryQuarantined) -> str:
@@ -104,25 +172,18 @@ def _quarantined(event: ev.EntryQuarantined) -> str:
     return f"{event.kind} raised an error and is quarantined ({kept}): {event.reason}"
 
 
-_WORDS: dict[type[ev.Event], tuple[str, Callable[[Any], str]]] = {
+_TEXTS: dict[type[ev.Event], tuple[str, Callable[[Any], str]]] = {
     ev.JobSubmitted: ("submitted", _submitted),
     ev.JobDescribed: ("joined", _described),
-    ev.JobFoundFixed: (
-        "fixed",
-        lambda e: "has not called ones.join within the time: a fixed-size job from now on",
-    ),
-    ev.WorkerReady: ("ready", lambda e: f"the worker on {e.gpu} trains"),
-    ev.WorkerLeft: ("left", lambda e: f"the worker on {e.gpu} has left"),
-    ev.WorkerLost: ("lost", lambda e: f"lost the worker on {e.gpu}: {e.reason}"),
+    ev.JobFoundFixed: ("fixed", lambda e: reasons.FOUND_FIXED),
+    ev.WorkerReady: ("ready", lambda e: f"The worker on {e.gpu} trains."),
+    ev.WorkerLeft: ("left", lambda e: f"The worker on {e.gpu} has left."),
+    ev.WorkerLost: ("lost", lambda e: f"Lost the worker on {e.gpu}: {e.reason}."),
     ev.Rescaled: ("rescaled", _rescaled),
-    ev.RescaleFailed: ("failed", lambda e: f"the change failed: {e.reason}"),
     ev.EpochFinished: ("epoch", _epoch),
-    ev.MemoryLimitLearned: (
-        "memory",
-        lambda e: f"no more than {e.max_local_batch} samples fit one GPU at once",
-    ),
-    ev.CancelRequested: ("cancel", lambda e: f"cancelled by {e.by or 'somebody'}"),
-    ev.PriorityChanged: ("priority", lambda e: f"its priority is {e.priority:g} now"),
+    ev.MemoryLimitLearned: ("memory", lambda e: reasons.memory_limit(e.max_local_batch)),
+    ev.CancelRequested: ("cancel", lambda e: f"{reasons.cancelled(e.by)}."),
+    ev.PriorityChanged: ("priority", lambda e: f"Priority {e.priority:g} from now on."),
     ev.EntryQuarantined: ("quarantined", _quarantined),
     ev.JobEnded: ("ended", _ended),
 }

@@ -1,4 +1,4 @@
-"""A job's past in words and in curves, from what the log says of it."""
+"""History from the run log: lines and curves of a job, and the decisions for all jobs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ones.control.readmodels.entry_texts import tell, tell_action
+from ones.control.readmodels.entry_texts import HistoryReader, Shown, change_text
 from ones.control.schema import log, mentions
 from ones.control.store import Store
 from ones.core import events as ev
 from ones.core.plan import Action, Finish, Plan, Rescale, Start, Stop
+from ones.core.reason_markers import render
 from ones.runlog import Entry, Header, decode
 
-#: plans that are read to find some that say something
+#: maximum number of plans that are read to find those with actions or notes
 MOST_LOOKED_AT = 20_000
 
 
@@ -30,7 +31,7 @@ class Line:
 def entries_of(
     store: Store, job: str, *, after: int = 0, before: int | None = None, limit: int = 1000
 ) -> list[tuple[int, Entry]]:
-    """The newest entries that speak of a job, oldest first."""
+    """The newest `limit` entries that name a job, oldest first."""
     query = (
         sa.select(log.c.number, log.c.entry)
         .join(mentions, mentions.c.number == log.c.number)
@@ -44,10 +45,19 @@ def entries_of(
 
 
 def decisions(
-    store: Store, *, after: int = 0, before: int | None = None, limit: int = 50, some: bool = False
+    store: Store,
+    shown: Shown = render,
+    *,
+    after: int = 0,
+    before: int | None = None,
+    limit: int = 50,
+    some: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Plans with their notes, the newest first: so many; or, with `some`, until the reader has
-    enough, those left out that say nothing (a plan may have forecasts only)."""
+    """Plans with their notes, newest first.
+
+    Without `some`: the newest `limit` plans. With `some`: only plans with actions or notes (a plan
+    may have forecasts only), `limit` per query, until the caller stops reading.
+    """
     looked_at = 0
     while True:
         query = sa.select(log.c.number, log.c.entry).where(
@@ -57,7 +67,7 @@ def decisions(
             query = query.where(log.c.number < before)
         rows = store.rows(query.order_by(log.c.number.desc()).limit(limit))
         for row in rows:
-            plan = _decision(row.number, _entry(row.entry))
+            plan = _decision(row.number, _entry(row.entry), shown)
             if not some or plan["actions"] or plan["notes"]:
                 yield plan
         looked_at += len(rows)
@@ -66,31 +76,35 @@ def decisions(
         before = rows[-1].number
 
 
-def _decision(number: int, plan: Entry) -> dict[str, Any]:
+def _decision(number: int, plan: Entry, shown: Shown) -> dict[str, Any]:
     assert isinstance(plan, Plan)
     return {
         "number": number,
         "plan": plan.number,
         "at": plan.at,
-        "actions": [{"job": a.job, "text": tell_action(a)} for a in plan.actions],
-        "notes": dict(plan.notes),
+        "actions": [
+            {"job": job, "text": change_text(plan, job, shown)}
+            for job in dict.fromkeys(action.job for action in plan.actions)
+        ],
+        "notes": {job: shown(note) for job, note in plan.notes.items()},
         "forecasts": {
             j: {"eta": f.eta, "low": f.low, "high": f.high} for j, f in plan.forecasts.items()
         },
     }
 
 
-def story(store: Store, job: str, limit: int = 1000) -> list[Line]:
-    """What happened to a job and why, line by line."""
-    lines = []
-    for number, entry in entries_of(store, job, limit=limit):
-        for kind, text in tell(entry, job):
-            lines.append(Line(number, entry.at, kind, text))
-    return lines
+def story(store: Store, job: str, limit: int = 1000, shown: Shown = render) -> list[Line]:
+    """The history of a job: a line for each change, with its reason."""
+    reader = HistoryReader(job, shown)
+    return [
+        Line(number, entry.at, kind, text)
+        for number, entry in entries_of(store, job, limit=limit)
+        for kind, text in reader.lines(entry)
+    ]
 
 
 def curves(store: Store, job: str, limit: int = 20_000) -> dict[str, list[list[float]]]:
-    """(time, value) of loss, accuracy, batch, GPUs and samples per second."""
+    """(time, value) points of loss, accuracy, batch, GPUs and samples per second, by curve."""
     found: dict[str, list[list[float]]] = {name: [] for name in CURVES}
     plotter = CurveReader(job)
     for _, entry in entries_of(store, job, limit=limit):
@@ -103,14 +117,14 @@ CURVES = ("loss", "accuracy", "batch", "gpus", "throughput")
 
 
 class CurveReader:
-    """What each entry adds to the curves of a job, from its first entry on."""
+    """Converts the entries of a job, from its first one on, to points of its curves."""
 
     def __init__(self, job: str) -> None:
         self._job = job
         self._batch_is_known = False
 
     def points(self, entry: Entry) -> Iterator[tuple[str, float]]:
-        """(curve, value)"""
+        """(curve, value) of each point that an entry adds."""
         match entry:
             case ev.EpochFinished():
                 if entry.loss is not None:
@@ -122,7 +136,7 @@ class CurveReader:
             case ev.ThroughputMeasured():
                 yield "throughput", entry.configuration.batch / entry.step_seconds
             case ev.JobDescribed() if not self._batch_is_known:
-                yield "batch", entry.base_batch  # the plan said: as the script has it
+                yield "batch", entry.base_batch  # the plan has no batch: the script's own counts
                 self._batch_is_known = True
             case Plan():
                 for action in entry.actions:

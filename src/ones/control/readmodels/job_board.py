@@ -1,16 +1,18 @@
-"""All jobs as they are now. The scheduler's thread pins cards up, everybody reads them.
+"""The current card (read model) of every job, updated by the scheduler's thread.
 
-A card is replaced and never changed, and the board is a dictionary, so that no reader needs
-a lock. Who wants to follow gets every new card as it comes.
+Any thread may read without a lock: cards are in a dictionary, and a card is replaced, never
+changed. Followers get every new card as it comes.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 import sqlalchemy as sa
 from msgspec.structs import replace
@@ -24,9 +26,12 @@ from ones.control.readmodels.job_cards import (
     card_of_ended,
 )
 from ones.control.readmodels.out_of_service import out_of_service
+from ones.control.readmodels.waiting_line import WaitingLine
 from ones.control.schema import ended_cards
 from ones.control.store import Store, upsert
-from ones.control.submission import Submission, submissions_of
+from ones.control.stored_submissions import submissions_of
+from ones.control.submission import Submission
+from ones.core import reasons
 from ones.core.cluster import Cluster, Gpu, NodeState
 from ones.core.lifecycle import Phase
 from ones.core.state import State
@@ -35,10 +40,15 @@ from ones.wire.encoding import to_json
 
 _LOG = logging.getLogger(__name__)
 
-#: news to a follower: (what it is, the card)
+#: called with every new card
 Follower = Callable[[JobCard], None]
 
 log = logs.logger(__name__)
+
+#: with at least LONG_LINE waiting jobs, their order may be up to LINE_SECONDS old
+LONG_LINE, LINE_SECONDS = 1000, 1.0
+#: first words of notes about running jobs, which do not explain why a job waits
+_OF_RUNNING_JOBS = ("Started", "Grown", "Shrunk", "Moved", "Batch", "Keeps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,7 @@ class NodeCard:
 
 
 class JobBoard:
-    """`not_used`: why GPUs are out of service, as far as that is known."""
+    """The cards of all jobs and nodes. `not_used` returns why GPUs are out of service."""
 
     def __init__(
         self,
@@ -61,22 +71,25 @@ class JobBoard:
         self._store = store
         self._is_elastic = is_elastic
         self._not_used = not_used
-        self._out_of_service = ""  # a line for all who wait
+        self._out_of_service = ""  # a sentence that is added to the note of all waiting jobs
+        self._n_cordoned = 0  # number of cordoned GPUs
         self.cards: dict[str, JobCard] = {}  # in order of submission
         self.nodes: tuple[NodeCard, ...] = ()
         self.now = 0.0
         self.plan_number = 0
         self.dropped: dict[str, int] = {}
-        self.unfinished: Counter[str] = Counter()  # jobs of each owner
+        self.unfinished: Counter[str] = Counter()  # number of jobs that have not ended, by owner
+        self._version = 0  # counts the updates of the cards
+        self._line: tuple[int, float, WaitingLine] = (0, -inf, WaitingLine())
         self._submissions: dict[str, Submission] = {}
-        self._seats: dict[str, WorkerPlaces] = {}  # of jobs that have not ended
-        self._cluster: Cluster | None = None  # that the nodes are of
+        self._places: dict[str, WorkerPlaces] = {}  # by job, of jobs that have not ended
+        self._cluster: Cluster | None = None  # the cluster from which `nodes` was made
         self._followers: dict[int, Follower] = {}
         self._next_follower = 0
-        self._lock = threading.Lock()  # of the followers
+        self._lock = threading.Lock()  # for the followers
 
     def fill(self, state: State) -> None:
-        """After a restart: everybody who is known."""
+        """Make the cards of all known jobs, after a restart."""
         rows = self._store.rows(sa.select(ended_cards).order_by(ended_cards.c.submitted_at))
         self.cards = {}
         for row in rows:
@@ -84,22 +97,23 @@ class JobBoard:
                 self.cards[row.job] = card_from(row.body)
             except CodecError as problem:
                 _LOG.warning("kept card of job %s cannot be read, skipped: %s", row.job, problem)
-        # whose card was not written before a crash, or cannot be read
+        # the card of an ended job may not have been written before a crash, or cannot be read
         rest = [*(job for job in state.ended if job not in self.cards), *state.records]
         self._submissions = submissions_of(self._store, rest)
         self.update(state, rest)
 
     def submitted(self, job: str, submission: Submission) -> None:
-        """Known before the scheduler hears of it, so that its first card has its name."""
+        """Note a submission before the scheduler gets the job, so that its first card is named."""
         self._submissions[job] = submission
 
     def submission(self, job: str) -> Submission | None:
-        """Of any job; reads the database for one that has ended."""
+        """The submission of any job; read from the database if the job has ended."""
         known = self._submissions.get(job)
         return known or submissions_of(self._store, [job]).get(job)
 
     def update(self, state: State, jobs: Iterable[str]) -> None:
-        """In the scheduler's thread."""
+        """Update the cards of these jobs. To be called in the scheduler's thread."""
+        self._version += 1
         self.now, self.plan_number = state.now, state.plan_number
         self.dropped = dict(state.dropped)
         if state.cluster is not self._cluster:
@@ -121,7 +135,7 @@ class JobBoard:
                 self.cards[job] = card
                 if card.over:
                     self._keep(card)
-                self._tell(card)
+                self._notify(card)
 
     def _missing(self, cluster: Cluster) -> str:
         why = self._not_used()
@@ -131,11 +145,12 @@ class JobBoard:
             if node.state is not NodeState.DOWN
             for index in sorted(node.aside)
         ]
+        self._n_cordoned = len(gpus)
         return out_of_service(cluster.n_gpus, {str(gpu): why.get(gpu, "") for gpu in gpus})
 
     def _keep(self, card: JobCard) -> None:
         self._submissions.pop(card.id, None)
-        self._seats.pop(card.id, None)
+        self._places.pop(card.id, None)
         row = {
             "job": card.id,
             "submitted_at": card.submitted_at,
@@ -149,22 +164,34 @@ class JobBoard:
         submission = self._submissions.get(job)
         record = state.records.get(job)  # type: ignore[call-overload]
         if record is not None:
-            seats = self._seats[job] = WorkerPlaces.of(record, self._seats.get(job))
-            card = card_of(record, seats, submission, elastic=self._is_elastic(job))
-            held_back = _held_back(state, card)
-            if not held_back and self._out_of_service and card.state == Phase.WAITING:
-                held_back = "; ".join(filter(None, (card.note, self._out_of_service)))
-            return replace(card, note=held_back) if held_back else card
+            places = self._places[job] = WorkerPlaces.of(record, self._places.get(job))
+            card = card_of(record, places, submission, elastic=self._is_elastic(job))
+            return replace(card, note=self._wait_note(state, card)) if _waits(card) else card
         outcome = state.ended.get(job)  # type: ignore[call-overload]
         if outcome is not None:
             last = self.cards.get(job)
             return card_of_ended(outcome, submission, last, elastic=self._is_elastic(job))
         return None
 
+    def _wait_note(self, state: State, card: JobCard) -> str:
+        """Why a job waits. A preempted job may still have the note of its last start: it is
+        replaced."""
+        room = state.waiting.room(card.owner)
+        if room is not None and room < card.min_gpus:
+            limit = state.waiting.limits[card.owner]
+            return reasons.waiting_for_owner(card.owner, limit, limit - room, card.min_gpus)
+        note = card.note
+        if note.startswith(_OF_RUNNING_JOBS) or not note:
+            note = reasons.waiting_behind(card.min_gpus)
+        return f"{note} {self._out_of_service}" if self._out_of_service else note
+
     # followers
 
     def follow(self, follower: Follower) -> Callable[[], None]:
-        """Call `follower` with every new card, in the scheduler's thread. Returns how to stop."""
+        """Call `follower` with every new card, in the scheduler's thread.
+
+        Returns a function that ends this.
+        """
         with self._lock:
             self._next_follower += 1
             number = self._next_follower
@@ -175,21 +202,33 @@ class JobBoard:
         with self._lock:
             self._followers.pop(number, None)
 
-    def _tell(self, card: JobCard) -> None:
+    def _notify(self, card: JobCard) -> None:
         with self._lock:
             followers = list(self._followers.values())
         for follower in followers:
             follower(card)
 
-    # what is asked of it
+    # queries
 
     def live(self) -> list[JobCard]:
         return [card for card in list(self.cards.values()) if not card.over]
 
+    def line(self) -> WaitingLine:
+        """The waiting jobs in order. A long line is computed at most once in `LINE_SECONDS`."""
+        version, made_at, line = self._line
+        now = time.monotonic()
+        is_short = len(line.positions) < LONG_LINE
+        if version != self._version and (is_short or now - made_at >= LINE_SECONDS):
+            version = self._version
+            in_service = sum(node.gpus for node in self.nodes if node.state == NodeState.UP)
+            line = WaitingLine.of(self.live(), in_service - self._n_cordoned)
+            self._line = version, now, line
+        return line
+
     def listed(
         self, *, owner: str | None, states: set[str] | None, over: bool, limit: int
     ) -> list[JobCard]:
-        """The newest first."""
+        """The cards of an owner in some states, newest first; `over`: ended jobs too."""
         found = []
         for card in reversed(list(self.cards.values())):
             if (
@@ -203,14 +242,5 @@ class JobBoard:
         return found
 
 
-def _held_back(state: State, card: JobCard) -> str:
-    """Why no policy can start it: its owner's limit. Empty: that is not why it waits."""
-    room = state.waiting.room(card.owner)
-    if card.state != Phase.WAITING or room is None or room >= card.min_gpus:
-        return ""
-    limit = state.waiting.limits[card.owner]
-    needs = f"; it needs {card.min_gpus}" if card.min_gpus > 1 else ""
-    return (
-        f"waits for its owner's limit: {card.owner} may hold {limit} GPUs"
-        f" and holds {limit - room}{needs}"
-    )
+def _waits(card: JobCard) -> bool:
+    return card.state == Phase.WAITING

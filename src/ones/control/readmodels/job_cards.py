@@ -1,4 +1,4 @@
-"""A job as it is shown: one frozen card, made anew whenever the scheduler has touched the job."""
+"""JobCard, the read model of a job: frozen, and made again after each change of the job."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from ones.control.readmodels.entry_texts import told_end
 from ones.control.submission import Submission
 from ones.core.cluster import Gpu
+from ones.core.lifecycle import Phase
+from ones.core.reasons import end_message
 from ones.core.record import JobFigures, JobRecord, Outcome
 from ones.core.schedule import Allocation
 from ones.wire.bounds import shared
@@ -21,16 +22,16 @@ class WorkerCard:
     gpu: str
     batch: int
     micro_steps: int = 1
-    leaving: bool = False  # still there, and on its way out
-    coming: bool = False  # being started: the job does not train with it yet
+    leaving: bool = False  # the worker still runs and is leaving
+    coming: bool = False  # the worker is starting and does not train yet
 
 
 class JobCard(JobFigures, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec can
     id: str
     name: str
     owner: str
-    state: str  # a phase, or how it ended
-    elastic: bool  # False: fixed-size, for its script does not call ones.join
+    state: str  # a phase, or the end reason
+    elastic: bool  # False: fixed-size, because its script does not call ones.join
     kind: str
     command: tuple[str, ...]
     tags: tuple[str, ...]
@@ -39,23 +40,23 @@ class JobCard(JobFigures, frozen=True, kw_only=True):  # type: ignore[misc]  # m
     max_gpus: int | None
     workers: tuple[WorkerCard, ...]
     batch: int | None  # global, per optimizer step
-    planned_epochs: int | None = None  # declared by the user, or by the loop
+    planned_epochs: int | None = None  # declared by the user or by the training loop
     dataset_size: int | None
     eta: float | None
     eta_low: float | None
     eta_high: float | None
-    note: str  # why it is as it is, in the policy's words
-    message: str  # why it ended
+    note: str  # the policy's reason for the current state
+    message: str  # why the job ended
     submitted_at: float
     ended_at: float | None
-    booked_at: float  # queue, run and GPU seconds are booked up to here
+    booked_at: float  # time up to which queue, run and GPU seconds are counted
 
     @property
     def over(self) -> bool:
         return self.ended_at is not None
 
     def at(self, now: float) -> dict[str, Any]:
-        """As plain values, with times booked up to now."""
+        """The card as plain values, with queue, run and GPU seconds up to `now`."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         del plain["booked_at"]
         plain["gpus"] = len(self.workers)
@@ -68,11 +69,13 @@ class JobCard(JobFigures, frozen=True, kw_only=True):  # type: ignore[misc]  # m
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlaces:
-    """Who of a job is where: kept with what it was made of, for most reports change nothing of
-    it."""
+    """The workers of a job by GPU, with the inputs they were computed from.
+
+    Reused while the inputs are the same, because most reports do not change them.
+    """
 
     allocation: Allocation | None
-    next: Allocation | None  # that it changes to
+    next: Allocation | None  # the allocation that the job changes to
     occupied: frozenset[Gpu]
     workers: tuple[WorkerCard, ...]
     batch: int | None  # global, per optimizer step
@@ -105,10 +108,12 @@ class WorkerPlaces:
 
 
 def card_of(
-    record: JobRecord, seats: WorkerPlaces, submission: Submission | None, *, elastic: bool
+    record: JobRecord, places: WorkerPlaces, submission: Submission | None, *, elastic: bool
 ) -> JobCard:
-    """Of a job that has not ended."""
-    job, forecast = record.job, record.forecast
+    """The card of a job that has not ended."""
+    job = record.job
+    # a forecast assumes that the job runs
+    forecast = record.forecast if record.phase is not Phase.WAITING else None
     figures = shared(record, JobFigures)
     figures["samples"] += record.epoch_samples
     return JobCard(
@@ -123,15 +128,15 @@ def card_of(
         priority=record.priority,
         min_gpus=job.min_gpus,
         max_gpus=job.max_gpus,
-        workers=seats.workers,
-        batch=seats.batch,
+        workers=places.workers,
+        batch=places.batch,
         planned_epochs=job.epochs,
         dataset_size=record.description.dataset_size if record.description else None,
         eta=forecast.eta if forecast else None,
         eta_low=forecast.low if forecast else None,
         eta_high=forecast.high if forecast else None,
         note=record.note,
-        message=told_end(record.ending.message) if record.ending else "",
+        message=end_message(record.ending.message) if record.ending else "",
         submitted_at=job.submitted_at,
         ended_at=None,
         booked_at=record.since,
@@ -142,10 +147,12 @@ def card_of(
 def card_of_ended(
     outcome: Outcome, submission: Submission | None, last: JobCard | None, *, elastic: bool
 ) -> JobCard:
-    """Of a job that has. `last`: its card before that, if it was seen alive: its last epoch may
-    have come after that."""
+    """The card of an ended job. `last`: its last card before the end, if there is one.
+
+    The outcome has precedence over `last`, which may lack the last epoch.
+    """
     figures = shared(outcome, JobFigures)
-    if last is not None:  # outcomes of earlier versions lack some
+    if last is not None:  # outcomes written by earlier versions lack some figures
         for name in ("loss", "accuracy", "step_seconds"):
             figures[name] = getattr(last, name) if figures[name] is None else figures[name]
         figures["failures"] = max(outcome.failures, last.failures)
@@ -169,7 +176,7 @@ def card_of_ended(
         eta_low=None,
         eta_high=None,
         note="",
-        message=told_end(outcome.message),
+        message=end_message(outcome.message),
         submitted_at=outcome.submitted_at,
         ended_at=outcome.ended_at,
         booked_at=outcome.ended_at,
@@ -181,5 +188,5 @@ _CARDS: Decoder[JobCard] = Decoder(JobCard, logs=True)
 
 
 def card_from(text: str) -> JobCard:
-    """As it was kept; a CodecError if it cannot be read."""
+    """The card that was stored as `text`. Raises CodecError if it cannot be read."""
     return _CARDS.decode(text)

@@ -1,17 +1,19 @@
-"""GPUs that are not used, in one line: for waiting jobs, `ones ps` and `ones top`."""
+"""A line about the GPUs that are out of service, for waiting jobs, `ones ps` and `ones top`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: more GPUs than these are counted and not named
+#: maximum number of GPUs that are named; further GPUs are only counted
 MOST_NAMED = 4
-#: how the reason begins where processes that are not ours are on a GPU
+#: start of the reason for a GPU that is used by processes outside ONES
 USED_BY = "used by "
 
 
 def out_of_service(n_gpus: int, reasons: Mapping[str, str]) -> str:
-    """`reasons`: by GPU, as node/index. Empty if all are used.
+    """The line about GPUs out of service; empty if all are in service.
+
+    `reasons` is by GPU, as node/index.
 
     >>> out_of_service(4, {"local/3": "set aside by ann"})
     '1 of 4 GPUs is out of service: local/3 (set aside by ann); ones cluster undrain local/3'
@@ -24,9 +26,9 @@ def out_of_service(n_gpus: int, reasons: Mapping[str, str]) -> str:
         return ""
     named = [f"{gpu} ({why})" if why else gpu for gpu, why in reasons.items()]
     more = len(named) - MOST_NAMED
-    told = ", ".join(named[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    listed = ", ".join(named[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     are = "is" if len(named) == 1 else "are"
-    # processes of others on a GPU end by themselves; undrain does not end them
-    is_ours = len(named) == 1 and not next(iter(reasons.values())).startswith(USED_BY)
-    remedy = f"ones cluster undrain {next(iter(reasons))}" if is_ours else "see ones cluster"
-    return f"{len(named)} of {n_gpus} GPUs {are} out of service: {told}; {remedy}"
+    # undrain does not end the processes outside ONES that use a GPU
+    can_undrain = len(named) == 1 and not next(iter(reasons.values())).startswith(USED_BY)
+    remedy = f"ones cluster undrain {next(iter(reasons))}" if can_undrain else "see ones cluster"
+    return f"{len(named)} of {n_gpus} GPUs {are} out of service: {listed}; {remedy}"

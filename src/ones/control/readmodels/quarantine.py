@@ -1,4 +1,4 @@
-"""Entries of the run log that are quarantined, read from the log itself."""
+"""The quarantined entries of the run log, read from the log itself."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ones.runlog import decode
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedEntry:
-    number: int  # of the mark in the log
+    number: int  # number of the `EntryQuarantined` event in the log
     at: float
-    entry: int  # 0: it was refused before it was logged
+    entry: int  # number of the quarantined entry; 0: it was refused before it was logged
     kind: str
     job: str | None
     reason: str
-    policy_only: bool  # the state keeps it; only the policy does not see it
+    policy_only: bool  # the state applies the entry; only the policy does not see it
 
 
 class Quarantine:
-    """Read once, and then only what was added: asking costs one query on an index."""
+    """Cache of the quarantined entries: each call reads only new ones, by one indexed query."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class Quarantine:
         self._seen = 0
 
     def entries(self) -> list[QuarantinedEntry]:
-        """The oldest first."""
+        """All quarantined entries, oldest first."""
         with self._lock:
             query = sa.select(log.c.number, log.c.entry).where(
                 log.c.kind == EntryQuarantined.__name__, log.c.number > self._seen

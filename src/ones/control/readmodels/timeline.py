@@ -1,7 +1,7 @@
-"""Who had which GPU when, with which share of the batch: segments, from the log.
+"""The jobs of each GPU over time, with their share of the batch: segments, from the run log.
 
-Read once from the log and then only what was added, so that asking again costs little. A GPU
-is a job's from the plan that gives it away until its worker has left or is lost.
+A segment begins with the plan that allocates the GPU to a job and ends when the worker has left or
+is lost. Each call reads only the new entries of the log.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ones.core.plan import Plan, Rescale, Start
 from ones.runlog import decode
 
 _KINDS = ("Plan", "JobDescribed", "WorkerLeft", "WorkerLost", "NodeDown")
-#: entries looked at when nobody has asked before; more if a job that lives is older
+#: number of newest entries that the first call reads; more if a live job is older
 FIRST_LOOK = 50_000
-KEPT = 50_000
+KEPT = 50_000  # maximum number of ended segments in memory
 _AT_ONCE = 500  # names in one query
 
 
@@ -30,9 +30,9 @@ _AT_ONCE = 500  # names in one query
 class Segment:
     gpu: str
     job: str
-    batch: int  # of this GPU, per optimizer step; 0: the script's own
+    batch: int  # samples of this GPU per optimizer step; 0: the script's own batch
     begin: float
-    end: float | None = None  # None: it still is
+    end: float | None = None  # None: not ended yet
 
 
 class Timeline:
@@ -40,12 +40,14 @@ class Timeline:
         self._store = store
         self._lock = threading.Lock()
         self._seen: int | None = None  # number of the last entry that was read
-        self._open: dict[str, tuple[Segment, int]] = {}  # by GPU, with the plan that gave it
+        self._open: dict[str, tuple[Segment, int]] = {}  # by GPU, with the plan that allocated it
         self._closed: deque[Segment] = deque(maxlen=KEPT)  # in order of their end
 
     def since(self, at: float, live: Sequence[str] = (), limit: int = KEPT) -> list[Segment]:
-        """The newest segments that reach beyond a time, in order of their begin. `live`: jobs
-        that have not ended."""
+        """The newest segments that end after `at`, in order of their begin.
+
+        `live`: jobs that have not ended.
+        """
         with self._lock:
             self._catch_up(live)
             found = [segment for segment, _ in self._open.values()]
@@ -66,7 +68,7 @@ class Timeline:
             .order_by(log.c.number)
         )
         for row in self._store.rows(query):
-            self._take(decode(row.entry))
+            self._apply(decode(row.entry))
             self._seen = row.number
 
     def _first(self, live: Sequence[str]) -> int:
@@ -79,14 +81,14 @@ class Timeline:
                 first = min(first, oldest - 1)
         return first
 
-    def _take(self, entry: object) -> None:
+    def _apply(self, entry: object) -> None:
         match entry:
             case Plan():
                 for action in entry.actions:
                     if isinstance(action, Start | Rescale):
                         for worker in action.allocation.workers:
                             gpu = str(worker.gpu)
-                            self._give(gpu, action.job, worker.batch, entry.at, entry.number)
+                            self._allocate(gpu, action.job, worker.batch, entry.at, entry.number)
             case ev.WorkerLeft() | ev.WorkerLost():
                 held = self._open.get(str(entry.gpu))
                 if held is None:
@@ -95,24 +97,24 @@ class Timeline:
                 if segment.job == entry.job and entry.generation.plan >= plan:
                     self._close(segment.gpu, entry.at)
             case ev.JobDescribed():
-                self._spell_out(entry.job, entry.base_batch)
+                self._fill_in_batch(entry.job, entry.base_batch)
             case ev.NodeDown():
                 for gpu in [g for g in self._open if g.rpartition("/")[0] == entry.node]:
                     self._close(gpu, entry.at)
 
-    def _give(self, gpu: str, job: str, batch: int, at: float, plan: int) -> None:
+    def _allocate(self, gpu: str, job: str, batch: int, at: float, plan: int) -> None:
         held = self._open.get(gpu)
         if held is not None:
             segment, first_plan = held
             if segment.job == job:
-                plan = first_plan  # it stays, and so does the process
+                plan = first_plan  # the worker stays, with the plan that launched it
                 if segment.batch == batch:
                     return
             self._close(gpu, at)
         self._open[gpu] = Segment(gpu, job, batch, at), plan
 
-    def _spell_out(self, job: str, batch: int) -> None:
-        """Its plan said no batch: it is the script's own, in even shares."""
+    def _fill_in_batch(self, job: str, batch: int) -> None:
+        """Set the batch of segments without one: the script's own, in even shares."""
         mine = [
             gpu
             for gpu, (segment, _) in self._open.items()

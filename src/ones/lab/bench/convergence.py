@@ -23,6 +23,7 @@ from statistics import fmean, median
 from typing import Any
 
 from ones.errors import WorldError
+from ones.extras import require
 from ones.lab.installation import CHECKOUT
 
 SCRIPT = CHECKOUT / "examples" / "batch_growth.py"
@@ -107,6 +108,7 @@ def bench_convergence(
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[dict[str, Any]], dict[str, list[Curve]]]:
     """A row for each case, and its curves: by name of the case, one for each seed."""
+    require("ones bench convergence", "torch", "mlxtend")
     cases = [case for case in CASES if case.quick or not quick]
     chosen = tuple(seeds or (QUICK_SEEDS if quick else SEEDS))
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # processes of one thread each
@@ -210,7 +212,7 @@ def _jump_row(case: ConvergenceCase, curves: list[Curve], rival: list[Curve]) ->
 
 
 def _median(values: Sequence[float]) -> float | None:
-    """Not the mean, which a single run that never recovers would dominate."""
+    """The median: a single run that never recovers would dominate the mean."""
     middle = median(value if math.isfinite(value) else math.inf for value in values)
     return round(middle, 4) if math.isfinite(middle) else None
 

@@ -16,7 +16,7 @@ def bench_result(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The rows with commit, load and time. The keys are documented in results.md."""
     return {
         "bench": name,
-        "commit": _commit(),
+        "commit": commit_of_checkout(),
         "load_average": round(os.getloadavg()[0], 2),
         "measured_at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cores": len(os.sched_getaffinity(0)),
@@ -41,7 +41,7 @@ def percentile_ms(seconds: Sequence[float], q: float) -> float:
     return round(1000 * float(np.percentile(seconds, q)), 2)
 
 
-def _commit() -> str | None:
+def commit_of_checkout() -> str | None:
     """Commit of the checkout that this code runs from; None outside a checkout."""
     here = Path(__file__).resolve().parent
     try:

@@ -55,7 +55,7 @@ class RunPlan:
     def __str__(self) -> str:
         runs = len({cell.key for cell in self.cells})
         stored = runs - len(self.missing)
-        before = f", {stored:,} of them kept from before" if stored else ""
+        before = f", {stored:,} of them already stored" if stored else ""
         left = f": about {format_duration(self.seconds)}" if self.missing else ""
         return f"{runs:,} runs{before}{left}"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import ones
 from ones import __version__
 from ones.errors import InvalidFileError
+from ones.lab.runs import GENERATED
 from ones.policies import OURS, create
 
 _ROOT = Path(ones.__file__).parent
@@ -54,7 +55,7 @@ def _of_policy(policy: str) -> list[Path]:
 @cache
 def workload_fingerprint(workload: str) -> str:
     """Fingerprint of the workload's file; a generated one is identified by its description."""
-    if workload == "paper":
+    if workload in GENERATED:
         return workload
     try:
         return sha256(Path(workload).read_bytes()).hexdigest()[:16]

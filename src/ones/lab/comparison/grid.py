@@ -41,8 +41,12 @@ class Cell:
         """Name for messages, enough to repeat the run."""
         spec = self.spec
         load = "" if spec.load is None else f", load {spec.load:g}"
-        physics = "".join(f", {name} x{factor:g}" for name, factor in spec.physics.items())
-        return f"{self.label}, seed {spec.seed}, {spec.gpus} GPUs, {self.asked}{load}{physics}"
+        changes = [f", {name}={value:g}" for name, value in spec.physics.items()]
+        changes += [f", {name}={n:g}" for name, n in asdict(spec.shares).items() if n]
+        changes += [f", without {spec.left_out}"] if spec.left_out else []
+        changes += [] if spec.start_up is None else [f", start-up {spec.start_up:g} s"]
+        where = f"{spec.gpus} GPUs, {self.asked}{load}{''.join(changes)}"
+        return f"{self.label}, seed {spec.seed}, {where}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ def table_of(margins: Sequence[PolicyMargin]) -> MarginTable:
     varied = {
         "": [margin.scenario or "as usual" for margin in margins],
         "GPUs": [f"{margin.gpus:,}" for margin in margins],
-        "re-scaling": [margin.mechanism for margin in margins],
+        "rescaling": [margin.mechanism for margin in margins],
         "load": ["-" if margin.load is None else f"{margin.load:g}" for margin in margins],
         "scheduler": [f"`{margin.label}`" for margin in margins],
     }

@@ -30,10 +30,10 @@ _TIMES = {
     "within_200s": "share in 200 s",
 }  # fmt: skip
 _CHANGES = {
-    "label": "policy", "rescaling": "re-scaling", "finished": "jobs finished",
+    "label": "policy", "rescaling": "rescaling", "finished": "jobs finished",
     "longest_exec": "longest run s",
-    "makespan": "makespan s", "utilization": "GPUs held", "rescales": "re-scales",
-    "rescale_rate": "re-scales a job and hour",
+    "makespan": "makespan s", "utilization": "GPUs held", "rescales": "rescales",
+    "rescale_rate": "rescales per job and hour",
     "preemptions": "preemptions", "policy_cpu_seconds": "policy CPU s",
 }  # fmt: skip
 _TESTS = {
@@ -109,7 +109,7 @@ def _frontier(rows: Sequence[Mapping[str, Any]], home: Path, name: str) -> Itera
 
 def title_of(setting: ComparisonSetting) -> str:
     load = "" if setting.load is None else f", load {setting.load:g}"
-    return f"{setting.gpus} GPUs, {setting.mechanism} re-scaling{load}"
+    return f"{setting.gpus} GPUs, {setting.mechanism} rescaling{load}"
 
 
 def summary_table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> str:
@@ -198,7 +198,7 @@ def _against_sizes(summary: Sequence[Mapping[str, Any]], home: Path) -> Iterator
             ordered = sorted(rows, key=lambda row: int(row["gpus"]))
             lines.append(curve(label, ordered, "mean_jct"))
         sizes = sorted({x for line in lines for x in line.x})
-        title = f"{mechanism} re-scaling" + ("" if load is None else f", load {load:g}")
+        title = f"{mechanism} rescaling" + ("" if load is None else f", load {load:g}")
         axes = Axis("GPUs", ticks=sizes), Axis("mean completion (s)", start=0)
         try:
             drawn = draw(

@@ -24,7 +24,7 @@ class ResultStore:
     """Results by key. Several comparisons may use a directory, one after the other."""
 
     def __init__(self, directory: Path | None) -> None:
-        """Without a directory nothing is written."""
+        """`directory` None: results are kept in memory only."""
         self._path = None if directory is None else directory / FILE_NAME
         self._results: dict[str, RunResult] = {}
         self._is_cut_off = False

@@ -31,7 +31,7 @@ class Comparison:
         return max((failure.exit_code for failure in self.failures), default=0)
 
     def to_json(self) -> dict[str, Any]:
-        """What `--json` prints; the keys are documented in results.md."""
+        """The output of `--json`; the keys are documented in results.md."""
         return {
             "rows": [record.row for record in self.records],
             "summary": summary_of(self.records),
@@ -84,6 +84,7 @@ def _job_rows(record: Record) -> list[dict[str, Any]]:
             "job": job,
             "kind": jobs["kind"][i],
             **{f"{time}_seconds": jobs[time][i] for time in TIMES},
+            "rho": jobs["rho"][i],
         }
         for i, job in enumerate(jobs["id"])
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isnan
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -24,8 +24,9 @@ TIMES = ("completion", "execution", "queueing")
 #: of a row, averaged over seeds in the summary
 AVERAGED = (
     "mean_jct", "median_jct", "p95_jct", "p99_jct", "mean_exec", "mean_queue", "makespan",
-    "utilization", "rescales", "rescale_rate", "preemptions", "finished", "within_200s", "max_exec",
-    "wall_seconds", "policy_cpu_seconds", "events",
+    "utilization", "gpu_hours", "mean_rho", "worst_rho", "unfair_share", "rescales", "rescale_rate",
+    "preemptions", "finished", "within_200s", "max_exec", "wall_seconds",
+    "policy_cpu_seconds", "events",
 )  # fmt: skip
 
 
@@ -46,6 +47,8 @@ class Record:
             "asked_mechanism": cell.asked,
             "load": cell.spec.load,
             "physics": dict(cell.spec.physics),
+            "left_out": cell.spec.left_out,
+            "shares": asdict(cell.spec.shares),
             "within_200s": _share(done),
             "max_exec": max(jobs["execution"], default=None),
             "resized_jobs": self.result["changes"]["size"],
@@ -93,6 +96,8 @@ def summary_of(records: Sequence[Record]) -> list[dict[str, Any]]:
                     "rescaling": rows[0]["mechanism"],
                     "load": setting.load,
                     "physics": dict(runs[0].cell.spec.physics),
+                    "left_out": runs[0].cell.spec.left_out,
+                    "shares": asdict(runs[0].cell.spec.shares),
                     "jobs": rows[0]["jobs"],
                     "n": len(rows),
                     "first_seed": min(row["seed"] for row in rows),
@@ -130,16 +135,14 @@ def pairs_of(first: Sequence[Record], second: Sequence[Record], time: str) -> Pa
     return pairs
 
 
-def significance_of(records: Sequence[Record], first: str | None = None) -> list[dict[str, Any]]:
-    """Tests of one label (by default the first) against each other one, in each setting."""
-    return list(_tests(records, first))
+def significance_of(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Tests of the first label against each other one, in each setting."""
+    return list(_tests(records))
 
 
-def _tests(records: Sequence[Record], first: str | None) -> Iterator[dict[str, Any]]:
+def _tests(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
     for setting, labels in by_setting(records).items():
-        ours = first or next(iter(labels))
-        if ours not in labels:
-            continue
+        ours = next(iter(labels))
         for theirs in labels:
             if theirs == ours:
                 continue

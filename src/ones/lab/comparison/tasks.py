@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from ones.core.job import JobId
 from ones.core.plan import Plan, Rescale, Start
 from ones.core.state import State
 from ones.errors import OnesError, described
@@ -37,11 +38,12 @@ def simulate(spec: RunSpec) -> dict[str, Any]:
     run = Run(spec)
     changes = _ChangedJobs()
     result = run.simulate(changes)
-    return {"row": run.row(result), "jobs": _times(result.state), "changes": changes.counts()}
+    jobs = _times(result.state, run.fairness(result))
+    return {"row": run.row(result), "jobs": jobs, "changes": changes.counts()}
 
 
-def _times(state: State) -> dict[str, list[Any]]:
-    """Columns, one entry for each completed job, in seconds."""
+def _times(state: State, fairness: Mapping[JobId, float]) -> dict[str, list[Any]]:
+    """Columns, one entry for each completed job, in seconds; `rho` is a ratio."""
     done = [outcome for outcome in state.ended.values() if outcome.reason.completed]
     done.sort(key=lambda outcome: outcome.id)
     return {
@@ -52,11 +54,12 @@ def _times(state: State) -> dict[str, list[Any]]:
         "queueing": [round(outcome.queue_seconds, 6) for outcome in done],
         "pauses": [round(outcome.pause_seconds, 6) for outcome in done],
         "gpu": [round(outcome.gpu_seconds, 6) for outcome in done],
+        "rho": [round(fairness[outcome.id], 6) for outcome in done],
     }
 
 
 class _ChangedJobs:
-    """Counts the jobs whose size or batch changed, from the plans."""
+    """Counts the jobs that changed their size or batch, from the plans."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, set[int]] = {}

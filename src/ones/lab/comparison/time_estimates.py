@@ -8,11 +8,13 @@ from typing import Any
 from ones.lab.comparison.grid import Cell
 from ones.lab.comparison.result_store import ResultStore
 
-#: seconds of a run of 50 jobs on 64 GPUs on one core, by policy; DEFAULT_SECONDS for the others
+#: seconds of a run of 50 jobs on 64 GPUs on one core, by label or policy; DEFAULT_SECONDS for the
+#: others
 POLICY_SECONDS = {
-    "ones": 10.0, "ones-paper": 6.0, "pollux": 45.0, "sia": 15.0, "drl": 10.0, "optimus": 5.0,
+    "ones": 8.0, "ones-paper": 8.0, "pollux": 6.0, "pollux:15s": 12.0, "pollux:5s": 15.0,
+    "sia": 5.0, "sia:15s": 8.0, "sia:5s": 12.0, "equi": 2.5,
 }  # fmt: skip
-DEFAULT_SECONDS = 2.0
+DEFAULT_SECONDS = 1.0
 _JOBS = 50.0
 
 
@@ -41,7 +43,8 @@ class TimeEstimator:
             if key in self._seconds:
                 known = self._seconds[key]
                 return sum(known) / len(known)
-        usual = POLICY_SECONDS.get(cell.spec.policy, DEFAULT_SECONDS)
+        policy = POLICY_SECONDS.get(cell.spec.policy, DEFAULT_SECONDS)
+        usual = POLICY_SECONDS.get(cell.label, policy)
         return usual * (cell.spec.jobs or _JOBS) / _JOBS
 
     def total(self, cells: Iterable[Cell], processes: int) -> float:
@@ -51,7 +54,7 @@ class TimeEstimator:
 
 
 def _similarity_keys(cell: Cell) -> tuple[tuple[object, ...], ...]:
-    """From the most to the least similar."""
+    """Keys of similar runs, from the most to the least similar."""
     spec = cell.spec
     size = (spec.gpus, spec.jobs, spec.workload, spec.load)
     return (

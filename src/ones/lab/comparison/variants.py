@@ -14,7 +14,7 @@ from ones.config import of_policy
 from ones.errors import InvalidSettingError, UnknownNameError
 from ones.policies import require, settings_of
 
-#: policy -> variant -> settings: readings of a publication
+#: policy -> variant -> settings: readings of a publication, and tuned settings
 NAMED_VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "tiresias": {
         "published": {"thresholds": "published"},
@@ -33,11 +33,18 @@ NAMED_VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "pollux": {
         "published": {"restart_seconds": 30.0, "batch_growth": 1e6, "two_parts_alone": True},
         "in-rounds": {"start_at_once": False},
+        "5s": {"interval": 5.0},
+        "15s": {"interval": 15.0},
     },
     "sia": {
         "published": {"restart_seconds": 30.0, "batch_growth": 1e6, "two_parts_alone": True},
         "in-rounds": {"start_at_once": False},
+        "5s": {"interval": 5.0},
+        "15s": {"interval": 15.0},
     },
+    "equi": {"tolerance-50": {"tolerance": 0.5}, "tolerance-100": {"tolerance": 1.0}},
+    "ones-artifact": {"a64": {"variant": "a64"}, "predictor": {"predictor": "beta"}},
+    "ones-paper": {"closest": {"placement": "stay", "update": "affected"}},
     "fifo": {"backfill": {"backfill": True}},
 }
 
@@ -72,12 +79,12 @@ def parse_variants(
         found.append(Variant(label=label, policy=policy, settings=chosen_settings))
     if len({variant.label for variant in found}) < len(found):
         twice = next(e.label for e in found if list(labels).count(e.label) > 1)
-        raise InvalidSettingError(f"--policies: {twice} is there twice")
+        raise InvalidSettingError(f"--policies: {twice} appears twice")
     return found
 
 
 def named_variants(policy: str) -> dict[str, Mapping[str, Any]]:
-    """Variants of the policy whose settings it has."""
+    """Variants of the policy, without those that need a setting it does not have."""
     known = {setting.name for setting in settings_of(policy)}
     return {
         name: settings

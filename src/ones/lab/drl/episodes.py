@@ -17,6 +17,7 @@ from ones.core.cluster import Cluster
 from ones.core.events import Event
 from ones.core.plan import PlanAdopted
 from ones.core.view import View
+from ones.lab.runs import RunSpec, trace_of
 from ones.policies.drl.kind_table import KindTable
 from ones.policies.drl.network import Floats, Observation
 from ones.policies.drl.online_learner import OnlineLearner
@@ -25,7 +26,7 @@ from ones.policies.drl.trained_weights import TrainedWeights
 from ones.policies.drl.window import JobWindow
 from ones.policies.fifo import Fifo
 from ones.sim.run import Simulator
-from ones.workload import generate
+from ones.workload import stretched
 
 JOBS = 50
 GAP = 12.0
@@ -40,6 +41,7 @@ class DrlScenario:
     gap: float = GAP
     mechanism: str = "checkpoint"
     jobs: int = JOBS
+    workload: str = "paper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Student(Drl):
         self.counts: list[tuple[float, int]] = []  # (time, unfinished from then on)
 
     def kinds(self) -> dict[str, Any]:
-        """What it has learned about kinds so far."""
+        """The table of kinds learned so far."""
         return self._kind_table.save()
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
@@ -122,6 +124,16 @@ def fifo_jct(scenario: DrlScenario) -> float:
 
 
 def _simulator(scenario: DrlScenario, policy: Drl | Fifo) -> Simulator:
-    trace = generate(jobs=scenario.jobs, seed=scenario.seed, gap=scenario.gap)
+    trace = trace_of(
+        RunSpec(
+            policy="",
+            workload=scenario.workload,
+            jobs=scenario.jobs,
+            seed=scenario.seed,
+            gap=scenario.gap,
+        )
+    )
+    if scenario.workload == "paper-artifact":  # it has its own gaps
+        trace = stretched(trace, scenario.gap / GAP)
     cluster = Cluster.of(scenario.gpus)
     return Simulator(trace, cluster, policy, mechanism=scenario.mechanism, seed=scenario.seed)

@@ -9,7 +9,7 @@ import numpy as np
 from ones.lab.drl.episodes import Episode
 from ones.policies.drl.network import Batch, Floats, gradient
 
-#: share of the episodes whose decisions are imitated
+#: share of the episodes that are imitated
 ELITE = 0.25
 ENTROPY = 0.01
 GRID = 60  # points in time of the baseline

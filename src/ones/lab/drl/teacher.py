@@ -18,14 +18,14 @@ from ones.policies.drl.window import JobWindow, WindowJob
 MIN_STEP = 1.2
 #: seconds that growth must save in addition to the pause
 MIN_GAIN = 60.0
-#: share of the cluster that is planned; the rest is for jobs to come
+#: share of the cluster that is planned; the rest is for future jobs
 PLANNED = 0.8
 #: maximum share of the free GPUs for a start
 START = 0.5
 
 
 def teacher_choice(window: JobWindow, gpus: int) -> int:
-    """The choice of the teacher on a cluster of so many GPUs."""
+    """The choice of the teacher on a cluster of `gpus` GPUs."""
     menu = len(SIZES)
     open_moves = window.observation.valid[:-1].reshape(len(window.jobs), menu)
     plan = _plan(window.jobs, int(PLANNED * gpus))
@@ -59,7 +59,7 @@ def teacher_choice(window: JobWindow, gpus: int) -> int:
 
 
 def _plan(seats: tuple[WindowJob, ...], gpus: int) -> list[int]:
-    """For each job the index of its size in the menu."""
+    """The planned size of each job, as an index of its sizes."""
     plan = [0] * len(seats)
     left = gpus - len(seats)
 

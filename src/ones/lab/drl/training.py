@@ -48,6 +48,7 @@ class TrainingPlan:
     teach_rate: float = 5e-3
     evaluate_every: int = 10
     jobs: int = 50
+    workload: str = "paper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,9 @@ def train(
             if i % plan.evaluate_every == 0 or i == plan.iterations:
                 before = best.score
                 best.consider(
-                    weights, score(TrainedWeights(weights, kinds), CHOSEN_BY, plan.jobs), i
+                    weights,
+                    score(TrainedWeights(weights, kinds), CHOSEN_BY, plan.jobs, plan.workload),
+                    i,
                 )
                 report(
                     TrainingStatus("learning", i, plan.iterations, best.curve[-1][1], best.score)
@@ -139,11 +142,14 @@ def train(
     return chosen()
 
 
-def validate(learned: TrainedWeights, jobs: int = 50) -> dict[str, float]:
+def validate(learned: TrainedWeights, jobs: int = 50, workload: str = "paper") -> dict[str, float]:
     """Mean completion seconds on traces that selected nothing, and fifo's."""
     means: dict[str, float] = {}
     for mechanism in ("checkpoint", "elastic"):
-        scenarios = [DrlScenario(seed, mechanism=mechanism, jobs=jobs) for seed in VALIDATED_ON]
+        scenarios = [
+            DrlScenario(seed, mechanism=mechanism, jobs=jobs, workload=workload)
+            for seed in VALIDATED_ON
+        ]
         jcts = [
             run_episode(scenario, Student(learned, sampled=False)).mean_jct
             for scenario in scenarios
@@ -151,20 +157,19 @@ def validate(learned: TrainedWeights, jobs: int = 50) -> dict[str, float]:
         means[mechanism] = round(float(np.mean(jcts)), 1)
         means["fifo"] = round(float(np.mean([fifo_jct(scenario) for scenario in scenarios])), 1)
     sampled = [
-        run_episode(DrlScenario(seed, jobs=jobs), Student(learned, seed=seed))
+        run_episode(DrlScenario(seed, jobs=jobs, workload=workload), Student(learned, seed=seed))
         for seed in VALIDATED_ON
     ]
     means["checkpoint, sampled"] = round(float(np.mean([e.mean_jct for e in sampled])), 1)
     return means
 
 
-def score(learned: TrainedWeights, seeds: range, jobs: int = 50) -> float:
+def score(learned: TrainedWeights, seeds: range, jobs: int = 50, workload: str = "paper") -> float:
     """Mean completion time relative to fifo's: every trace at 64 GPUs, two in other settings."""
-    scenarios = [DrlScenario(seed, jobs=jobs) for seed in seeds]
-    scenarios += [DrlScenario(seed, mechanism="elastic", jobs=jobs) for seed in seeds[:2]]
-    scenarios += [
-        DrlScenario(seed, gpus=gpus, jobs=jobs) for gpus in (32, 16) for seed in seeds[:2]
-    ]
+    scenario = partial(DrlScenario, jobs=jobs, workload=workload)
+    scenarios = [scenario(seed) for seed in seeds]
+    scenarios += [scenario(seed, mechanism="elastic") for seed in seeds[:2]]
+    scenarios += [scenario(seed, gpus=gpus) for gpus in (32, 16) for seed in seeds[:2]]
     parts = [
         run_episode(scenario, Student(learned, sampled=False)).mean_jct / fifo_jct(scenario)
         for scenario in scenarios
@@ -178,7 +183,7 @@ def _gather(plan: TrainingPlan, report: Callable[[TrainingStatus], None]) -> Map
     for i, seed in enumerate(LEARNED_FROM[: plan.gathered]):
         report(TrainingStatus("gathering", i, plan.gathered))
         student = Student(learned, seed=plan.seed * 1000 + seed)
-        run_episode(DrlScenario(seed, jobs=plan.jobs), student)
+        run_episode(DrlScenario(seed, jobs=plan.jobs, workload=plan.workload), student)
         learned = TrainedWeights(learned.weights, student.kinds())
     return learned.kinds
 
@@ -230,6 +235,7 @@ def _scenario(plan: TrainingPlan, rng: np.random.Generator) -> DrlScenario:
         gap=float(np.round(GAP * rng.uniform(1 - JITTER, 1 + JITTER), 3)),
         mechanism=str(rng.choice(MECHANISMS)),
         jobs=plan.jobs,
+        workload=plan.workload,
     )
 
 

@@ -90,7 +90,7 @@ def check_counts(
 
 def _at_most(context: FaultContext, id: str, what: str, value: float, limit: float) -> None:
     if value > limit:
-        context.violation(f"{id}: {what} {value} in the state, {limit} in truth")
+        context.violation(f"{id}: {what} {value} in the state, {limit} reported by workers")
 
 
 def check_end(
@@ -116,7 +116,7 @@ def check_end(
     for id, outcome in state.ended.items():
         card = controller.board.cards.get(id)
         if card is None or not card.over or id not in shown:
-            context.violation(f"{id} has ended and its card does not say so")
+            context.violation(f"{id} has ended, but its card does not show that")
         if id not in users.submitted:
             context.violation(f"{id} was never submitted")
         job = jobs.get(id)

@@ -25,7 +25,7 @@ class ControllerInstance:
 
 
 class FaultContext:
-    """`rng` decides everything; `note` writes the trace, whose hash identifies a run."""
+    """`rng` decides everything. `note` writes the trace; its hash identifies a run."""
 
     def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
         self.rng = Random(seed)
@@ -73,7 +73,7 @@ class FaultContext:
     # crashes
 
     def crash_after(self, uses: int | None) -> None:
-        """Crashes the controller after so many uses of its dependencies; None: never."""
+        """Crashes the controller after this number of uses of its dependencies; None: never."""
         self._uses_left = uses
 
     def use(self, what: str) -> None:

@@ -1,7 +1,7 @@
 """The true progress of one job's workers, which the controller's state is compared with.
 
-They switch together when all have the same order, re-form after a loss, save at the end of each
-epoch and when they are told to, and begin again from there when none survives.
+The workers switch together when all have the same order, and regroup after a loss. They save at
+the end of each epoch and on request; if none survives, training resumes from the last save.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from ones.lab.faults.context import FaultContext
 from ones.lab.faults.job_spec import JobSpec
 from ones.lab.faults.worker import SimulatedWorker
+from ones.lab.faults.worker_group import WorkerGroup
 from ones.wire.messages import (
-    Epoch,
     Hung,
     Memory,
     MemoryLimit,
@@ -28,16 +28,6 @@ from ones.wire.messages import (
 
 
 @dataclass(slots=True)
-class WorkerGroup:
-    """Workers that train together."""
-
-    plan: int
-    incarnation: int
-    members: list[SimulatedWorker]
-    batch: int
-
-
-@dataclass(slots=True)
 class SimulatedJob:
     context: FaultContext
     job: str
@@ -49,7 +39,7 @@ class SimulatedJob:
     samples: float = 0.0  # of the current epoch
     last_epoch: int = 0  # the highest that was ever completed
     completed: int = 0  # times that the script finished
-    unreported_epochs: int = 0  # whose report was lost with a worker
+    unreported_epochs: int = 0  # their reports were lost with a worker
     report_counts: Counter[str] = field(default_factory=Counter)  # reports by kind
     speed_steps: int = 0
     starts_failed: int = 0
@@ -93,7 +83,7 @@ class SimulatedJob:
             self._later(0.5, 3.0, lambda: self._give_up(plan, f"{worker.name} was lost"))
 
     def cut(self, worker: SimulatedWorker) -> None:
-        """Handles a worker whose node is out of reach."""
+        """Handles a worker on a node that is out of reach."""
         group = self.group
         if group is None or worker not in group.members or not worker.is_cut:
             return
@@ -123,7 +113,7 @@ class SimulatedJob:
             worker.leave(done=False)
 
     def terminated(self, worker: SimulatedWorker) -> None:
-        """SIGTERM: all workers save, this one leaves, the others re-form."""
+        """Handles SIGTERM: all workers save, this one leaves, the others regroup."""
         if self._is_member(worker):
             self.saved = (self.epoch, self.samples)
             worker.leave(done=False)
@@ -211,22 +201,22 @@ class SimulatedJob:
             self.unreported_epochs += sum(
                 w.unreported_epochs for w in self.workers.values() if w is not first
             )
-            self._report_epoch(first)
+            first.send(group.epoch(self.spec, self.epoch))
         for member in group.members:
             member.was_first = member is first
 
     def _give_up(self, plan: int, why: str) -> None:
         """Gives up an order that cannot be carried out; training continues as before."""
-        told = [w for w in self.workers.values() if w.order is not None and w.order.plan == plan]
-        for worker in told:
+        ordered = [w for w in self.workers.values() if w.order is not None and w.order.plan == plan]
+        for worker in ordered:
             worker.order = None
-            if worker is told[0] or self.context.rng.random() < 0.3:
+            if worker is ordered[0] or self.context.rng.random() < 0.3:
                 worker.send(SwitchFailed(why, plan))
 
     # losses
 
     def _broken(self) -> None:
-        """The current step fails; the surviving workers re-form."""
+        """Fails the current step; the surviving workers regroup later."""
         self._version += 1
         version = self._version
         self.context.after(self.context.rng.uniform(0.5, 4.0), lambda: self._reform(version))
@@ -258,7 +248,7 @@ class SimulatedJob:
         self._version += 1
         version, group = self._version, self.group
         assert group is not None
-        rate = self.spec.samples_per_second * len(group.members) ** 0.8
+        rate = group.samples_per_second(self.spec)
         left = (self.spec.dataset_size - self.samples) / rate
         seconds = min(max(left, 0.0), self.context.rng.uniform(3.0, 8.0))
         self.context.after(seconds, lambda: self._trained(version, seconds * rate))
@@ -282,8 +272,8 @@ class SimulatedJob:
         self.epoch, self.samples = self.epoch + 1, 0.0
         self.last_epoch = max(self.last_epoch, self.epoch)
         self.saved = (self.epoch, 0.0)
-        self._report_speed(first)
-        self._report_epoch(first)
+        first.send(group.speed(spec))
+        first.send(group.epoch(spec, self.epoch))
         if self.epoch == spec.failing_epoch and not self._failed:
             self._failed = True
             self.context.fault("script-failure", f"{self.job} in epoch {self.epoch + 1}")
@@ -295,38 +285,6 @@ class SimulatedJob:
             self._all_leave(save=False, done=True)
         else:
             self._train()
-
-    def _report_speed(self, first: SimulatedWorker) -> None:
-        group = self.group
-        assert group is not None
-        steps = max(1, self.spec.dataset_size // group.batch)
-        rate = self.spec.samples_per_second * len(group.members) ** 0.8
-        first.send(
-            Speed(
-                gpus=len(group.members),
-                nodes=len({member.node for member in group.members}),
-                batch=group.batch,
-                micro_steps=1,
-                step_seconds=group.batch / rate,
-                steps=steps,
-            )
-        )
-
-    def _report_epoch(self, first: SimulatedWorker) -> None:
-        group = self.group
-        assert group is not None
-        first.send(
-            Epoch(
-                epoch=self.epoch,
-                steps=max(1, self.spec.dataset_size // group.batch),
-                samples=self.spec.dataset_size,
-                loss=2.0 / (1 + self.epoch),
-                accuracy=1.0 - 0.8**self.epoch,
-                first_loss=2.3,
-                step_seconds=0.1,
-                planned_epochs=self.spec.epochs,
-            )
-        )
 
     def _later(self, low: float, high: float, do: object) -> None:
         assert callable(do)

@@ -1,8 +1,8 @@
 """A simulated launcher: nodes, slots and processes that outlive the controller.
 
-It knows the physical truth, so it sees when two processes are on one slot. A request that was
-not handed over when the controller crashed is lost; an event that no controller hears is not
-told again, but `running` knows of it, as every launcher's contract says.
+It knows every process that exists, so it detects two processes on one slot. A request that was
+not handed over when the controller crashed is lost. An event without a controller to receive it
+is not sent again, but `running` includes its effect, as the contract of launchers requires.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ones.exec import Chunk, Exit
+from ones.exec import Exit
+from ones.exec.output import Chunk
 from ones.lab.faults.context import FaultContext
 from ones.launchers import (
     Exited,
@@ -44,7 +45,7 @@ class SimulatedProcess(Protocol):
         """Kills the process at once; it reports nothing more."""
 
     def cut(self, is_cut: bool) -> None:
-        """Its node is out of reach, or is back in reach."""
+        """Cuts the process off the network, or reconnects it."""
 
 
 @dataclass(slots=True)
@@ -80,11 +81,11 @@ class SimulatedLauncher:
         self._known: dict[str, LaunchedProcess] = {}
         self._nodes_of: dict[str, str] = {}  # launch -> node
         self._alive: dict[str, SimulatedProcess] = {}  # processes that exist
-        self._occupants: dict[str, str] = {}  # slot -> launch that is there
+        self._occupants: dict[str, str] = {}  # slot -> launch on it
         self._launched: set[str] = set()  # every id that ever started
         self._pids = 0
 
-    # what the controller calls
+    # called by the controller
 
     def open(self, listener: Listener) -> None:
         self._context.use("launcher, open")
@@ -128,7 +129,7 @@ class SimulatedLauncher:
     def close(self, *, kill: bool) -> None:
         self._listener = None
 
-    # what the simulation does
+    # called by the simulation
 
     def crashed(self) -> None:
         self._listener = None
@@ -145,7 +146,7 @@ class SimulatedLauncher:
         self._ended(id, exit)
 
     def lose(self, node: SimulatedNode, cause: str) -> None:
-        """Fences a node: its processes are dead before the controller is told."""
+        """Fences a node: its processes are dead before the controller gets the event."""
         dead = [id for id, name in self._nodes_of.items() if name == node.name]
         for id in dead:
             if id in self._alive:
@@ -206,7 +207,7 @@ class SimulatedLauncher:
     def _on_node(self, node: SimulatedNode) -> list[SimulatedProcess]:
         return [p for id, p in self._alive.items() if self._nodes_of[id] == node.name]
 
-    # in the launcher
+    # inside the launcher
 
     def _handed_over(
         self, node: str, do: Callable[[], None], lost: Callable[[], None] = lambda: None
@@ -266,7 +267,7 @@ class SimulatedLauncher:
     def _stop(self, id: str, grace: float) -> None:
         process = self._alive.get(id)
         if process is not None:
-            self._context.note(f"process {id} is told to stop within {grace:g} s")
+            self._context.note(f"process {id} gets a stop with {grace:g} s of grace")
             process.terminate(grace)
         elif id in self._known and self._known[id].alive:
             self._ended(id, Exit(code=None, at=self._context.now, cause="stopped"))

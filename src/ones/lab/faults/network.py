@@ -1,6 +1,6 @@
 """A simulated network between workers and the controller, and the server at its end.
 
-The server is the real exchange with workers (`ones.control.api.worker_api.WorkerExchange`) with
+The server is the real exchange with workers (`ones.control.live.worker_exchange`) with
 virtual time instead of an event loop: reports are answered when they are safe, long-polls when an
 order comes, and what takes too long with 503.
 """
@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastapi import HTTPException
-
 from ones.control.api.access import COMMIT_SECONDS
-from ones.control.api.worker_api import AdmittedWorker, WorkerExchange
 from ones.control.controller import Controller
 from ones.control.limits import LimitError
+from ones.control.live.worker_exchange import AdmittedWorker, RefusedRequestError, WorkerExchange
 from ones.lab.faults.context import ControllerInstance, FaultContext
 
 #: status and body of an answer; None: the connection broke
@@ -40,10 +38,7 @@ class SimulatedServer:
         self._open[number] = reply
         try:
             admitted = self._exchange.admit(body, self._exchange.job_of(token))
-        except HTTPException as problem:
-            self._answer(number, problem.status_code, b"")
-            return
-        except LimitError as problem:
+        except (RefusedRequestError, LimitError) as problem:
             self._answer(number, problem.status, b"")
             return
         except Exception as problem:
@@ -88,7 +83,7 @@ class SimulatedServer:
 
     def _woken(self, number: int, admitted: AdmittedWorker) -> None:
         if number in self._open:
-            self._exchange.heard_from(admitted.worker)
+            self._exchange.note_call(admitted.worker)
             order = self._exchange.unseen(admitted)
             self._answer(number, 200, self._exchange.answer(admitted, order))
 

@@ -61,7 +61,7 @@ class Scenario:
 def draw_scenario(rng: Random, kinds: Collection[str], policy: str | None) -> Scenario:
     nodes = {f"n{i}": rng.randint(2, 4) for i in range(rng.randint(1, 3))}
     chosen = frozenset(k for k in kinds if rng.random() < (0.8 if k == "crash" else 0.4))
-    # a script that does not join is one process, and no policy keeps such a job on one node
+    # a script that does not join is one process, and policies may place such a job on several nodes
     largest, fixed = max(nodes.values()), max(nodes.values()) if len(nodes) == 1 else 1
     jobs = []
     hostile = 0
@@ -89,7 +89,7 @@ def draw_scenario(rng: Random, kinds: Collection[str], policy: str | None) -> Sc
 def _spec(
     rng: Random, number: int, kinds: Collection[str], sizes: tuple[int, int], is_hostile: bool
 ) -> JobSpec:
-    """`sizes`: maximum GPUs of a job whose script joins, and of one whose script does not."""
+    """`sizes`: maximum GPUs of a job with a script that joins, and of one that does not join."""
     fails = "script-failure" in kinds and rng.random() < 0.4
     slow = "slow-join" in kinds and rng.random() < 0.3
     kind = rng.random()

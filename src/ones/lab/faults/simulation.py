@@ -20,14 +20,15 @@ from ones.core.state import State
 from ones.lab.faults.checks import check_counts, check_end, check_recovery
 from ones.lab.faults.context import ControllerInstance, CrashedError, FaultContext
 from ones.lab.faults.disk import SimulatedDisk, SimulatedWriter
-from ones.lab.faults.hostile_messages import mutate
+from ones.lab.faults.fixed_script import FixedScript
+from ones.lab.faults.hostile_workers import HostileWorkers
 from ones.lab.faults.inbox import SimulatedClock, SimulatedInbox
 from ones.lab.faults.job import SimulatedJob
 from ones.lab.faults.launcher import SimulatedLauncher, SimulatedProcess
 from ones.lab.faults.network import SimulatedNetwork, SimulatedServer
 from ones.lab.faults.scenario import KINDS, TIMEOUTS, FaultInjector, Scenario, draw_scenario
 from ones.lab.faults.users import SimulatedUsers
-from ones.lab.faults.worker import FixedScript, SimulatedWorker
+from ones.lab.faults.worker import SimulatedWorker
 from ones.launchers import Launch
 from ones.policies import create
 from ones.runlog import Header, decode
@@ -35,7 +36,6 @@ from ones.runlog import Header, decode
 #: after the last fault, all jobs must have ended within this virtual time
 HORIZON_SECONDS = 3600.0
 INSPECT_SECONDS = 20.0
-HOSTILE_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,7 @@ class _Run:
         )
         self.jobs: dict[str, SimulatedJob] = {}
         self._processes: list[SimulatedWorker | FixedScript] = []
-        self._messages: dict[str, list[bytes]] = {}  # token of a hostile job -> its messages
-        self._attacking = False
+        self._hostile = HostileWorkers(context, self.network, until=scenario.calm_at)
         self._crashes_left = scenario.crashes
         self._inspected_at = 0.0
         self._injector = FaultInjector(
@@ -270,7 +269,7 @@ class _Run:
         if "ONES_CONTROLLER" in launch.env and spec.joins:
             process = SimulatedWorker(self.context, self.network, self.launcher, job, launch)
             if spec.is_hostile:
-                self._make_hostile(process)
+                self._hostile.add(process)
         else:
             process = FixedScript(self.context, self.launcher, job, launch)
         self._processes.append(process)
@@ -281,30 +280,3 @@ class _Run:
         if self._processes:
             self.context.fault("worker-death", "killed")
             self.context.rng.choice(self._processes).die()
-
-    def _make_hostile(self, worker: SimulatedWorker) -> None:
-        """Makes the worker send invalid messages with the token of its job."""
-        if worker.token not in self._messages:
-            self._messages[worker.token] = []
-            before = self.network.observe
-
-            def observe(body: bytes, token: str) -> None:
-                before(body, token)
-                if token == worker.token and not self._attacking:
-                    self._messages[token].append(body)
-
-            self.network.observe = observe
-        self._attack(worker)
-
-    def _attack(self, worker: SimulatedWorker) -> None:
-        context, messages = self.context, self._messages[worker.token]
-        if not worker.alive or context.now > self.scenario.calm_at:
-            return
-        if messages:
-            what, body = mutate(context.rng.choice(messages[-20:]), context.rng)
-            context.fault("hostile", f"{worker.name}: {what}")
-            self._attacking = True  # only honest messages are changed
-            self.network.request(body, worker.token, 0.0, lambda status, answer: None)
-            self._attacking = False
-        seconds = context.rng.expovariate(1.0 / HOSTILE_SECONDS)
-        context.after(seconds, lambda: self._attack(worker))

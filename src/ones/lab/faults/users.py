@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ones.control.api.access import COMMIT_SECONDS
 from ones.control.controller import Controller
-from ones.control.store import Done
+from ones.control.persistence import Done
 from ones.control.submission import Submission
 from ones.core.job import Job
 from ones.errors import OnesError

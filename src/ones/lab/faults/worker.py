@@ -1,7 +1,7 @@
 """A simulated training process that speaks worker protocol 1 as `ones.train` does.
 
-Reports are numbered and kept until they are acknowledged; orders come by long-poll. Training goes
-on while the controller is away. After 409 the process exits.
+Reports are numbered and kept until they are acknowledged; orders come by long-poll. Training
+continues while the controller is down. After 409 the process exits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GOOD_ENDS = ("converged", "finished")
 
 
 class WorkerCallbacks(Protocol):
-    """What a worker tells its job. See `SimulatedJob`."""
+    """Callbacks from a worker to its job. See `SimulatedJob`."""
 
     spec: JobSpec
     unreported_epochs: int
@@ -74,7 +74,7 @@ class SimulatedWorker:
         self.alive = True
         self.joined = False
         self.is_cut = False
-        self.is_expelled = False  # the other workers continue without it
+        self.is_expelled = False  # removed from its job; the other workers continue
         self.was_first = False
         self.is_leaving = False  # does not train any more
         self.order: Switch | None = None  # received and not carried out
@@ -90,10 +90,10 @@ class SimulatedWorker:
 
     @property
     def unreported_epochs(self) -> int:
-        """Epochs whose report was not acknowledged."""
+        """Number of completed epochs without an acknowledged report."""
         return sum(isinstance(report, Epoch) for _, _, report in self._queue)
 
-    # its process
+    # process
 
     def start(self) -> None:
         seconds = self.job.seconds_to_join()
@@ -234,7 +234,7 @@ class SimulatedWorker:
         if not self.alive:
             return
         if status == 409:
-            self._context.note(f"{self._id} has no place any more")
+            self._context.note(f"{self._id} is not a member of its job any more")
             self.exit(LEFT_OUT)
             return
         try:
@@ -266,7 +266,7 @@ class SimulatedWorker:
     def _obey(self, order: Order) -> None:
         if self.is_leaving:
             return
-        self._context.note(f"{self._id} is told {type(order).__name__} {order.plan}")
+        self._context.note(f"{self._id} receives {type(order).__name__} {order.plan}")
         if isinstance(order, Switch):
             self.order = order
             self.job.ordered(self)
@@ -274,43 +274,3 @@ class SimulatedWorker:
             self.job.save_and_leave(self)
         elif isinstance(order, End):
             self.job.end(self, good=order.reason in GOOD_ENDS)
-
-
-class FixedScript:
-    """A process that never joins: runs for some time and exits."""
-
-    def __init__(
-        self,
-        context: FaultContext,
-        launcher: SimulatedLauncher,
-        job: WorkerCallbacks,
-        launch: Launch,
-    ) -> None:
-        self._context, self._launcher, self._job = context, launcher, job
-        self._id = launch.id
-        self.alive = True
-
-    def start(self) -> None:
-        code = 1 if self._job.fails_before_joining() else 0
-        self._context.after(self._job.spec.fixed_seconds, lambda: self._exit(code, "exited"))
-
-    def _exit(self, code: int | None, cause: str, signal: int | None = None) -> None:
-        if self.alive:
-            self.alive = False
-            if code == 0 and cause == "exited":
-                self._job.completed += 1
-                self._job.unreported_epochs += self._job.spec.epochs  # it reports nothing
-            exit = Exit(code=code, signal=signal, at=self._context.now, cause=cause)
-            self._launcher.exited(self._id, exit)
-
-    def terminate(self, grace: float) -> None:
-        self._context.after(0.02, lambda: self._exit(None, "stopped", 15 if grace > 0 else 9))
-
-    def kill(self) -> None:
-        self.alive = False
-
-    def die(self) -> None:
-        self._exit(None, "exited", 9)
-
-    def cut(self, is_cut: bool) -> None:
-        pass

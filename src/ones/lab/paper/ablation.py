@@ -1,74 +1,53 @@
-"""The ablation between `ones-paper` and `ones`: one group of settings at a time.
+"""The ablation of `ones`: groups of settings, each with the values that take it back.
 
-The settings that differ are read from the two policies. The groups give them an order and a name;
-a setting without a group is a group of its own at the end.
+`ones-paper` is another algorithm with settings of its own, so there is no way from it to `ones` by
+settings. What each idea of `ones` brings is measured on `ones` itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from ones.lab.comparison.variants import Variant
-from ones.policies import settings_of
 
-FROM, TO = "ones-paper", "ones"
+POLICY = "ones"
 
-GROUPS: Sequence[tuple[str, Sequence[str]]] = (
-    ("score", ("score", "to_come", "ageing", "seniority", "stay_share", "grown_share",
-               "change_worth", "waiting_charge", "switching_cost")),
-    ("sampling", ("draws", "select_by_mean")),
-    ("limits", ("warmup_steps", "growth", "ripening", "epoch_growth", "most_base_batches",
-                "least_steps", "most_gpus", "trust_requested")),
-    ("sigma", ("sigma", "shrink_only_when_waiting", "scale_down")),
-    ("update rule", ("update", "spacing", "least_stay")),
-    ("predictor", ("link", "kinds", "temper", "cold_start_epochs", "trust_declared",
-                   "overruns")),
-    ("speed and goodput", ("throughput", "effective", "batch")),
-    ("crossover, mutation and refresh", ("crossover", "mutation", "admit_new",
-                                         "fill_waiting_first", "sizes", "exploration")),
-    ("placement", ("placement", "candidates")),
-    ("search effort", ("seeds", "population", "generations", "idle_generations", "patience")),
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class SettingGroup:
-    name: str
-    changes: dict[str, Any]  # values of `ones`
-    published: dict[str, Any]  # values of `ones-paper`
-
-
-def setting_groups() -> list[SettingGroup]:
-    before = {s.name: s.default for s in settings_of(FROM)}
-    after = {s.name: s.default for s in settings_of(TO)}
-    differing = [name for name in after if name in before and after[name] != before[name]]
-    grouped = [(name, [m for m in members if m in differing]) for name, members in GROUPS]
-    known = {member for _, members in GROUPS for member in members}
-    grouped += [(name, [name]) for name in differing if name not in known]
-    return [
-        SettingGroup(name, {m: after[m] for m in members}, {m: before[m] for m in members})
-        for name, members in grouped
-        if members
-    ]
+#: what each group is without its idea; as in the paper where the paper has a counterpart
+GROUPS: Mapping[str, Mapping[str, Any]] = {
+    "weights of ages and arrivals": {"to_come": 0.0, "ageing": 0.0, "seniority": 0.0},
+    "cost of changes": {"switching_cost": False},
+    "draws": {"draws": 1},
+    "limits": {"ripening": 0.0, "epoch_growth": 2.0, "trust_requested": False},
+    "scale-down": {"shrink_only_when_waiting": False},
+    "minimum stay": {"least_stay": 0.0, "least_run": 0.0},
+    "predictor": {
+        "link": "max", "kinds": False, "temper": False, "trust_declared": False, "overruns": False,
+    },
+    "speed and goodput": {"throughput": "per-gpu", "effective": False, "batch": "limit"},
+    "sizes": {"sizes": "limit"},
+    "placement of several candidates": {"candidates": 1},
+    "search effort": {"seeds": False, "population": 0, "generations": 1},
+}  # fmt: skip
 
 
 def cumulative() -> list[Variant]:
-    """`ones-paper`, then with one more group of `ones` at a time; the last has all of them."""
-    found = [Variant(label=FROM, policy=FROM)]
-    changed: dict[str, Any] = {}
-    for group in setting_groups():
-        changed = {**changed, **group.changes}
-        found.append(Variant(label=f"+ {group.name}", policy=FROM, settings=changed))
+    """`ones` without any group, then with one more group at a time; the last is `ones`."""
+    found = []
+    missing = dict(GROUPS)
+    for name in ("without all groups", *GROUPS):
+        missing.pop(name, None)
+        label = f"+ {name}" if name in GROUPS else name
+        settings = {key: value for group in missing.values() for key, value in group.items()}
+        found.append(Variant(label=label, policy=POLICY, settings=settings))
     return found
 
 
 def leave_one_out() -> list[Variant]:
-    """`ones`, then with one group at a time as in `ones-paper`."""
-    found = [Variant(label=TO, policy=TO)]
+    """`ones`, then without one group at a time."""
+    found = [Variant(label=POLICY, policy=POLICY)]
     found += [
-        Variant(label=f"without {group.name}", policy=TO, settings=group.published)
-        for group in setting_groups()
+        Variant(label=f"without {name}", policy=POLICY, settings=dict(settings))
+        for name, settings in GROUPS.items()
     ]
     return found

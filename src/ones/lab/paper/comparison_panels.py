@@ -18,7 +18,7 @@ from ones.report.statistics import signed_rank_test
 def significance(runs: Runs, strongest: Mapping[str, str]) -> PaperPanel:
     """Wilcoxon tests, pooled over seeds and for single seeds, because the paper has one trace."""
     rows: list[list[html.Cell]] = []
-    verdicts, told = [], []
+    verdicts, results = [], []
     for ours in OURS:
         for label, found in runs.items():
             if ours not in runs or label in OURS:
@@ -41,7 +41,7 @@ def significance(runs: Runs, strongest: Mapping[str, str]) -> PaperPanel:
                 ]
             )  # fmt: skip
             if ours == "ones":
-                told.append(
+                results.append(
                     f"`{label}` p = {format_p(test['p_less'])}, effect {test['effect']:.2f}"
                 )
                 if paper is not None and strongest.get(policy) == label:
@@ -61,7 +61,7 @@ def significance(runs: Runs, strongest: Mapping[str, str]) -> PaperPanel:
         title="Significance: Wilcoxon tests of completion times",
         paper="ONES against DRL, Tiresias, Optimus: two-sided p 5.17e-4, 4.53e-8, 7.55e-10;"
         " one-sided 'negative' p 0.99974, 0.99999, 0.99999.",
-        ours="One-sided, `ones` less than " + "; ".join(told) + "." if told else "-",
+        ours="One-sided, `ones` less than " + "; ".join(results) + "." if results else "-",
         n=seeds_of(runs),
         spread="in the table: bootstrap intervals of the effect, and the median p of single seeds",
         verdict=all_of(*verdicts) if verdicts else Verdict(None, "No rival of the paper is here."),
@@ -89,7 +89,7 @@ def _single(ours: Sequence[Record], theirs: Sequence[Record]) -> float | None:
 
 
 def properties(runs: Runs) -> PaperPanel:
-    """What the schedulers may do according to the paper, and what they did."""
+    """Panel of abilities: of the schedulers in the paper's table, and those seen in the runs."""
     rows: list[list[html.Cell]] = []
     verdicts = []
     for label, found in runs.items():
@@ -106,18 +106,18 @@ def properties(runs: Runs) -> PaperPanel:
             for (what, count), allowed in zip(seen.items(), paper[1:], strict=True):
                 if allowed == "no" and count:
                     verdicts.append(
-                        Verdict(False, f"`{label}` was seen with {what} ({count}), which the"
-                                " table denies it.")
+                        Verdict(False, f"`{label}` shows {what} ({count}), which the"
+                                " paper's table excludes.")
                     )  # fmt: skip
     if not verdicts:
-        verdicts = [Verdict(True, "Nobody was seen to do what the paper's table denies it.")]
+        verdicts = [Verdict(True, "No scheduler did what the paper's table excludes for it.")]
     return PaperPanel(
         anchor="schedulers",
         title="Comparison of the schedulers (the paper's table)",
         paper="ONES: dynamic, preemption, elastic size and batch. DRL: dynamic, elastic size only."
         " Tiresias: greedy, preemption only. Optimus: greedy, preemption and elastic size.",
-        ours="Counted in the runs: preemptions, jobs whose number of GPUs changed, jobs whose"
-        " global batch changed.",
+        ours="Counted in the runs: preemptions, jobs with a change of their number of GPUs, and"
+        " jobs with a change of their global batch.",
         n=seeds_of(runs),
         spread="sums over all seeds",
         verdict=all_of(*verdicts),
@@ -154,29 +154,29 @@ def mechanisms(records: Sequence[Record]) -> PaperPanel:
             orders.append(f"{mechanism}: " + " < ".join(f"`{label}`" for label in first))
     cheap = by.get(("ones", "elastic")), by.get(("ones", "checkpoint"))
     gain = (
-        f" Under `ones`, re-scaling between two steps instead of through a checkpoint takes"
+        f" Under `ones`, rescaling between two steps instead of through a checkpoint takes"
         f" {100 * (1 - cheap[0]['mean_jct'] / cheap[1]['mean_jct']):.0f} % off the mean."
         if cheap[0] and cheap[1]
         else ""
     )
     return PaperPanel(
         anchor="mechanisms",
-        title="Policy and mechanism told apart",
+        title="Policy and mechanism, separately",
         ours="; ".join(orders) + "." + gain,
         n=count(summary[0]["n"], "seed") + " each",
         spread="means over seeds",
         verdict=Verdict(
             None,
-            "The paper compares ONES with its own cheap re-scaling to rivals that pay for"
-            " checkpoints; here everybody is also run with the other's costs.",
+            "The paper compares ONES with its own cheap rescaling to rivals that pay for"
+            " checkpoints; here every scheduler also runs with the mechanism of the other.",
         ),
         parts=[
             html.table(
                 ["", "native: mean s", "99 % within s", "elastic: mean s", "99 % within s",
                  "checkpoint: mean s", "99 % within s"],
                 rows,
-                caption="Completion time when each pays for changes its own way, everybody a pause"
-                " between two steps, everybody a checkpoint.",
+                caption="Completion time with the native mechanism of each scheduler, with a pause"
+                " between two steps for all, and with a checkpoint for all.",
             )
         ],
     )  # fmt: skip

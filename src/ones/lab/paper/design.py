@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from ones.lab.comparison.grid import Cell, Grid
 from ones.lab.comparison.summary import Record
 from ones.lab.comparison.variants import Variant, named_variants, parse_variants
-from ones.lab.paper import ablation, claims
+from ones.lab.paper import ablation, claims, contended, readings
+from ones.lab.paper.tuned import TUNED, TUNED_CONTENDED, Tuned, tuned_labels
 from ones.lab.runs import RunSpec
 from ones.policies import names
 
 FIRST_SEED = 1000  # 1 to 99 were used for calibration
 #: in the order of the tables
 SCHEDULERS = ("ones", "ones-paper", "drl", "tiresias", "optimus", "pollux", "sia", "equi", "fifo")
-#: they know the truth about every job: bounds, not rivals
+#: policies that know the true length of every job: bounds, not rivals
 ORACLES = ("srtf", "srsf")
 MECHANISMS = ("native", "elastic", "checkpoint")
 
@@ -33,15 +34,21 @@ class EvaluationSize:
     ablation_seeds: int
     ablation_jobs: int = 50
     leave_one_out: bool = True
+    reading_seeds: int = 0  # 0: no band of readings
     prediction_seeds: int
+    contended_seeds: int
+    contended_jobs: int = contended.JOBS
+    without_dominating: bool = True
 
 
 FULL = EvaluationSize(
-    seeds=10, mechanism_seeds=10, scaling_seeds=10, ablation_seeds=10, prediction_seeds=3
-)
+    seeds=10, mechanism_seeds=10, scaling_seeds=10, ablation_seeds=10, reading_seeds=10,
+    prediction_seeds=3, contended_seeds=5,
+)  # fmt: skip
 QUICK = EvaluationSize(
     seeds=2, variants=False, mechanism_seeds=1, scaling_seeds=1, sizes=(16, 64),
     ablation_seeds=1, ablation_jobs=20, leave_one_out=False, prediction_seeds=1,
+    contended_seeds=1, contended_jobs=60, without_dominating=False,
 )  # fmt: skip
 
 
@@ -66,8 +73,35 @@ class Design:
         return self._grid(parse_variants(labels), self.size.seeds)
 
     def mechanisms(self, strongest: Mapping[str, str]) -> list[Cell]:
-        labels = [strongest.get(name, name) for name in present(SCHEDULERS)]
-        return self._grid(parse_variants(labels), self.size.mechanism_seeds, mechanisms=MECHANISMS)
+        """Rivals as tuned for each mechanism, the others in their strongest variant."""
+        found = []
+        for mechanism in MECHANISMS:
+            labels = [
+                TUNED[mechanism].get(name, strongest.get(name, name))
+                for name in present(SCHEDULERS)
+            ]
+            found += self._grid(
+                parse_variants(labels), self.size.mechanism_seeds, mechanisms=[mechanism]
+            )
+        return found
+
+    def contended(self) -> list[Cell]:
+        """Tuned rivals and strict Optimus at a load at which jobs queue."""
+        return self._contended(contended.LOAD)
+
+    def contended_without(self) -> list[Cell]:
+        """The same without the kind that makes most of the work."""
+        if not self.size.without_dominating:
+            return []
+        return self._contended(contended.LOAD_WITHOUT, left_out=contended.DOMINATING_KIND)
+
+    def _contended(self, load: float, *, left_out: str = "") -> list[Cell]:
+        return self._grid(
+            parse_variants(native_labels(TUNED_CONTENDED)),
+            self.size.contended_seeds,
+            loads=[load],
+            base=RunSpec(policy="", jobs=self.size.contended_jobs, left_out=left_out),
+        )
 
     def scaling(self, strongest: Mapping[str, str]) -> list[Cell]:
         """The paper's four, and `ones-paper`."""
@@ -87,6 +121,13 @@ class Design:
             ablation.leave_one_out(), self.size.ablation_seeds, jobs=self.size.ablation_jobs
         )
 
+    def readings(self, *, linear: bool) -> list[Cell]:
+        """Readings of the paper, as the simulator is or with linear goodput."""
+        if not self.size.reading_seeds:
+            return []
+        seeds = range(self.first_seed, self.first_seed + self.size.reading_seeds)
+        return readings.cells(seeds, jobs=self.size.jobs, linear=linear)
+
     def prediction(self) -> list[Cell]:
         cells = self._grid(parse_variants(["ones"]), self.size.prediction_seeds)
         return [Cell(label=c.label, asked=c.asked, spec=c.spec, task="prediction") for c in cells]
@@ -98,15 +139,25 @@ class Design:
         *,
         gpus: Sequence[int] = (64,),
         mechanisms: Sequence[str] = ("native",),
+        loads: Sequence[float | None] = (None,),
         jobs: int | None = None,
+        base: RunSpec | None = None,
     ) -> list[Cell]:
         return Grid(
             variants=chosen,
             seeds=range(self.first_seed, self.first_seed + seeds),
             gpus=gpus,
             mechanisms=mechanisms,
-            base=RunSpec(policy="", jobs=jobs or self.size.jobs),
+            loads=loads,
+            base=base or RunSpec(policy="", jobs=jobs or self.size.jobs),
         ).cells()
+
+
+def native_labels(tuned: Tuned) -> list[str]:
+    """All schedulers, tuned for their native mechanism, and Optimus as published as well."""
+    labels = tuned_labels(present(SCHEDULERS), "native", tuned)
+    strict = ["optimus:strict"] if "optimus" in labels else []
+    return [*labels, *strict]
 
 
 def present(wanted: Sequence[str]) -> list[str]:

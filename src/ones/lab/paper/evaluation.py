@@ -14,8 +14,10 @@ from ones.lab.comparison.results import Comparison, records_of
 from ones.lab.comparison.summary import Record
 from ones.lab.paper import (
     comparison_panels,
+    contended_panel,
     performance,
     prediction_panel,
+    readings,
     scaling,
     training_panels,
 )
@@ -45,7 +47,7 @@ class Evaluation:
     headline: Mapping[str, Sequence[Record]]  # label -> its runs
 
     def to_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The output of `--json`."""
         return {
             "panels": [
                 {
@@ -83,7 +85,7 @@ def evaluate(
     measured: Mapping[str, Measurement] | None = None,
     beyond: Sequence[PaperPanel] = (),
 ) -> Evaluation:
-    """In two parts: the strongest variants are known after the first."""
+    """Runs the evaluation in two parts: the second needs the strongest variants of the first."""
     first = _first(design)
     failures = list(run_planned(RunPlan.of(first, store, processes)))
     headline = _completed(design.headline(), store)
@@ -101,7 +103,16 @@ def evaluate(
 
 
 def _first(design: Design) -> list[Cell]:
-    return [*design.headline(), *design.prediction(), *design.cumulative(), *design.leave_one_out()]
+    band = [cell for linear in (False, True) for cell in design.readings(linear=linear)]
+    return [
+        *design.headline(),
+        *design.prediction(),
+        *design.contended(),
+        *design.contended_without(),
+        *design.cumulative(),
+        *design.leave_one_out(),
+        *band,
+    ]
 
 
 def _completed(cells: Sequence[Cell], store: ResultStore) -> list[Record]:
@@ -126,6 +137,9 @@ def _panels(
         yield from performance.performance(runs, strongest, home)
         yield performance.longest(runs)
         yield comparison_panels.significance(runs, strongest)
+    busy = _completed(design.contended(), store)
+    if busy:
+        yield contended_panel.contended(busy, _completed(design.contended_without(), store))
     mechanisms = _completed(design.mechanisms(strongest), store)
     if mechanisms:
         yield comparison_panels.mechanisms(mechanisms)
@@ -133,6 +147,12 @@ def _panels(
     cumulative = _completed(design.cumulative(), store)
     if cumulative:
         yield scaling.ablation(cumulative, _completed(design.leave_one_out(), store))
+    for linear in (False, True):
+        band = readings.panel(
+            _completed(design.readings(linear=linear), store), home, linear=linear
+        )
+        if band is not None:
+            yield band
     if runs:
         yield comparison_panels.properties(runs)
     prediction = prediction_panel.prediction(
@@ -176,6 +196,7 @@ def with_seeds(size: EvaluationSize, seeds: int | None) -> EvaluationSize:
         scaling_seeds=some(size.scaling_seeds),
         ablation_seeds=some(size.ablation_seeds),
         prediction_seeds=some(size.prediction_seeds),
+        contended_seeds=some(size.contended_seeds),
     )
 
 

@@ -95,23 +95,24 @@ def _overview(panels: Sequence[PaperPanel]) -> str:
 
 
 TRUST = (
-    "There is no testbed behind these numbers. What can be claimed is shape: who is faster than"
-    " whom, by about how much, and why. `ones trace physics` lists every number that the simulator"
-    " rests on, with its source and how far to trust it.",
-    "Calibrated, by looking at the paper's means and its 86 % within 200 s, before any scheduler of"
+    "There is no testbed behind these numbers. They can support claims about shape: which"
+    " scheduler is faster, by about how much, and why. `ones trace physics` lists every number of"
+    " the simulator, with its source and its reliability.",
+    "Calibrated with the paper's means and its 86 % within 200 s, before any scheduler of"
     " this project existed: the mean gap of 12 s, the mix of requested GPUs, the target accuracies,"
     " the slow convergence of VGG16, mixed-precision step times, and two constants of the job of"
     " Fig. 2. About 100 combinations were tried with simplified schedulers. Settings of schedulers"
-    " were chosen on seeds 1 to 99; the seeds shown here, 1000 and up, were used for nothing else.",
+    " were chosen on seeds 1 to 99. Seeds from 1000 on were shown while settings were developed,"
+    " and influenced one choice (docs/calibration.md); fresh seeds are those of `--locked`.",
     "The stronger variant of each rival is chosen by the mean over the very runs that are shown,"
-    " which favours the rivals. Oracles are told the true length of every job; they are a bound and"
-    " not rivals.",
-    "Not to be met by any defensible setting: with Poisson arrivals and strict rounds of 600 s at"
-    " most a third of the jobs can finish within 200 s under Optimus, yet the text gives all rivals"
-    " 60 to 80 %; the text's argument for a mean wait of 300 s under Optimus and its own"
-    " percentages, which imply about 200 s, exclude each other; a two-sided p of 7.55e-10 over 50"
-    " jobs needs ONES to win on every single job. Not met by the calibration either: the split that"
-    " the paper's percentages imply (ONES 87 s of queueing and 158 s of execution, Tiresias 107 and"
-    " 343, DRL 126 and 209, Optimus 200 and 220). More load would bring the queueing, and lose the"
-    " 86 % within 200 s.",
+    " which favours the rivals. Oracles know the true length of every job; they are bounds, not"
+    " rivals.",
+    "No defensible setting can meet three statements of the paper. With Poisson arrivals and strict"
+    " rounds of 600 s at most a third of the jobs can finish within 200 s under Optimus, yet the"
+    " text gives all rivals 60 to 80 %. The text argues for a mean wait of 300 s under Optimus, but"
+    " its percentages imply about 200 s. A two-sided p of 7.55e-10 over 50 jobs needs ONES to win"
+    " on every single job. The calibration does not meet the split that the paper's percentages"
+    " imply, either (ONES 87 s of queueing and 158 s of execution, Tiresias 107 and 343, DRL 126"
+    " and 209, Optimus 200 and 220). More load would give that queueing, but not the 86 % within"
+    " 200 s.",
 )

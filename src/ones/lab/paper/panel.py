@@ -73,7 +73,7 @@ def near(what: str, ours: float, paper: float, within: float, unit: str = " s") 
 
 
 def points(what: str, ours: float, paper: float, within: float) -> Verdict:
-    """Are two percentages within so many points?"""
+    """Do two percentages differ by at most `within` points?"""
     off = ours - paper
     agrees = abs(off) <= within
     word = "agrees" if agrees else "does not agree"

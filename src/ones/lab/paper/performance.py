@@ -113,14 +113,14 @@ def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
 
 
 def _spread(intervals: Mapping[str, Interval | None]) -> str:
-    told = [
+    parts = [
         f"`{label}` {html.number(interval.low)} to {html.number(interval.high)}"
         for label, interval in intervals.items()
         if interval is not None
     ]
-    if not told:
+    if not parts:
         return "not known from one seed"
-    return "; ".join(told) + " s (95 % bootstrap interval of the mean over seeds)."
+    return "; ".join(parts) + " s (95 % bootstrap interval of the mean over seeds)."
 
 
 def _reductions(
@@ -158,7 +158,7 @@ def _reduced(time: str, label: str, percent: float | None, paper: float | None) 
             return []
         return [Verdict(percent > 0, f"{name} is {percent:.1f} %; the text says smaller.")]
     if percent is None:
-        return [Verdict(False, f"{name} cannot be told: its {time} time is 0 here; the paper has"
+        return [Verdict(False, f"{name} is undefined: its {time} time is 0 here; the paper has"
                         f" {paper:.1f} %.")]  # fmt: skip
     return [points(name, percent, paper, 10.0)]
 
@@ -213,7 +213,7 @@ def headline(runs: Runs, variants: Runs, missing: Sequence[str], strongest: Mapp
     parts = [summary_table(rows, "The stronger variant of each rival, by mean completion time.")]
     others = [record for found in variants.values() for record in found]
     if others:
-        parts.append(summary_table(summary_of(others), "Other variants, and oracles that are told"
+        parts.append(summary_table(summary_of(others), "Other variants, and oracles, which know"
                                    " the true length of every job."))  # fmt: skip
     chosen = [label for label in strongest.values() if ":" in label]
     if missing:
@@ -224,7 +224,7 @@ def headline(runs: Runs, variants: Runs, missing: Sequence[str], strongest: Mapp
     ones = means.get("ones")
     return PaperPanel(
         anchor="headline",
-        title="All schedulers, 64 GPUs, each re-scaling its own way",
+        title="All schedulers, 64 GPUs, each with its native mechanism",
         paper="Order by mean completion time: ONES 245 s, DRL 335 s, Optimus 420 s, Tiresias 450 s."
         " Pollux, Sia and the others are not in the paper.",
         ours="Order: " + " < ".join(f"`{label}` {html.number(means[label])}" for label in order)

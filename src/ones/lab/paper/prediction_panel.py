@@ -42,22 +42,22 @@ def prediction(records: Sequence[Record], home: Path) -> PaperPanel | None:
         anchor="prediction",
         title="Prediction of progress with its 90 % band",
         paper="An example with a mean line and a 90 % band. No number in the text.",
-        ours=f"The 90 % band holds the truth in {coverage:.0%} of all epochs"
+        ours=f"The 90 % band contains the true progress in {coverage:.0%} of all epochs"
         + (f" ({settled:.0%} once 10 jobs have finished)" if late else "")
         + f"; the mean is off by {100 * float(np.mean(errors)):.0f} points of progress on average.",
         n=f"{len(jobs)} jobs of {count(len(records), 'seed')}, up to 60 epochs of each",
-        spread=f"half of the jobs have their band right in {low:.0%} to {high:.0%} of their epochs",
+        spread=f"for half of the jobs the band is right in {low:.0%} to {high:.0%} of their epochs",
         verdict=Verdict(
             is_calibrated,
             f"{'Agrees' if is_calibrated else 'Does not agree'} with what such a band promises:"
-            f" {coverage:.0%} covered, where {low_limit:.0%} to {high_limit:.0%} counts as honest."
-            " How good the paper's own was cannot be told.",
+            f" {coverage:.0%} covered, where {low_limit:.0%} to {high_limit:.0%} counts as"
+            " calibrated. The paper does not report its own coverage.",
         ),
         parts=[
             html.picture(
                 drawn,
                 "Progress of three jobs of one seed: predicted mean and 90 % band at the end of"
-                " each epoch, and what it turned out to be.",
+                " each epoch, and true progress.",
             )
         ],
     )
@@ -80,5 +80,5 @@ def _paint(job: Mapping[str, Any]) -> Any:  # noqa: ANN401
         f"{job['id']}, after {job['learned_from']} finished jobs",
         Axis("time since its first epoch (s)"),
         Axis("progress", start=0, end=1.02),
-        [Curve("predicted", at, mean, low, high), Curve("came true", at, job["progress"])],
+        [Curve("predicted", at, mean, low, high), Curve("true", at, job["progress"])],
     )

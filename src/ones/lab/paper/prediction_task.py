@@ -24,7 +24,7 @@ MAX_POINTS = 60  # of one job
 
 
 def predictions(spec: RunSpec) -> dict[str, Any]:
-    """For each epoch of each completed job: the predicted Beta distribution of its progress
+    """Predictions for each epoch of each completed job: the Beta distribution of its progress
     (`alpha`, `beta`) and its true progress."""
     observer = _Observer(create(spec.policy, seed=spec.seed, **spec.settings), spec)
     simulator = Simulator(

@@ -1,4 +1,4 @@
-"""Panels over cluster sizes, and the ablation between `ones-paper` and `ones`."""
+"""Panels over cluster sizes, and the ablation of `ones`."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ def ablation(cumulative: Sequence[Record], leave_one_out: Sequence[Record]) -> P
         html.table(
             ["", "mean completion s", "95 % from", "to", "change %", "99 % within s", "seeds"],
             rows,
-            caption="From `ones-paper` upwards: each line adds one group of settings as `ones` has"
-            " it to all those above; the last has every setting of `ones`.",
+            caption="Upwards: each line adds one group of settings as `ones` has it to all those"
+            " above; the last is `ones`.",
         )
     ]
     least = summary_of(leave_one_out)
@@ -180,7 +180,7 @@ def ablation(cumulative: Sequence[Record], leave_one_out: Sequence[Record]) -> P
                 ["", "mean completion s", "95 % from", "to", "against ones %", "99 % within s"],
                 [[row["label"], row["mean_jct"], row["mean_jct_low"], row["mean_jct_high"],
                   100 * (row["mean_jct"] / whole - 1), row["p99_jct"]] for row in least],
-                caption="From `ones` downwards: one group at a time as `ones-paper` has it.",
+                caption="From `ones` downwards: one group at a time is taken back.",
             )
         )  # fmt: skip
     changes = [(row[0], row[4]) for row in rows if isinstance(row[4], float)]
@@ -189,15 +189,15 @@ def ablation(cumulative: Sequence[Record], leave_one_out: Sequence[Record]) -> P
     first, last = steps[0]["mean_jct"], steps[-1]["mean_jct"]
     return PaperPanel(
         anchor="ablation",
-        title="Ablation: from ones-paper to ones, one switch at a time",
+        title="Ablation of ones: one group of settings at a time",
         paper="None.",
         ours=f"{html.number(first)} s at the start, {html.number(last)} s at the end"
         f" ({100 * (last / first - 1):+.0f} %)."
         + (f" The largest gain: {best[0]} ({best[1]:+.0f} %)." if best and best[1] < 0 else "")
         + (f" The largest loss: {worst[0]} ({worst[1]:+.0f} %)." if worst and worst[1] > 0 else ""),
         n=f"{count(steps[0]['n'], 'seed')} of {steps[0]['jobs']} jobs, 64 GPUs, each"
-        " re-scaling its own way",
+        " with its native mechanism",
         spread="95 % bootstrap intervals of the mean over seeds",
-        verdict=Verdict(None, "The paper has no such table; it tells what of the gain is whose."),
+        verdict=Verdict(None, "The paper has no such table. This one attributes the gain."),
         parts=parts,
     )

@@ -203,7 +203,7 @@ def _by(axis: str, margins: Sequence[PolicyMargin]) -> Iterator[Painter]:
         if len(ticks) > 1:
             drawn = [_curve(name, sorted(points)) for name, points in lines.items()]
             across = Axis(axis, log=axis == "GPUs", ticks=ticks)
-            yield curves(f"{mechanism} re-scaling", across, Axis("mean less by (%)"), drawn)
+            yield curves(f"{mechanism} rescaling", across, Axis("mean less by (%)"), drawn)
 
 
 def _curve(name: str, points: Sequence[Point]) -> Curve:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ones.errors import UnknownNameError
@@ -16,6 +16,7 @@ from ones.lab.comparison.grid import Cell, Grid
 from ones.lab.comparison.variants import parse_variants
 from ones.lab.runs import RunSpec
 from ones.sim.perturbed import factors_of
+from ones.workload.variations import JobShares
 
 OURS = "ones"
 RIVALS = (OURS, "equi", "sia")
@@ -25,6 +26,15 @@ DEFAULT_SENIORITY = 0.5
 SENIORITY = (0.0, 0.25, 1.0, 2.0)
 PREDICTION_ERRORS = (2, 4)
 PHYSICS_CHANGES = ("noise=0.3", "noise=3", "network=0.3", "rescale=10")
+#: physics against which the predictions of `ones` are of little use
+HARD_PHYSICS = (
+    "loss-noise=0.3", "loss-waves=0.3", "reported-noise=0.1", "reported-noise=10", "startup=5",
+    "stragglers=3",
+)  # fmt: skip
+#: sigma of lengths: 90 % of the jobs of a kind are within 3 or 10 times its usual length
+SPREADS = {3: 0.67, 10: 1.4}
+HARD_SHARE = 0.2  # of jobs that are mislabelled, or killed midway
+RIGID_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +48,12 @@ class SweepPart:
     given: Sequence[str] = ()
     gpus: int = 64
     mechanisms: Sequence[str] = BOTH
-    loads: Sequence[float] = (1.0,)
+    loads: Sequence[float | None] = (1.0,)  # None: the paper's gap
     workload: str = "paper"
     scatter: float = RunSpec(policy="").scatter
     hide_kinds: bool = False
+    left_out: str = ""  # kind that is left out
+    shares: JobShares = field(default_factory=JobShares)
     physics: Sequence[str] = ()
 
     def cells(self, first_seed: int) -> list[Cell]:
@@ -57,6 +69,8 @@ class SweepPart:
                 jobs=self.jobs,
                 scatter=self.scatter,
                 hide_kinds=self.hide_kinds,
+                left_out=self.left_out,
+                shares=self.shares,
                 physics=factors_of(self.physics),
             ),
         ).cells()
@@ -66,12 +80,16 @@ class SweepPart:
             "ones", "compare", "--policies", ",".join(self.policies), "--seeds", str(self.seeds),
             "--first-seed", str(first_seed), "--gpus", str(self.gpus), "--jobs", str(self.jobs),
             "--mechanism", ",".join(self.mechanisms),
-            "--load", ",".join(f"{load:g}" for load in self.loads),
         ]  # fmt: skip
+        loads = ",".join(f"{load:g}" for load in self.loads if load is not None)
+        words += ["--load", loads] if loads else []
         words += [] if self.workload == "paper" else ["--workload", self.workload]
         usual = self.scatter == RunSpec(policy="").scatter
         words += [] if usual else ["--scatter", f"{self.scatter:g}"]
         words += ["--hide-kinds"] if self.hide_kinds else []
+        words += ["--leave-out", self.left_out] if self.left_out else []
+        for name, share in asdict(self.shares).items():
+            words += [f"--{name}", f"{share:g}"] if share else []
         words += [word for text in self.physics for word in ("--physics", text)]
         words += [word for text in self.given for word in ("--set", text)]
         return shlex.join([*words, "--out", out])
@@ -115,20 +133,20 @@ def sweeps(size: SweepSize, traces: Sequence[Path] = ()) -> list[Sweep]:
     return [
         Sweep(
             name="loads",
-            title="Loads, everybody paying the same for a change",
-            question="With one mechanism for all, what is left of the lead is the policy's.",
+            title="Loads, with the same cost of a change for all",
+            question="With one mechanism for all, the remaining lead is due to the policy.",
             parts=[replace(usual, loads=(0.5, 0.8, 1.0, 1.2))],
         ),
         Sweep(
             name="pollux",
-            title="Against Pollux, everybody paying the same for a change",
-            question="Its search takes longest, so it is asked at two loads.",
+            title="Against Pollux, with the same cost of a change for both",
+            question="The search of Pollux takes longest, so there are only two loads.",
             parts=[replace(usual, loads=(0.8, 1.2), policies=(OURS, "pollux"))],
         ),
         Sweep(
             name="physics",
-            title="Other worlds: is the lead owed to our own physics?",
-            question="The truth of the simulator is multiplied, and no policy is told.",
+            title="Perturbed physics: does the lead depend on the numbers of our simulator?",
+            question="Numbers of the simulator are multiplied. No policy knows the factors.",
             parts=[
                 replace(usual, physics=(change,), scenario=change.replace("=", " x"))
                 for change in PHYSICS_CHANGES
@@ -136,15 +154,15 @@ def sweeps(size: SweepSize, traces: Sequence[Path] = ()) -> list[Sweep]:
         ),
         Sweep(
             name="predictor",
-            title="A predictor that errs",
-            question="What is left of half of the jobs is misjudged by more than 2 and 4 times, on"
-            " top of the predictor's own errors.",
+            title="A predictor with errors",
+            question="For half of the jobs the predicted remaining work is wrong by a factor above"
+            " 2 or 4, in addition to the predictor's own errors.",
             parts=[_wrong_predictions(usual)],
         ),
         Sweep(
             name="kinds",
             title="Kinds hidden, and lengths that scatter",
-            question="How much rests on knowing jobs by their kind.",
+            question="How much the lead depends on knowing the kind of a job.",
             parts=[
                 replace(usual, hide_kinds=True, scenario="kinds hidden"),
                 *(
@@ -152,6 +170,19 @@ def sweeps(size: SweepSize, traces: Sequence[Path] = ()) -> list[Sweep]:
                     for scatter in (0.0, 0.3, 0.6)
                 ),
             ],
+        ),
+        Sweep(
+            name="harder",
+            title="Physics and jobs that hurt predictions",
+            question="Noisy and rising losses, wrong noise scales, slow starts, slow nodes, wrong"
+            " labels, jobs that end midway, and lengths that spread within a kind.",
+            parts=harder(usual),
+        ),
+        Sweep(
+            name="rigid",
+            title="Rigid jobs among elastic ones",
+            question="With rigid jobs only, no policy can change a job once it runs.",
+            parts=rigid_mixes(usual, RIGID_SHARES),
         ),
         *(
             Sweep(
@@ -175,6 +206,31 @@ def sweeps(size: SweepSize, traces: Sequence[Path] = ()) -> list[Sweep]:
             question="Does the lead shrink, and what does the policy itself cost?",
             parts=[_at_size(usual, size, gpus) for gpus in size.sizes],
         ),
+    ]
+
+
+def harder(usual: SweepPart) -> list[SweepPart]:
+    """The part with each of the hard conditions."""
+    return [
+        *(
+            replace(usual, physics=(change,), scenario=change.replace("=", " "))
+            for change in HARD_PHYSICS
+        ),
+        replace(usual, shares=JobShares(mislabelled=HARD_SHARE), scenario="20 % mislabelled"),
+        replace(usual, shares=JobShares(killed=HARD_SHARE), scenario="20 % killed"),
+        *(
+            replace(usual, scatter=scatter, scenario=f"lengths within {times} times")
+            for times, scatter in SPREADS.items()
+        ),
+    ]
+
+
+def rigid_mixes(usual: SweepPart, shares: Sequence[float]) -> list[SweepPart]:
+    return [
+        replace(
+            usual, shares=JobShares(rigid=share), scenario=f"{share:.0%} rigid".replace("%", " %")
+        )
+        for share in shares
     ]
 
 

@@ -58,7 +58,7 @@ def speed(home: Path) -> PaperPanel:
         anchor="speed",
         title="Training speed against workers, fixed and elastic batch (Fig. 2)",
         paper="With a fixed batch of 256 speed rises up to 2 workers, then drops; with a batch of"
-        " 256 to 2048 it goes on rising. No number in the text.",
+        " 256 to 2048 it keeps rising. No number in the text.",
         ours=f"Fixed: {_listed(fixed)} images/s on {_listed(WORKERS)} workers, most at {peak}."
         f" Elastic: {_listed(elastic)}.",
         n="1 curve each",
@@ -93,14 +93,14 @@ def fixed_local_batch(found: Measurement, home: Path) -> PaperPanel:
     )  # fmt: skip
     epochs = [float(r["epochs_to_target"]) for r in fixed]
     slower = epochs == sorted(epochs) and epochs[-1] > epochs[0]
-    told = ", ".join(f"{_workers(r)}: {r['epochs_to_target']:.1f}" for r in fixed)
+    listed = ", ".join(f"{_workers(r)}: {r['epochs_to_target']:.1f}" for r in fixed)
     return PaperPanel(
         anchor="accuracy",
         title="Convergence with a fixed local batch (Fig. 3)",
         paper="With a local batch of 256, more GPUs converge more slowly, especially above 2. No"
         " number in the text.",
         ours=f"{NETWORK}, local batch {LOCAL_BATCH}: epochs to an accuracy of"
-        f" {fixed[0]['target_accuracy']:.2f}: {told}.",
+        f" {fixed[0]['target_accuracy']:.2f}: {listed}.",
         n=f"{count(int(fixed[0]['n']), 'seed')} for each bar",
         spread="in the figure: the fewest and the most epochs of all seeds",
         verdict=Verdict(
@@ -116,7 +116,7 @@ def fixed_local_batch(found: Measurement, home: Path) -> PaperPanel:
 
 
 def growth(found: Measurement, home: Path) -> list[PaperPanel]:
-    """Sudden and gradual."""
+    """Panels of sudden and gradual growth of the batch."""
     rows = {r["case"]: r for r in found.rows if r["figure"] == "jump"}
     steady = rows[STEADY.name]
     grown = [r for name, r in rows.items() if name != STEADY.name]
@@ -130,7 +130,7 @@ def growth(found: Measurement, home: Path) -> list[PaperPanel]:
     spikes = jump["ratio"] is None or jump["ratio"] >= SPIKE
     highest = max((r["ratio"] for r in stepwise), default=0.0)
     calm = highest < SPIKE
-    told = "; ".join(f"{r['case']}: {_peak(r)}" for r in grown)
+    listed = "; ".join(f"{r['case']}: {_peak(r)}" for r in grown)
     return [
         PaperPanel(
             anchor="sudden",
@@ -151,7 +151,7 @@ def growth(found: Measurement, home: Path) -> list[PaperPanel]:
             title="Gradual growth of the batch, 16-fold in steps",
             paper="From 256 to 1024 to 4096: the training performance can be basically guaranteed."
             " No number in the text.",
-            ours=f"Highest loss after the first change: {told}.",
+            ours=f"Highest loss after the first change: {listed}.",
             n=f"{count(int(jump['n']), 'seed')} for each curve",
             spread="; ".join(
                 f"{r['case']}: {_number(r['peak_loss_low'])} to {_number(r['peak_loss_high'])}"
@@ -167,7 +167,7 @@ def growth(found: Measurement, home: Path) -> list[PaperPanel]:
 
 
 def overheads(found: Measurement, home: Path) -> PaperPanel:
-    """By size of the model: the median over all changes, from the shortest to the longest."""
+    """Panel of pauses by model size: the median over all changes, with the shortest and longest."""
     by_size: dict[float, list[Row]] = {}
     for row in found.rows:
         if row["rival"] == "checkpoint":
@@ -193,7 +193,7 @@ def overheads(found: Measurement, home: Path) -> PaperPanel:
     n = sorted({int(row["n"]) for rows in by_size.values() for row in rows})
     return PaperPanel(
         anchor="overheads",
-        title="Overheads: elastic re-scaling and checkpoint migration",
+        title="Overheads: elastic rescaling and checkpoint migration",
         paper="Elastic: around 1 second. Checkpoint: can be greater than 20 seconds.",
         ours=f"Models of the paper's sizes, {', '.join(f'{size:.0f}' for size in sorted(by_size))}"
         f" MB. Elastic: {min(b.low or 0.0 for b in ours):.3f} to {longest:.2f} s. Checkpoint:"
@@ -210,8 +210,8 @@ def overheads(found: Measurement, home: Path) -> PaperPanel:
                     " those on GPUs: no CUDA context, no NCCL, no shared file system."),
         ),
         measured=found.origin,
-        parts=[html.picture(drawn, "How long a job stands still when its workers change, by size"
-                            " of its parameters.")],
+        parts=[html.picture(drawn, "Pause of a job when its workers change, by size of its"
+                            " parameters.")],
     )  # fmt: skip
 
 

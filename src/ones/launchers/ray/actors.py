@@ -1,4 +1,4 @@
-"""All calls to Ray: connection, nodes, agents as actors, licences. Each of them may block."""
+"""All calls to Ray: connection, nodes, agents as actors, licences. Each call may block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
 @dataclass(frozen=True, slots=True)
 class RayNode:
     id: str
-    name: str  # ours, unique: it contains part of the id
+    name: str  # unique: the host's name and the start of the id
     host: str
     resources: Mapping[str, float]
 
@@ -38,14 +38,14 @@ def connect(options: RayOptions) -> None:
 
 
 def alive_nodes() -> dict[str, RayNode]:
-    """By name."""
+    """The living nodes of the cluster, by name."""
     import ray
 
     found = {}
     for node in ray.nodes():  # type: ignore[no-untyped-call]
         if node["Alive"]:
-            word = _NOT_IN_NAMES.sub("-", node.get("NodeName") or node["NodeManagerAddress"])
-            name = f"{word}-{node['NodeID'][:6]}"
+            host = _NOT_IN_NAMES.sub("-", node.get("NodeName") or node["NodeManagerAddress"])
+            name = f"{host}-{node['NodeID'][:6]}"
             found[name] = RayNode(
                 node["NodeID"], name, node["NodeManagerAddress"], node["Resources"]
             )
@@ -53,16 +53,16 @@ def alive_nodes() -> dict[str, RayNode]:
 
 
 def free_slots_on(node: RayNode, options: RayOptions) -> int:
-    """Slots of this node that are free on the cluster, within our limit per node."""
+    """The number of free slots of this node, up to the setting `per_node`."""
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()  # type: ignore[no-untyped-call]
-    count = int(free.get(node.id, {}).get(options.slots, 0))
+    count = int(free.get(node.id, {}).get(options.slot_resource, 0))
     return count if options.per_node is None else min(count, options.per_node)
 
 
 class NodeAgents:
-    """The agents of one service."""
+    """The node agents of one service, and their licences."""
 
     def __init__(self, options: RayOptions) -> None:
         self._options = options
@@ -79,7 +79,7 @@ class NodeAgents:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        resource = self._options.slots
+        resource = self._options.slot_resource
         is_gpu = resource == "GPU"
         claim: dict[str, Any] = {"num_gpus": count} if is_gpu else {"resources": {resource: count}}
         return (
@@ -119,8 +119,10 @@ class NodeAgents:
 
 
 class NodeAgentActor(RayNodeAgent):
-    """An agent as Ray creates it, on its node. `count`: slots without GPUs; None: the GPUs that Ray
-    gave to the actor."""
+    """The agent of a node, as Ray creates it there.
+
+    `count`: number of CPU slots; None: the slots are the GPUs that Ray gave to the actor.
+    """
 
     def __init__(self, options: RayOptions, node: str, host: str, count: int | None) -> None:
         import ray

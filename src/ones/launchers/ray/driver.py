@@ -1,8 +1,8 @@
 """The Ray driver: `python -m ones.launchers.ray.driver FD`, between a launcher and the agents.
 
-It has no state of its own: a new driver finds the agents by name, and launches in their answers and
-in the mirror on disk. It reads and writes JSON lines on a socket whose number is given, and ends
-when that is closed. Requests (see `ones.launchers.node_agent`, with number and node):
+It has no state of its own: a new driver finds the agents by name, and the launches in their answers
+and in the mirror on disk. It reads and writes JSON lines on the socket with descriptor FD, and ends
+when the socket is closed. Requests are those of `ones.launchers.node_agent`, with number and node:
 
     {"do": "hello", "options": {...}, "root": "...", "nodes": {"n-1a2b3c": "RAY ID"}}
     {"n": 1, "do": "launch", "node": "n-1a2b3c", "launch": {...}}
@@ -11,12 +11,13 @@ when that is closed. Requests (see `ones.launchers.node_agent`, with number and 
 Answers and events, beside `started` and `exited`:
 
     {"n": 1}                        done
-    {"n": 5, "left": ["n-1a2b3c"]}  closed, except these: they have lost their licence
+    {"n": 5, "left": ["n-1a2b3c"]}  closed, except these nodes: their licence is revoked
     {"event": "node", "node": ..., "ray": ..., "slots": [...], "launches": {"ID": PID}}
-    {"event": "settled"}            all nodes of the beginning have been reported
+    {"event": "settled"}            all nodes that were there at the start have been reported
     {"event": "suspect", "node": ..., "cause": ...}, {"event": "lost", ...}
-    {"event": "unfit", "node": ..., "cause": ...}       it has slots and cannot be used
-    {"event": "failed", "cause": ..., "gone": false}    no connection to Ray; `gone`: refused
+    {"event": "unfit", "node": ..., "cause": ...}       the node has slots and cannot be used
+    {"event": "failed", "cause": ..., "gone": false}    no connection to Ray; `gone`: the head's
+                                                        port refuses connections
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from ones.launchers.ray.settings import RayOptions
 
 LOOK_SECONDS = 1.0
 SETTLE_SECONDS = 30.0
-#: if the head is silent for so long, Ray would end this process soon: it ends itself
+#: the driver ends itself after this silence of the head: Ray would kill it soon
 HEAD_SECONDS = 10.0
 CLOSE_SECONDS = 20.0
 STUCK_SECONDS = HEAD_SECONDS + 5.0
@@ -63,7 +64,7 @@ class RayDriver:
         self.agents = actors.NodeAgents(self.options)
         self._monitors: dict[str, NodeMonitor] = {}
         self._earlier: dict[str, str] = dict(hello["nodes"])
-        self._known = set(self._earlier)  # to the launcher, and not lost since
+        self._known = set(self._earlier)  # nodes that the launcher knows and that are not lost
         self.loop = asyncio.get_running_loop()
         self.probe: Probe | None = None
         self._beat = time.monotonic()
@@ -86,14 +87,14 @@ class RayDriver:
             await asyncio.sleep(LOOK_SECONDS if settled else 0.05)
 
     def _end_if_stuck(self) -> None:
-        """Ray blocks for ever, in calls that should not, when the raylet of this machine dies."""
+        """Ends the driver if Ray blocks: some calls never return after the local raylet died."""
         while time.monotonic() < self._beat + STUCK_SECONDS:
             time.sleep(1.0)
         log.error("stuck in Ray, driver ends", extra={"seconds": STUCK_SECONDS})
         os._exit(5)
 
-    async def in_thread(self, work: Callable[[], Any], seconds: float = HEAD_SECONDS) -> Any:  # noqa: ANN401
-        """Run what may block, for ever even, in a daemon thread."""
+    async def in_thread(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """Runs a call that may never return, in a daemon thread, for at most HEAD_SECONDS."""
         future: asyncio.Future[Any] = self.loop.create_future()
 
         def settle(result: Any, problem: BaseException | None) -> None:  # noqa: ANN401
@@ -113,7 +114,7 @@ class RayDriver:
                 self.loop.call_soon_threadsafe(settle, result, problem)
 
         threading.Thread(target=run, daemon=True).start()
-        return await asyncio.wait_for(future, seconds)
+        return await asyncio.wait_for(future, HEAD_SECONDS)
 
     # nodes
 
@@ -124,7 +125,10 @@ class RayDriver:
             log.error("head does not answer, driver ends", extra={"reason": repr(problem)})  # noqa: TRY400
             os._exit(3)
         for name, node in nodes.items():
-            if node.resources.get(self.options.slots, 0) >= 1 and name not in self._monitors:
+            if (
+                node.resources.get(self.options.slot_resource, 0) >= 1
+                and name not in self._monitors
+            ):
                 self._add(NodeMonitor(self, name, node.id, node, is_known=name in self._known))
         for name, id in self._earlier.items():
             if name not in self._monitors:
@@ -141,7 +145,7 @@ class RayDriver:
         monitor.begin()
 
     def check_task(self, task: asyncio.Task[None]) -> None:
-        """A task that failed ends the driver: a new one finds everything as it is."""
+        """Ends the driver if a task has failed: the next driver starts from the current state."""
         if not task.cancelled() and (problem := task.exception()) is not None:
             log.error("task failed, driver ends", exc_info=problem)
             os._exit(4)
@@ -170,7 +174,7 @@ class RayDriver:
             return
         monitor = self._monitors.get(request["node"])
         if monitor is None:
-            self.send({"n": request["n"], "error": f"node {request['node']} is not here"})
+            self.send({"n": request["n"], "error": f"node {request['node']} is not in the cluster"})
         else:
             monitor.request(request)
 
@@ -182,10 +186,10 @@ class RayDriver:
         left = []
         for monitor, end in zip(monitors, ends, strict=True):
             if not end.done() or end.exception() is not None:
-                why = repr(end.exception()) if end.done() else "in time"
+                why = repr(end.exception()) if end.done() else f"not in {CLOSE_SECONDS:g} s"
                 log.warning("agent did not end", extra={"node": monitor.name, "reason": why})
                 left.append(monitor.name)
-        for name in left:  # then the lease ends their workers
+        for name in left:  # their workers end when the lease expires
             with suppress(Exception):
                 await self.in_thread(partial(self.agents.revoke, name))
         self.send({"n": number, "left": left})
@@ -194,7 +198,7 @@ class RayDriver:
 
 
 def main() -> int:
-    log_to_stderr()  # into the log of the driver
+    log_to_stderr()  # the launcher redirects it to ray-driver.log
     connection = Connection(socket.socket(fileno=int(sys.argv[1])), raw=True)
     hello = _first_message(connection)
     if hello is None:
@@ -217,7 +221,7 @@ def main() -> int:
 
 
 def _first_message(connection: Connection) -> dict[str, Any] | None:
-    """Byte by byte: later lines are for the event loop. None: the connection was closed."""
+    """Reads one message, byte by byte: later lines are for the event loop. None: closed."""
     connection.sock.setblocking(True)
     line = b""
     while not line.endswith(b"\n"):
@@ -231,7 +235,7 @@ def _first_message(connection: Connection) -> dict[str, Any] | None:
 
 
 def out_of_reach(address: str) -> tuple[str, bool]:
-    """Why the head cannot be reached, or nothing; and whether it certainly does not run."""
+    """Why the head cannot be reached (empty: it can), and whether its port refused to connect."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=REACH_SECONDS).close()
@@ -241,7 +245,7 @@ def out_of_reach(address: str) -> tuple[str, bool]:
 
 
 def _end_with(parent: int) -> None:
-    """While Ray connects, the socket is not read: the end of the launcher is noticed here."""
+    """Ends the driver with its parent. Needed while Ray connects and the socket is not read."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""The launcher's side of the driver process: starts it, and again when it died, and talks to it.
+"""The launcher's client of the driver process: starts it, restarts it, and sends it requests.
 
 Requests are kept until they are answered: a new driver gets them again.
 """
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class DriverClient:
-    """`hello` gives the first message to a new driver."""
+    """`hello` returns the first message to a new driver. `log`: file for the driver's output."""
 
     def __init__(self, log: Path, hello: Callable[[], dict[str, Any]]) -> None:
         self._log, self._hello = log, hello
@@ -66,7 +66,7 @@ class DriverClient:
 
     @property
     def is_there(self) -> bool:
-        """Or will be started."""
+        """Whether a driver runs, or will be started."""
         return self._connection is not None or self.start_at is not None
 
     @property
@@ -74,7 +74,7 @@ class DriverClient:
         return self._connection is not None and self._connection.closed
 
     def end(self) -> None:
-        """The process ends when its connection is closed."""
+        """Ends the driver by closing its connection; kills it after END_SECONDS."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -115,6 +115,6 @@ class DriverClient:
         return {r["launch"]["id"] for r in self._requests.values() if r["do"] == "launch"}
 
     def drop(self, node: str) -> None:
-        """Requests to a node that is lost."""
+        """Drops the requests to a node that is lost."""
         for number in [n for n, r in self._requests.items() if r.get("node") == node]:
             del self._requests[number]

@@ -1,5 +1,8 @@
-"""The launches of one node as the driver knows them. News of the node's agent go to the mirror and
-to the launcher. An exit is reported when all output has been copied."""
+"""The launches of one node, as the driver knows them from the node's agent.
+
+Starts, output and exits go to the mirror on disk and to the launcher. An exit is reported when all
+output has been copied.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ones.exec import Status
-from ones.exec.records import boot_id, parse_exit
+from ones.exec.records import Exit, Status, parse_record
+from ones.exec.run_dir import boot_id
 from ones.launchers.ray.mirror import Mirror
 
 
@@ -26,21 +29,21 @@ class LaunchTracker:
         self._over: set[str] = set()
 
     def __bool__(self) -> bool:
-        """A launch has not ended, or its output is not complete."""
+        """Whether a launch has not ended, or its output is not complete."""
         return bool(self._launches)
 
     @property
     def copied(self) -> dict[str, int]:
-        """How many bytes of output of each launch are here."""
+        """Bytes of output copied so far, by launch."""
         return {id: launch.copied for id, launch in self._launches.items()}
 
     @property
     def has_exits(self) -> bool:
-        """A launch has exited, and its last output is not here."""
+        """Whether a launch has exited and its last output is not copied."""
         return any(launch.exit is not None for launch in self._launches.values())
 
     def update(self, answer: dict[str, Any], copied: dict[str, int]) -> None:
-        """`copied`: what the agent was told in the request that it answers."""
+        """Handles the answer to a poll; `copied`: the offsets sent with that poll."""
         for id, (job, pid, exit) in answer["launches"].items():
             self._update_launch(id, job, pid, exit)
         for id, kept in answer["reports"].items():
@@ -75,11 +78,11 @@ class LaunchTracker:
         launch.exit = exit
 
     def _report_exit(self, id: str) -> None:
-        """All its output is here: report the exit if there is one."""
+        """Reports the exit, if there is one. All output of the launch is copied."""
         launch = self._launches[id]
         if launch.exit is None:
             return
         del self._launches[id]
         self._over.add(id)
-        self._mirror.exited(launch.job, self._node, id, parse_exit(launch.exit))
+        self._mirror.exited(launch.job, self._node, id, parse_record(Exit, launch.exit))
         self._send({"event": "exited", "id": id, "exit": launch.exit})

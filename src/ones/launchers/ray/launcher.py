@@ -1,8 +1,8 @@
 """RayLauncher: the controller's side. One thread, which starts the driver process and talks to it.
 
-The root holds `nodes.json` (nodes with slots of ours), the mirror of all launches, and the log of
-the driver. When the head of the cluster is gone, no lease is renewed: after the duration of one,
-all nodes are lost.
+The root directory has `nodes.json` (nodes with slots of this service), the mirror of all launches,
+and the log of the driver. When the head of the cluster is gone, no lease is renewed: after the
+duration of a lease, all nodes are lost.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from ones.errors import InvalidSettingError, WorldError
-from ones.exec import Exit
-from ones.launchers.api import Launch, LauncherContext, Listener, Slot
-from ones.launchers.exits import fenced, not_started
+from ones.exec.records import Exit, Launch, fenced, not_started
+from ones.extras import require
+from ones.launchers.api import LauncherContext, Listener, Slot
 from ones.launchers.node_table import NodeTable, RemoteNode
 from ones.launchers.ray.driver_client import DriverClient
 from ones.launchers.ray.mirror import Mirror
@@ -37,8 +37,11 @@ log = logging.getLogger(__name__)
 
 
 class RayLauncher(RemoteLauncher[RemoteNode]):
-    """`controller`: the URL that workers call, once it is known; each node tries it. `waits`: for a
-    cluster that does not answer, if nodes of it are known."""
+    """Starts workers on the nodes of a Ray cluster.
+
+    `controller` returns the URL that workers call; each node checks that it can be reached.
+    `waits`: `open` waits for a cluster that does not answer, if nodes of it are known.
+    """
 
     Settings = RaySettings
 
@@ -67,17 +70,21 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
         options = RayOptions(
             **settings, instance=_instance(context.runs), shared=context.checkpoints
         )
+        require("--launcher ray", "ray")
         if not options.address:
-            raise InvalidSettingError("address: with --launcher ray it must be said, as host:port")
+            raise InvalidSettingError(
+                "address is not set: give the head of the Ray cluster, as --address HOST:PORT"
+            )
         if context.slots is not None:
             raise InvalidSettingError(
-                "slots: of Ray's nodes they are counted by a resource: say --ray-slots NAME"
+                f"slots {context.slots}: Ray counts slots by a resource; give its name with"
+                " --ray-slots NAME instead"
             )
         return cls(context.runs, options, context.url)
 
     @classmethod
     def stop_workers(cls, context: LauncherContext, **settings: Any) -> None:
-        """If Ray cannot be reached, workers end with their lease, and a warning says when."""
+        """Ends the workers. If Ray is out of reach their lease ends them; a warning says when."""
         options = RayOptions(**settings, instance=_instance(context.runs))
         launcher = cls(context.runs, options, waits=False)
         if not launcher._may_have_workers():
@@ -92,8 +99,8 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
             log.warning(f"{launcher._failure}; workers end by themselves {how}")
 
     def _may_have_workers(self) -> bool:
-        """Or agents. From the files, before it is opened."""
-        return bool(self._nodes.stored()) or any(r.process.alive for r in self._mirror.all())
+        """Whether workers or agents may run, by the files; called before `open`."""
+        return bool(self._nodes.stored()) or any(process.alive for process in self._mirror.all())
 
     def open(self, listener: Listener) -> None:
         self._mirror.make()
@@ -103,7 +110,7 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
         if not self._settled.wait(OPEN_SECONDS):
             self._failure = (
                 f"Ray at {self._options.address}: no answer in {OPEN_SECONDS:g} s"
-                " (does it ask for TLS, or for a token?)"
+                " (does the cluster require TLS or a token?)"
             )
         if self._failure and not self._nodes.all():
             self.close(kill=False)
@@ -151,7 +158,7 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
         return self._gone_since + self._options.lease_seconds + MARGIN_SECONDS
 
     def _check_head(self) -> None:
-        """The last renewal of a lease was before we found that the head was gone."""
+        """Gives up all nodes once the leases must have expired after the loss of the head."""
         at = self._all_lost_at()
         if at is not None and time.monotonic() >= at:
             for node in self._nodes.all():
@@ -181,9 +188,9 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
         self._send(node, {"do": "launch", "launch": asdict(launch)})
 
     def _stop(self, id: str, grace: float) -> None:
-        node = self._launches.node_of(id)
-        if node and self._launches.living(id) is not None:
-            self._driver.request({"node": node, "do": "stop", "id": id, "grace": grace})
+        process = self._launches.living(id)
+        if process is not None and process.node:
+            self._driver.request({"node": process.node, "do": "stop", "id": id, "grace": grace})
 
     def _forget(self, job: str) -> None:
         names = self._launches.nodes_of(job)
@@ -196,17 +203,16 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
     # messages of the driver
 
     def _handle(self, message: dict[str, Any]) -> None:
+        if message.get("event") != "failed":
+            # the driver is connected to a head: from now on it reports which nodes are lost
+            self._gone_since = None
         match message.get("event"):
             case None:
-                request = self._driver.answered(message["n"])
-                if "left" in message:  # closed: workers may run on these nodes only
-                    self._nodes.keep_only(message["left"])
-                if request is not None and "error" in message and request["do"] == "launch":
-                    self._exited(request["launch"]["id"], fenced(message["error"]))
+                self._on_answer(message)
             case "node":
                 self._add_node(message)
             case "settled":
-                self._failure, self._gone_since = "", None
+                self._failure = ""
                 self._settled.set()
             case "failed":
                 self._on_failure(message["cause"], is_gone=message["gone"])
@@ -220,6 +226,13 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
             case "started" | "exited":
                 self._handle_launch_event(message)
 
+    def _on_answer(self, message: dict[str, Any]) -> None:
+        request = self._driver.answered(message["n"])
+        if "left" in message:  # the answer to `close`: workers may run on these nodes only
+            self._nodes.keep_only(message["left"])
+        if request is not None and "error" in message and request["do"] == "launch":
+            self._exited(request["launch"]["id"], fenced(message["error"]))
+
     def _on_failure(self, cause: str, *, is_gone: bool) -> None:
         self._failure = cause
         if not is_gone:
@@ -228,7 +241,7 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
             self._gone_since = time.monotonic()
         if is_gone or not self._waits or not self._nodes.all() or self._launches.all():
             self._settled.set()
-        if self._close_request is not None:  # no agent can be asked: the lease ends the workers
+        if self._close_request is not None:  # no agent can be reached: the lease ends the workers
             self._driver.answered(self._close_request)
 
     def _add_node(self, message: dict[str, Any]) -> None:
@@ -242,7 +255,7 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
         self._nodes.add(RemoteNode(name, slots, message["ray"]))
 
     def _lose(self, name: str, cause: str) -> None:
-        """No process runs there any more."""
+        """Removes a node on which no process runs any more, and ends its launches."""
         if (node := self._nodes.get(name)) is not None:
             self._nodes.remove(node, cause)
         self._driver.drop(name)
@@ -251,15 +264,15 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
             self._exited(process.id, record)
 
     def _exited(self, id: str, exit: Exit) -> None:
-        """On disk before it is reported."""
-        process, node = self._launches.living(id), self._launches.node_of(id)
-        if process is not None and node:
-            self._mirror.exited(process.job, node, id, exit)
+        """Writes the exit to disk before it is reported."""
+        process = self._launches.living(id)
+        if process is not None and process.node:
+            self._mirror.exited(process.job, process.node, id, exit)
         super()._exited(id, exit)
 
 
 def _instance(runs: Path) -> str:
-    """Distinguishes our agents from those of other services on the same cluster."""
+    """The name that distinguishes this service's agents from others on the same cluster."""
     file = runs / "instance"
     if not file.exists():
         file.write_text(secrets.token_hex(4))

@@ -1,24 +1,21 @@
 """Copies of run directories of other nodes on the controller's disk: they stay when a node is gone.
 
-The layout is that of run directories (`ones.launchers.run_dirs`), without locks and sockets. Specs
-have no environment. The driver writes output, status and exits; the launcher writes specs, moves
-directories, and reads.
+The layout is that of run directories (`ones.launchers.run_dirs`), without locks and sockets. The
+launcher writes launches, without their environment, moves directories, and reads. The driver writes
+output, status and exits.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 
-from ones.exec import Exit, Spec, Status, read_exit, read_output
-from ones.exec.output import PREFIX
-from ones.exec.records import write_record
-from ones.launchers.api import Launch
+from ones.exec.output import PREFIX, SEGMENT_BYTES, SEGMENTS, read_output
+from ones.exec.records import Exit, Launch, Status
+from ones.exec.run_dir import read_record, write_record
 from ones.launchers.run_dirs import RunDirs
 from ones.wire.environment import KEPT_REPORTS, MOST_KEPT_BYTES
-
-SEGMENT_BYTES = 8 << 20
-SEGMENTS = 8
 
 
 class Mirror(RunDirs):
@@ -27,10 +24,7 @@ class Mirror(RunDirs):
     def add(self, launch: Launch, node: str) -> None:
         directory = self.directory(launch.job, node, launch.id)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_record(
-            directory,
-            Spec(id=launch.id, argv=launch.argv, cwd=launch.cwd, env={}, slots=launch.slots),
-        )
+        write_record(directory, replace(launch, env={}))
 
     def end_job(self, job: str) -> None:
         self.archive(job, *(run_dir.name for run_dir in self.of_job(job).glob("*")))
@@ -38,7 +32,7 @@ class Mirror(RunDirs):
     # the driver's side
 
     def is_over(self, job: str, node: str, id: str) -> bool:
-        return read_exit(self.directory(job, node, id)) is not None
+        return read_record(self.directory(job, node, id), Exit) is not None
 
     def started(self, job: str, node: str, id: str, status: Status) -> None:
         with suppress(OSError):
@@ -49,7 +43,7 @@ class Mirror(RunDirs):
             write_record(self.directory(job, node, id), exit)
 
     def write_reports(self, job: str, node: str, id: str, data: bytes) -> None:
-        """Reports that a worker stored for a controller that was unreachable."""
+        """Writes the reports that a worker stored while the controller was unreachable."""
         path = self.directory(job, node, id) / KEPT_REPORTS
         with suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -57,11 +51,11 @@ class Mirror(RunDirs):
                 file.write(data[:MOST_KEPT_BYTES])
 
     def end(self, job: str, node: str, id: str) -> int:
-        """The end of the output that is here: the offset to ask for next."""
+        """The offset of the end of the copied output."""
         return read_output(self.directory(job, node, id), 0, 0).end
 
     def append(self, job: str, node: str, id: str, offset: int, data: bytes) -> None:
-        """Output from this offset on; what the node dropped before it was read leaves a gap."""
+        """Appends output at this offset. Output that the node dropped before leaves a gap."""
         directory = self.directory(job, node, id)
         segments = sorted(p for p in directory.glob(f"{PREFIX}*") if p.name[4:].isdecimal())
         path = directory / f"{PREFIX}{offset:015d}"

@@ -1,8 +1,8 @@
 """The agent of one Ray node: runs in an actor that Ray keeps there.
 
-Ray counts the node's slots as the actor's. The agent passes launches on to a LocalLauncher, and
-answers what happened when it is polled. A new agent that replaces a dead one finds the workers in
-the run directories. If Ray has given it other GPUs meanwhile, the workers must end.
+The actor reserves the node's slots in Ray. The agent passes launches to a LocalLauncher; the driver
+polls it for events and output. A new agent that replaces a dead one finds the workers in the run
+directories. If Ray has given it other GPUs meanwhile, it ends those workers.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ from ones.launchers.probe import Probe, check_probe
 
 CHUNK_BYTES = 1 << 20
 ANSWER_BYTES = 8 << 20
-LOOK_SECONDS = 0.2  # between two looks for output while a poll waits
-RENEWALS = 5  # in the time of a lease
-JOIN_SECONDS = 2.0  # a head that is silent at the end is not waited for longer
+LOOK_SECONDS = 0.2  # between two checks for output while a poll waits
+RENEWALS = 5  # of a lease in its duration
+JOIN_SECONDS = 2.0  # longest wait for the renewing thread at the end, if the head is silent
 
 log = logging.getLogger(__name__)
 
 
 class RayNodeAgent(NodeAgent):
-    """`licensed(timeout)`: does the head say that this node may run workers? Raises if it cannot
-    be asked."""
+    """`licensed(timeout)`: whether this node has its licence; raises if the head is not reached."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class RayNodeAgent(NodeAgent):
         self._renewer.start()
 
     def _store_devices(self) -> bool:
-        """True: an earlier agent had other devices."""
+        """Writes the devices to a file; True if an earlier agent had other devices."""
         file = self._root / "slots.json"
         now = json.dumps([slot.device for slot in self._slots])
         before = file.read_text() if file.exists() else now
@@ -82,11 +81,11 @@ class RayNodeAgent(NodeAgent):
         while not self._closed.wait(self._lease_seconds / RENEWALS):
             try:
                 self.renew()
-                if not self._root.exists():  # and with it all that the lease was for
+                if not self._root.exists():  # no run directory is left
                     return
                 for job in (self._root / "ended").glob("*"):  # the controller has their output
                     shutil.rmtree(job, ignore_errors=True)
-            except Exception:  # without this thread the lease would run out
+            except Exception:  # without this thread the lease would expire
                 log.exception("lease not renewed")
 
     def renew(self) -> None:
@@ -109,7 +108,7 @@ class RayNodeAgent(NodeAgent):
         return [asdict(slot) for slot in self._slots]
 
     def check(self, controller: str, shared: Probe | None) -> str:
-        """Why no worker could do its work here; empty: it can."""
+        """Why workers cannot run on this node; empty: they can."""
         if shared is not None and (cause := check_probe(shared)):
             return cause
         if controller:
@@ -122,14 +121,17 @@ class RayNodeAgent(NodeAgent):
         return ""
 
     def close(self, kill: bool = True) -> None:
-        """The last call: nothing is left behind except, without `kill`, the workers."""
+        """Ends the agent and, with `kill`, its workers. No other call may follow."""
         self._closed.set()
         self._renewer.join(JOIN_SECONDS)
         self._launcher.close(kill=kill)
 
     def poll(self, since: int, copied: dict[str, int], wait: float) -> dict[str, Any]:
-        """All launches, if there were events after version `since`; output beyond what the caller
-        has of each launch, and reports that it stored if it has exited. Waits for one of them."""
+        """Waits for events after version `since`, or new output, up to `wait` seconds.
+
+        Returns all launches if there were events, the output behind the offsets `copied`, and the
+        stored reports of launches that have exited.
+        """
         deadline = time.monotonic() + wait
         while True:
             with self._changed:
@@ -163,19 +165,19 @@ class RayNodeAgent(NodeAgent):
     def _output(
         self, copied: dict[str, int], launches: dict[str, LaunchedProcess]
     ) -> tuple[dict[str, tuple[int, bytes]], bool]:
-        """Offset and data for each launch that has some, and whether all of them were read."""
+        """Offset and data of each launch with new output, and whether all launches were read."""
         found: dict[str, tuple[int, bytes]] = {}
-        room = ANSWER_BYTES
+        left = ANSWER_BYTES
         for id, offset in copied.items():
             process = launches.get(id)
             if process is None:
                 continue
-            if room <= 0:
+            if left <= 0:
                 return found, False
-            chunk = self._launcher.logs(process.job, id, offset, min(room, CHUNK_BYTES))
+            chunk = self._launcher.logs(process.job, id, offset, min(left, CHUNK_BYTES))
             if chunk.data:
                 found[id] = (chunk.offset, chunk.data)
-                room -= len(chunk.data)
+                left -= len(chunk.data)
         return found, True
 
     def _on_launcher(self, event: LauncherEvent) -> None:
@@ -185,8 +187,10 @@ class RayNodeAgent(NodeAgent):
 
 
 def node_root(node_dir: str, instance: str, node: str) -> Path:
-    """Creates the directory of an agent, such that no other user can change it. Raises
-    PermissionError if that is not possible: other users know `node_dir` beforehand."""
+    """Creates the directory of an agent, which no other user can change.
+
+    Another user may have created the predictable path before: raises PermissionError then.
+    """
     base = Path(node_dir)
     base.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -206,6 +210,6 @@ def node_root(node_dir: str, instance: str, node: str) -> Path:
 
 
 def granted_slots(node: str, host: str, count: int, gpus: Sequence[str] | None) -> list[Slot]:
-    """Slots that Ray gave to this actor: GPUs by their ids, or a count of shares of the CPUs."""
+    """The slots that Ray gave to this actor: `gpus` by their ids, or `count` CPU slots."""
     slots = cpu_slots(node, count) if gpus is None else granted_gpu_slots(node, gpus)
     return [replace(slot, host=host) for slot in slots]

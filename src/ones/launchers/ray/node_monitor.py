@@ -1,4 +1,4 @@
-"""The driver's side of one node: creates its agent, polls it, and decides when the node is lost."""
+"""The driver's monitor of one node: creates its agent, polls it, and decides when it is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ones.launchers.ray.mirror import Mirror
 from ones.launchers.ray.settings import MARGIN_SECONDS, RayOptions
 
 POLL_SECONDS = 5.0
-ANSWER_SECONDS = 5.0  # beyond what a poll waits
+ANSWER_SECONDS = 5.0  # longest time for an answer, besides what a poll waits
 CREATE_SECONDS = 60.0
 FREE_SECONDS = 5.0
 RETRY_SECONDS = 0.3
@@ -22,7 +22,7 @@ UNFIT_SECONDS = 10.0  # until a node that was unfit is checked again
 
 
 class MonitorHost(Protocol):
-    """What a monitor needs of the driver."""
+    """The interface of the driver that a monitor uses."""
 
     options: RayOptions
     agents: NodeAgents
@@ -34,19 +34,21 @@ class MonitorHost(Protocol):
 
     def check_task(self, task: asyncio.Task[None]) -> None: ...
 
-    async def in_thread(self, work: Callable[[], Any], seconds: float = ...) -> Any: ...  # noqa: ANN401
+    async def in_thread(self, work: Callable[[], Any]) -> Any: ...  # noqa: ANN401
 
 
 class NodeMonitor:
-    """`node` None: an earlier driver knew it, and it is not in the cluster now. `is_known`: the
-    launcher knows it and its workers; else those were given up."""
+    """`node` is None if an earlier driver knew the node and it is not in the cluster now.
+
+    `is_known`: the launcher knows the node and its workers; else workers there were given up.
+    """
 
     def __init__(
         self, driver: MonitorHost, name: str, id: str, node: RayNode | None, *, is_known: bool
     ) -> None:
         self._driver, self.name, self._id, self._node = driver, name, id, node
         self._is_known = is_known
-        self.is_listed = node is not None  # Ray says that it is alive
+        self.is_listed = node is not None  # Ray lists it as alive
         self.is_reported = False  # the launcher knows the node, or why it cannot be used
         self.is_over = False
         self._actor: Any = None
@@ -84,20 +86,22 @@ class NodeMonitor:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _attach(self) -> None:
-        """Find the agent or create one, and check whether the node can be used."""
+        """Finds the agent or creates one, and checks whether the node can be used."""
         driver, agents, node = self._driver, self._driver.agents, self._node
         if node is None or not self.is_listed:
-            raise ConnectionError("it is not part of the cluster any more")
+            raise ConnectionError("the node is not in the cluster any more")
         if self._revoked_at is not None:
-            raise ConnectionError("it was cut off for too long")
+            raise ConnectionError("the node was cut off for too long")
         actor = await driver.in_thread(lambda: agents.find(self.name))
         if actor is not None and not self._is_known:
-            await self._clear(actor)  # it may have been frozen when its lease ended
+            await self._clear(actor)  # it may have been frozen when its lease expired
         await driver.in_thread(lambda: agents.license(self.name))
         if actor is None:
             count = await self._free_slots(node)
             if count < 1:
-                self._report_unfit(f"others on the cluster have all of its {driver.options.slots}")
+                self._report_unfit(
+                    f"other users of the cluster use all of its {driver.options.slot_resource}"
+                )
                 return
             actor = await driver.in_thread(lambda: agents.make(node, count))
         slots = await asyncio.wait_for(actor.describe.remote(), CREATE_SECONDS)
@@ -124,7 +128,7 @@ class NodeMonitor:
         self._failing_since = None
 
     async def _free_slots(self, node: RayNode) -> int:
-        """Ray counts the slots of an agent that has just ended as free after a moment."""
+        """The number of free slots. Waits: Ray frees the slots of an ended agent with delay."""
         until = time.monotonic() + FREE_SECONDS
         options = self._driver.options
         while True:
@@ -134,7 +138,7 @@ class NodeMonitor:
             await asyncio.sleep(0.1)
 
     def _report_unfit(self, cause: str) -> None:
-        """The driver makes a new monitor after a while."""
+        """Reports that the node cannot be used. The driver makes a new monitor later."""
         self._driver.send({"event": "unfit", "node": self.name, "cause": cause})
         self.is_reported = True
         self._driver.loop.call_later(UNFIT_SECONDS, self._finish)
@@ -150,15 +154,15 @@ class NodeMonitor:
         if self._revoked_at is None and answer["licensed"]:
             self._failing_since = None
         elif not answer["licensed"] and answer["alive"] == 0:
-            # it answers again, too late: without workers, it can join as a new node
-            self._report_lost("it was cut off for too long")
+            # it answers again after its licence was revoked: it can join as a new node
+            self._report_lost("the node was cut off for too long")
         self._version = answer["version"]
         self._tracker.update(answer, copied)
 
     # failures
 
     def _failed(self, problem: Exception) -> None:
-        """The node is out of reach: its workers may run on until its lease is over."""
+        """Reports the node as suspect: its workers may run until its lease expires."""
         if self._ending:
             return
         if _is_dead(problem):
@@ -170,13 +174,15 @@ class NodeMonitor:
             self._driver.send({"event": "suspect", "node": self.name, "cause": self._cause})
 
     async def _watch(self) -> None:
-        """If failures last: revoke the licence, wait for the end of the lease, report the loss.
-        A task of its own, because calls in `_follow` may take long then."""
+        """If failures last: revokes the licence, waits for the end of the lease, reports the loss.
+
+        A task of its own, because calls in `_follow` may take long in that case.
+        """
         driver, lease = self._driver, self._driver.options.lease_seconds
         while not self.is_over:
             await asyncio.sleep(RETRY_SECONDS)
             if not self.is_listed and not self._ending:
-                self._failed(ConnectionError("Ray says that it is dead"))
+                self._failed(ConnectionError("Ray reports that the node is dead"))
             if self._failing_since is None:
                 continue
             now = time.monotonic()
@@ -210,7 +216,7 @@ class NodeMonitor:
                 try:
                     await self._pass_on(request)
                 except Exception:
-                    if request["do"] != "prepare":  # which need not happen
+                    if request["do"] != "prepare":  # `prepare` may be dropped
                         await asyncio.sleep(RETRY_SECONDS)  # `_follow` handles the failure
                         continue
                 self._driver.send({"n": request["n"]})
@@ -222,15 +228,15 @@ class NodeMonitor:
         await asyncio.wait_for(self._actor.handle.remote(request), ANSWER_SECONDS)
 
     async def end(self) -> None:
-        """End all workers, then the agent."""
+        """Ends all workers, then the agent."""
         self._ending = True
         actor = self._actor
         if actor is None and self._failing_since is None:
-            return  # there was none
+            return  # there is no agent
         if actor is None:
             raise ConnectionError(self._cause)
         await self._clear(actor, grace=5.0)
-        while self._tracker:  # their last output
+        while self._tracker:  # until their last output is copied
             await asyncio.sleep(0.05)
         self.is_over = True
         await asyncio.wait_for(actor.close.remote(), ANSWER_SECONDS)
@@ -245,7 +251,7 @@ class NodeMonitor:
             await asyncio.sleep(0.05)
 
     async def _kill(self, actor: Any) -> None:  # noqa: ANN401
-        """Ray returns before the actor is dead: a call that fails shows that it is."""
+        """Kills the actor, and waits until a call to it fails: only then is it dead."""
         while True:
             await self._driver.in_thread(lambda: self._driver.agents.kill(actor))
             try:

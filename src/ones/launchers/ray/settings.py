@@ -1,4 +1,4 @@
-"""Settings of the Ray launcher, and what its driver process is told."""
+"""Settings of the Ray launcher, and the options of its driver process."""
 
 from __future__ import annotations
 
@@ -17,31 +17,38 @@ class RaySettings:
     )
     slots: str = setting(
         "GPU",
-        "resource of Ray that is one slot: GPU or a custom one",
+        "Ray resource that counts as one slot: GPU or a custom one",
         option="--ray-slots",
         metavar="NAME",
     )
-    per_node: int | None = setting(None, "slots of each Ray node that are taken at most")
+    per_node: int | None = setting(None, "maximum number of slots to use on each Ray node")
     token: str = setting(
         "", "file with the Ray cluster's token", option="--ray-token", metavar="FILE", path=True
     )
-    tls_certificate: str = setting("", "PEM file; with it, Ray's TLS", path=True)
+    tls_certificate: str = setting("", "PEM file of a certificate; turns Ray's TLS on", path=True)
     tls_key: str = setting("", "PEM file of that certificate's key", path=True)
     tls_ca: str = setting("", "PEM file of the authority that signs for Ray's nodes", path=True)
     node_dir: str = setting(
         "/tmp/ones", "run directories on each node of a cluster", setting="node_dir"
     )
     lease_seconds: float = setting(
-        30.0, "workers of a node that is cut off end after so long", setting="lease_seconds"
+        30.0,
+        "seconds after which the workers of a node that is cut off end",
+        setting="lease_seconds",
     )
 
     def __post_init__(self) -> None:
         tls = (self.tls_certificate, self.tls_key, self.tls_ca)
         if any(tls) and not all(tls):
-            raise ValueError("ray_tls: certificate, key and ca go together")
+            raise ValueError("Ray's TLS needs all of tls_certificate, tls_key and tls_ca")
+
+    @property
+    def slot_resource(self) -> str:
+        """Name of the Ray resource of which one unit is one slot."""
+        return self.slots
 
     def environment(self) -> dict[str, str]:
-        """Variables that Ray reads at its start. In full: defaults differ between versions."""
+        """Variables that Ray reads at its start; all are set: defaults differ between versions."""
         found = {
             "RAY_AUTH_MODE": "token" if self.token else "disabled",
             "RAY_USE_TLS": "1" if self.tls_certificate else "0",
@@ -57,6 +64,6 @@ class RaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions(RaySettings):
-    instance: str  # distinguishes our node agents from those of other services on the cluster
-    controller: str = ""  # URL that workers call: each node tries it
+    instance: str  # distinguishes this service's agents from others on the cluster
+    controller: str = ""  # URL that workers call; each node checks that it is reachable
     shared: str = ""  # directory, by path or URL, that each node must see

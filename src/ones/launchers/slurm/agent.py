@@ -1,9 +1,10 @@
 """`python -m ones.launchers.slurm.agent ROOT ALLOCATION NODE`: the agent of one node.
 
-A LocalLauncher with the node's slots, and a connection to the controller for requests and events.
-The agent outlives the controller: it calls again and again, and reports what lives. It renews the
-node's lease while it hears the controller, or while the shared directory does not say that the node
-was given up. Then all workers here are killed before the node offers itself again.
+It has a LocalLauncher with the node's slots, and a connection to the controller for requests and
+events. The agent outlives the controller: it reconnects to the next one and reports its launches.
+It renews the node's lease while it receives messages of the controller, or while the shared
+directory does not say that the node was given up. On a node that was given up it kills all workers
+and registers again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from ones.exec import lease
 from ones.exec.logs import log_to_stderr
+from ones.exec.waker import SelectorWaker
 from ones.launchers.api import Exited, LauncherEvent, Slot, Started
 from ones.launchers.devices import cpu_slots, granted_gpu_slots
 from ones.launchers.local import LocalLauncher
@@ -29,10 +31,10 @@ from ones.launchers.slurm.agent_client import AgentClient
 from ones.launchers.slurm.node_cleanup import clear_node, lease_file
 from ones.launchers.slurm.settings import Timing
 from ones.launchers.slurm.shared_directory import HERE, LOST, SharedDirectory
-from ones.launchers.work_queue import SelectorWaker, wait_for_input
+from ones.launchers.work_queue import wait_for_input
 
-RETRY_SECONDS = 0.5  # between two calls
-UNFIT_SECONDS = 10.0  # the same if the node was found unfit
+RETRY_SECONDS = 0.5  # between two attempts to connect
+UNFIT_SECONDS = 10.0  # the same, if the controller cannot use the node
 LAST_SECONDS = 5.0  # between the end of the workers and the end of the allocation
 TERM_SECONDS = 20.0  # to save work after SIGTERM: Slurm gives 30 s by default (KillWait)
 TICK_SECONDS = 0.1
@@ -54,7 +56,7 @@ class SlurmNodeAgent(NodeAgent):
         self._connect_at = 0.0
         self._renewed_at = self._looked_at = 0.0
         self._forgetting: set[str] = set()
-        self._is_stopping = False  # workers are being stopped: the agent leaves after them
+        self._is_stopping = False  # workers are being stopped; then the agent ends
         self._is_ending = False
         self._waker = SelectorWaker()
 
@@ -62,7 +64,7 @@ class SlurmNodeAgent(NodeAgent):
         return LocalLauncher(self._shared.root, self._slots, lease=self._lease, only=self._node)
 
     def run(self) -> str:
-        """Until the allocation ends (`left`), or the node was given up (`lost`)."""
+        """Runs until the allocation ends (returns `left`) or the node was given up (`lost`)."""
         self._renew()
         self._launcher.open(self._on_launcher)
         signal.signal(signal.SIGTERM, lambda number, frame: self._on_sigterm())
@@ -105,7 +107,7 @@ class SlurmNodeAgent(NodeAgent):
         self._send_events()
 
     def _send_events(self) -> None:
-        """To a registered controller; a new one gets the whole state when the agent registers."""
+        """Sends events, if registered. A new controller gets the whole state by `_register`."""
         if not self._client.is_registered:
             self._events.clear()
         while self._events:
@@ -118,27 +120,27 @@ class SlurmNodeAgent(NodeAgent):
     def _connect(self) -> None:
         own_address = self._client.connect()
         if own_address:
-            # other nodes reach our workers at the interface from which the controller is reached
+            # other nodes reach these workers at the interface that reaches the controller
             self._slots = [replace(slot, host=own_address) for slot in self._slots]
             self._launcher.set_host(own_address)
 
     # the lease
 
     def _renew(self) -> bool:
-        """False: this node was given up, and no worker may run here."""
+        """Renews the lease if it is due. False: this node was given up."""
         now = time.monotonic()
         if now - self._renewed_at < self._timing.ping:
             return True
         began = lease.now()
-        silent = now - self._client.heard_at
+        silent = now - self._client.last_message_at
         is_near = self._client.is_registered and silent < self._timing.suspect
         self._renewed_at = now
         try:
             if not is_near and self._shared.node_state(self._node) == LOST:
                 return False
         except OSError:
-            return True  # nothing says that workers may run on: the lease is not renewed
-        # counted from before the check: an agent that was frozen meanwhile renews nothing
+            return True  # the state of the node is not known: the lease is not renewed
+        # counted from before the check: an agent that was frozen since then must not extend it
         lease.renew(self._lease, began + self._timing.lease)
         if self._client.is_registered:
             self._report({"event": "ping"})
@@ -160,7 +162,7 @@ class SlurmNodeAgent(NodeAgent):
             case "close":
                 self._clear()
             case "launch" if self._is_stopping:
-                id, why = message["launch"]["id"], "its allocation ends"
+                id, why = message["launch"]["id"], f"allocation {self._allocation} ends"
                 self._report({"event": "refused", "id": id, "why": why})
             case "ping":
                 pass
@@ -171,7 +173,7 @@ class SlurmNodeAgent(NodeAgent):
 
     def _register(self, welcome: dict[str, Any]) -> None:
         problems = (check_probe(Probe(*plain)) for plain in welcome["probes"])
-        # from here on events are sent: earlier ones are part of this description
+        # events are sent from here on; earlier ones are part of this description
         self._client.register(
             {
                 "allocation": self._allocation,
@@ -183,7 +185,7 @@ class SlurmNodeAgent(NodeAgent):
         )
 
     def _on_launcher(self, event: LauncherEvent) -> None:
-        """In the launcher's thread."""
+        """Reports an event of the local launcher. Runs in the launcher's thread."""
         if isinstance(event, Started):
             self._report({"event": "started", "id": event.id, "pid": event.pid})
         elif isinstance(event, Exited):
@@ -200,7 +202,7 @@ class SlurmNodeAgent(NodeAgent):
     # the end
 
     def _clear(self) -> None:
-        """End all workers and every ones-exec; the node stays."""
+        """Ends all workers and every ones-exec; the node stays."""
         self._launcher.close(kill=True)
         self._launcher = self._new_launcher()
         self._launcher.open(self._on_launcher)
@@ -234,7 +236,7 @@ def main(arguments: list[str]) -> int:
     root, allocation, node, gpus, cpus, timing = arguments
     shared = SharedDirectory(Path(root))
     lock = open(lease_file(shared.root, node).with_suffix(".lock"), "w")  # noqa: SIM115
-    fcntl.flock(lock, fcntl.LOCK_EX)  # an earlier agent may still be cleaning up
+    fcntl.flock(lock, fcntl.LOCK_EX)  # waits for an earlier agent that cleans up
     while True:
         if shared.node_state(node) == LOST:
             clear_node(shared.root, node)
@@ -251,7 +253,7 @@ def main(arguments: list[str]) -> int:
         agent.disconnect()
         if how != LOST:
             return 0
-        log.warning("node was given up, its workers are killed", extra={"node": node})
+        log.warning("node was given up, killing its workers", extra={"node": node})
 
 
 if __name__ == "__main__":

@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 
 
 class AgentClient:
-    """Returns messages only after the controller has been authenticated."""
+    """Connects an agent to the controller; passes on messages of an authenticated one only."""
 
     def __init__(self, shared: SharedDirectory, node: str) -> None:
         self._shared, self._node = shared, node
         self._connection: SecureConnection | None = None
         self._is_secured = False  # both nonces are known
         self.is_registered = False
-        self.heard_at = time.monotonic()
+        self.last_message_at = time.monotonic()
 
     @property
     def is_connected(self) -> bool:
@@ -36,7 +36,7 @@ class AgentClient:
         return [self._connection] if self._connection is not None else []
 
     def connect(self) -> str:
-        """The address of ours that other nodes see; empty: the controller is not reached."""
+        """Connects. Returns this node's own address; empty if the controller is not reached."""
         address = self._shared.address()
         for host in address.hosts if address is not None else ():
             assert address is not None
@@ -47,7 +47,7 @@ class AgentClient:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             own_address = str(sock.getsockname()[0])
             self._connection = SecureConnection(sock, raw=True)
-            self.heard_at = time.monotonic()
+            self.last_message_at = time.monotonic()
             self._connection.send({"node": self._node, "nonce": self._connection.nonce})
             return own_address
         return ""
@@ -58,8 +58,10 @@ class AgentClient:
         self._connection, self._is_secured, self.is_registered = None, False, False
 
     def receive(self) -> Iterator[dict[str, Any]]:
-        """A welcome, then the controller's messages until either side disconnects. Raises OSError
-        and ValueError if the connection cannot be secured."""
+        """Yields the controller's messages, first its welcome.
+
+        Raises OSError or ValueError if the connection cannot be secured.
+        """
         connection = self._connection
         if connection is None:
             return
@@ -67,7 +69,7 @@ class AgentClient:
         for message in connection.receive():
             if self._connection is not connection:
                 return  # disconnected while a message was handled
-            self.heard_at = time.monotonic()
+            self.last_message_at = time.monotonic()
             if self._is_secured:
                 yield message
                 continue
@@ -75,7 +77,7 @@ class AgentClient:
             self._is_secured = True
 
     def register(self, description: dict[str, Any]) -> None:
-        self.send({"event": "hello"})  # short: authenticates us, so that longer lines are read
+        self.send({"event": "hello"})  # short; after it the server reads longer lines, too
         self.send(description)
         self.is_registered = True
 

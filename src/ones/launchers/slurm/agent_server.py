@@ -1,11 +1,12 @@
-"""The port of the controller that agents call. An agent is known when it has the key of the shared
-directory; see `secure_connection` for the handshake.
+"""The controller's server for agents. Agents authenticate with the key of the shared directory.
 
-    controller:  {"do": "welcome", "probes": [[DIRECTORY, WORD]]}
+After the handshake (`secure_connection`):
+
+    controller:  {"do": "welcome", "probes": [[DIRECTORY, CONTENT]]}
     agent:       {"event": "hello"}
     agent:       {"allocation": ..., "slots": [...], "launches": [...], ...}
 
-Until it is authenticated, a line of an agent has at most 4 KB. An invalid message closes that
+Before an agent is authenticated, its lines have at most 4 KB. An invalid message closes that
 connection and is logged; the thread goes on.
 """
 
@@ -26,7 +27,7 @@ from ones.launchers.slurm.secure_connection import CONTROLLER, SecureConnection
 from ones.launchers.slurm.settings import SlurmOptions
 from ones.launchers.slurm.shared_directory import AgentsAddress, SharedDirectory
 
-#: connections that are not authenticated yet
+#: maximum number of connections that are not authenticated yet
 MOST_CALLERS = 1024
 LONGEST_NAME = 255
 
@@ -36,7 +37,7 @@ _refusals = LogLimiter()
 
 @dataclass(frozen=True, slots=True)
 class AgentRegistration:
-    """An authenticated agent and what it says of its node."""
+    """An authenticated agent and its description of the node."""
 
     node: str
     connection: Connection
@@ -59,7 +60,7 @@ class AgentServer:
         try:
             self._key = shared.key()
         except OSError as problem:
-            raise WorldError(f"key of the agents: {problem}") from problem
+            raise WorldError(f"key of the node agents: {problem}") from problem
         self._callers: list[_Caller] = []
         self._sock = self._listen()
 
@@ -76,7 +77,7 @@ class AgentServer:
         self._sock.close()
 
     def _listen(self) -> socket.socket:
-        """On the port of the earlier controller, if it is free: agents know it."""
+        """Listens on the port of the earlier controller, if it is free: agents know that one."""
         before = self._shared.address()
         for port in [before.port, 0] if before is not None else [0]:
             try:
@@ -85,7 +86,8 @@ class AgentServer:
                 if port:
                     continue
                 raise WorldError(
-                    f"{self._options.host}: cannot listen to agents: {problem.strerror or problem}"
+                    f"cannot listen for node agents on {self._options.host}:"
+                    f" {problem.strerror or problem}"
                 ) from problem
             break
         sock.setblocking(False)
@@ -138,16 +140,16 @@ class AgentServer:
         caller.node, connection = _node_name(message.get("node")), caller.connection
         connection.send({"nonce": connection.nonce})
         connection.secure(self._key, CONTROLLER, caller.node, message.get("nonce"))
-        probes = [[p.directory, p.word] for p in self._options.probes]
+        probes = [[p.directory, p.content] for p in self._options.probes]
         connection.send({"do": "welcome", "probes": probes})
 
 
 def _node_name(value: object) -> str:
-    """It becomes the name of a file. Raises ValueError if it cannot be one."""
+    """The name of a node. Raises ValueError if it cannot be the name of a file."""
     if not isinstance(value, str) or not value or len(value) > LONGEST_NAME:
-        raise ValueError("a node's name has 1 to 255 characters")
+        raise ValueError(f"the name of a node must have 1 to {LONGEST_NAME} characters")
     if "/" in value or value.startswith(".") or not value.isprintable():
-        raise ValueError(f"node {value!r}: the name is not that of a file")
+        raise ValueError(f"node {value!r}: the name cannot be that of a file")
     return value
 
 

@@ -1,14 +1,13 @@
 """`python -m ones.launchers.slurm.allocation ROOT ...`: the manager of an allocation.
 
-Keeps an agent on every node by `srun --overlap`, and starts it again when it died. The exit code of
-srun is not used (it is 0 after a node failure): agents report to the controller themselves. This
-process announces the end of the allocation, after which agents leave: when Slurm sends the signal
-that was asked for (`--signal=B:USR1@300`), or when the time is near by the clock.
+It keeps an agent on every node by `srun --overlap`, and restarts an agent that died. The exit code
+of srun is not used (it is 0 after a node failure): agents report to the controller themselves. The
+manager announces the end of the allocation, and the agents stop their workers: when Slurm sends
+SIGUSR1 (`--signal=B:USR1@300`), or `lead` seconds before the end by the clock.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import signal
@@ -21,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ones.errors import OnesError, UserError, WorldError
+from ones.exec.files import try_lock
 from ones.exec.logs import log_to_stderr
 from ones.launchers.slurm import commands
 from ones.launchers.slurm.settings import Timing
@@ -29,10 +29,10 @@ from ones.launchers.slurm.shared_directory import LOST, AllocationFile, SharedDi
 TURN_SECONDS = 0.2
 RESTART_SECONDS = 2.0  # between two starts of an agent, doubled each time that it ends soon
 MOST_SECONDS = 60.0
-LOOK_SECONDS = 30.0  # between two questions to Slurm
-#: share of the time after the announcement in which jobs may move; then they must save
+LOOK_SECONDS = 30.0  # between two calls of scontrol
+#: share of the time after the announcement in which jobs may migrate; then they must save and end
 MOVING_SHARE = 0.5
-#: Slurm's answer for an allocation that ended long ago
+#: part of Slurm's error for an allocation that ended long ago
 UNKNOWN = "Invalid job id"
 OVER = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "COMPLETING")
 LOG = "allocation.log"
@@ -41,7 +41,7 @@ log = logging.getLogger("ones.launchers.slurm.allocation")
 
 
 class AllocationManager:
-    """`lead`: how long before the end of the allocation it is announced."""
+    """Keeps the agents of one allocation. `lead`: seconds between announcement and end."""
 
     def __init__(
         self, root: Path, id: str, *, cpus: int = 1, lead: float = 300.0, timing: Timing
@@ -52,20 +52,18 @@ class AllocationManager:
         self._changed_at: dict[str, float] = {}  # node -> start, or end, of its agent
         self._wait: dict[str, float] = {}
         self._read_at: dict[str, float] = {}
-        self._lost_since: dict[str, float] = {}  # node -> since when it is given up
+        self._lost_since: dict[str, float] = {}  # node -> time when it was given up
         self._looked_at = 0.0
         self._must_announce = False
         self._lock: int | None = None
         self.file = AllocationFile(id=id, nodes={})
 
     def begin(self) -> bool:
-        """False: another process manages this allocation already."""
+        """Takes the lock and reads the nodes; False if another process manages this allocation."""
         self._shared.make()
         file = self._shared.lock_file(self.id)
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(handle):
             os.close(handle)
             return False
         self._lock = handle
@@ -75,11 +73,11 @@ class AllocationManager:
         return True
 
     def end_soon(self) -> None:
-        """From a signal handler: announce the end at the next turn."""
+        """Announces the end at the next turn. For signal handlers."""
         self._must_announce = True
 
     def turn(self) -> bool:
-        """Check the agents. False once the allocation has ended and all of them have left."""
+        """Checks the agents. False once the allocation has ended and all agents have ended."""
         now = time.monotonic()
         if now - self._looked_at > LOOK_SECONDS:
             with suppress(OnesError):
@@ -105,17 +103,17 @@ class AllocationManager:
             self._wait[node] = min(MOST_SECONDS, max(RESTART_SECONDS, 2 * before))
             self._changed_at[node] = now
         elif now < self._read_at.get(node, 0.0):
-            return  # a shared file is not read more often than that
+            return  # reads of the shared directory are limited to one per ping
         elif self._shared.node_state(node) != LOST:
             self._read_at[node] = now + self._timing.ping
             self._lost_since.pop(node, None)
         elif now - self._lost_since.setdefault(node, now) > self._timing.condemn:
-            # srun waits for a step that is no more: a node that died and is back reports nothing
+            # srun still waits for a step that is gone: Slurm does not report a node that rebooted
             del self._lost_since[node]
             step.kill()
 
     def close(self) -> None:
-        """End the agents: Slurm ends a step when srun is terminated."""
+        """Ends the agents: Slurm ends a step when its srun is terminated."""
         self._shared.remove_allocation(self.id)
         for step in self._steps.values():
             step.terminate()
@@ -134,7 +132,7 @@ class AllocationManager:
             found = commands.describe(self.id)
         except WorldError as problem:
             if UNKNOWN not in str(problem):
-                raise  # Slurm does not answer: that passes
+                raise  # Slurm does not answer: tried again later
             self._must_announce = True
             return
         names = self._names(list(found.nodes))
@@ -151,7 +149,7 @@ class AllocationManager:
             self._must_announce = True
 
     def _names(self, hosts: list[str]) -> dict[str, str]:
-        """A node has the name of its host; in a second allocation, with the allocation's id."""
+        """Node names by host: the host's name, with the allocation's id if it is taken."""
         names = {host: name for name, host in self.file.hosts.items()}
         if set(hosts) - set(names):
             others = self._shared.other_allocations(self.id)
@@ -173,7 +171,7 @@ class AllocationManager:
             str(self._shared.root), self.id, node, ",".join(map(str, gpus)), str(self._cpus),
             self._timing.to_text(),
         )  # fmt: skip
-        # the shell stays when the agent dies, and so do the workers: they belong to the same step
+        # the shell stays when the agent dies, so Slurm does not end the step with its workers
         agent = [
             "sh", "-c",
             'trap "" TERM USR1; until "$@"; do echo "agent ended: $?" >&2; sleep 1; done',
@@ -187,21 +185,24 @@ class AllocationManager:
 
 
 def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without the options that sbatch leaves for every later srun: a step that inherits
-    `SLURM_GPUS_PER_NODE` or a number of tasks is not the one that we describe."""
+    """The environment for srun, without sbatch's options (`SLURM_GPUS_PER_NODE`, tasks).
+
+    srun would apply them to the step of the agent.
+    """
     keep = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME")
     return {k: v for k, v in environment.items() if not k.startswith("SLURM_") or k in keep}
 
 
 def current_allocation() -> str:
-    """The allocation that this process runs in; empty: none."""
+    """The id of the allocation that this process runs in; empty: none."""
     return os.environ.get("SLURM_JOB_ID", "")
 
 
 def required_allocation() -> str:
     if not (id := current_allocation()):
         raise UserError(
-            "this is not inside of an allocation (SLURM_JOB_ID is not set): submit it with sbatch"
+            "this command must run in a Slurm allocation (SLURM_JOB_ID is not set): submit it"
+            " with sbatch"
         )
     return id
 
@@ -214,7 +215,7 @@ def manage(
     timing: Timing,
     on_turn: Callable[[AllocationManager], None] = lambda allocation: None,
 ) -> bool:
-    """Manage the allocation of this process, until it ends. False: another process does already."""
+    """Manages the allocation of this process until it ends; False if another process does."""
     id = required_allocation()
     allocation = AllocationManager(root, id, cpus=cpus, lead=lead, timing=timing)
     if not allocation.begin():
@@ -238,7 +239,7 @@ def manage(
 
 
 def manage_in_background(root: Path, *, cpus: int, lead: float, timing: Timing) -> None:
-    """The same, in a process that outlives this one, unless there is one already."""
+    """Starts a process that manages the allocation and outlives this one, unless one runs."""
     if SharedDirectory(root).is_managed(current_allocation()):
         return
     command = [
@@ -246,7 +247,7 @@ def manage_in_background(root: Path, *, cpus: int, lead: float, timing: Timing) 
         timing.to_text(),
     ]  # fmt: skip
     with (root / LOG).open("ab") as file:
-        subprocess.run(  # the shell ends at once, so that we are not the parent
+        subprocess.run(  # the shell ends at once, so that this process is not the parent
             ["sh", "-c", '"$@" &', "sh", *command],
             check=True,
             stdin=subprocess.DEVNULL,

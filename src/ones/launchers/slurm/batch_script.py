@@ -1,4 +1,4 @@
-"""The batch script for sbatch."""
+"""The batch script with which sbatch starts a service, or adds nodes to one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ _TIME = re.compile(r"(\d+-)?\d+(:\d+){0,2}")
 class BatchScript:
     nodes: int = 1
     gpus_per_node: int = 0
-    slots: int = 1  # CPU slots of each node, where there are no GPUs
+    slots: int = 1  # CPU slots of each node, without GPUs
     time: str = "1:00:00"
     lead: int = 300  # seconds before the end in which work is saved
     state: str = ""
     command: str = "ones"
-    options: tuple[str, ...] = field(default=())  # further lines for sbatch
+    options: tuple[str, ...] = field(default=())  # further #SBATCH options
 
     def text(self) -> str:
-        """
+        """The text of the script.
+
         >>> print(BatchScript(nodes=2, gpus_per_node=4, state="/home/ann/ones").text())
         #!/bin/bash
         #SBATCH --job-name=ones
@@ -60,7 +61,7 @@ class BatchScript:
                 *(f"#SBATCH {option}" for option in sbatch),
                 "# a failed node does not end the others (--no-kill);"
                 f" {self.lead} s before the end work is saved",
-                # exec: the signal is for the process that sbatch started
+                # exec, because Slurm sends the signal to the process that sbatch started
                 "exec " + shlex.join(serve),
                 "",
             ]
@@ -76,4 +77,4 @@ class BatchScript:
             if value < least:
                 raise InvalidSettingError(f"{name}: {value} is not at least {least}")
         if not _TIME.fullmatch(self.time):
-            raise InvalidSettingError(f"time: {self.time!r} is not a time as Slurm writes it")
+            raise InvalidSettingError(f"time: {self.time!r} is not a time such as 1:00:00 or 2-12")

@@ -1,4 +1,4 @@
-"""Slurm's own commands: what they report about an allocation, and how an agent is started."""
+"""Calls of Slurm's commands: scontrol describes an allocation, srun starts an agent."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class AllocationInfo:
     """An allocation as Slurm describes it."""
 
     state: str
-    nodes: dict[str, list[int]]  # name -> indices of its GPUs that are ours
+    nodes: dict[str, list[int]]  # name -> indices of its GPUs in the allocation
     ends_at: float  # in seconds since 1970; 0: never
 
 
 def run(*command: str) -> str:
     if shutil.which(command[0]) is None:
-        raise UserError(f"{command[0]} is not here: this is not a machine of a Slurm cluster")
+        raise UserError(f"{command[0]} was not found: run this on a machine of the Slurm cluster")
     try:
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=SECONDS,
@@ -50,7 +50,7 @@ def hostnames(short: str) -> list[str]:
 
 
 def parse(text: str, expand: Callable[[str], list[str]] = hostnames) -> AllocationInfo:
-    """From the output of `scontrol show job -d`."""
+    """Returns the allocation that the output of `scontrol show job -d` describes."""
     fields = dict(re.findall(r"(\w+)=(\S*)", text))
     nodes: dict[str, list[int]] = {}
     for short, rest in re.findall(r"^\s*Nodes=(\S+) (.*)$", text, re.MULTILINE):
@@ -59,14 +59,15 @@ def parse(text: str, expand: Callable[[str], list[str]] = hostnames) -> Allocati
             for _, indices in re.findall(r"gpu(?::[\w.-]+)?:(\d+)\(IDX:([\d,-]+)\)", rest)
             for index in numbers(indices)
         ]
-        if not gpus:  # without files in gres.conf Slurm counts them and does not name them
+        if not gpus:  # without device files in gres.conf Slurm prints their number only
             gpus = list(range(sum(int(n) for n in re.findall(r"gpu(?::[\w.-]+)?:(\d+)\b", rest))))
         nodes.update({name: gpus for name in expand(short)})
     return AllocationInfo(fields.get("JobState", ""), nodes, _seconds(fields.get("EndTime", "")))
 
 
 def numbers(text: str) -> list[int]:
-    """
+    """The indices of a list in Slurm's notation.
+
     >>> numbers("0-2,5")
     [0, 1, 2, 5]
     """
@@ -78,7 +79,7 @@ def numbers(text: str) -> list[int]:
 
 
 def _seconds(text: str) -> float:
-    """Slurm prints local times."""
+    """Seconds since 1970 of a local time as Slurm prints it; 0 if it is not a time."""
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
@@ -87,7 +88,7 @@ def _seconds(text: str) -> float:
 
 
 def agent_command(id: str, node: str, gpus: int, command: list[str]) -> list[str]:
-    """One step on one node, beside other steps of the allocation."""
+    """The srun command of a step on one node, beside other steps of the allocation."""
     return [
         "srun", f"--jobid={id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}",
         *([f"--gpus-per-node={gpus}"] if gpus else []),

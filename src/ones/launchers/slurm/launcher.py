@@ -1,8 +1,8 @@
 """SlurmLauncher: the controller's side. One thread, connected to the agents of all nodes.
 
-Nodes join when their agents call, and leave when their agents say so or are silent for too long.
-Run directories are shared: output and exit records are read where they were written, also those of
-nodes that are gone.
+A node joins when its agent registers, and leaves when its agent says so or is silent for too long.
+Run directories are in the shared directory: output and exit records of nodes that are gone can
+still be read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from ones.exec import Exit, Spec
-from ones.exec.records import parse_exit, write_record
-from ones.launchers.api import Launch, LaunchedProcess, LauncherContext, Listener, Slot
-from ones.launchers.exits import fenced, not_started
+from ones.exec.records import Exit, Launch, fenced, not_started, parse_record
+from ones.exec.run_dir import is_known, write_record
+from ones.launchers.api import LaunchedProcess, LauncherContext, Listener, Slot
 from ones.launchers.probe import write_probe
 from ones.launchers.remote_launcher import RemoteLauncher
 from ones.launchers.run_dirs import RunDirs
@@ -32,7 +31,7 @@ from ones.launchers.threaded_launcher import TURN_SECONDS
 from ones.launchers.work_queue import wait_for_input
 
 CLOSE_SECONDS = 30.0
-#: a start waits so long for the nodes of its own allocation
+#: longest wait of `open` for the nodes of the service's own allocation
 OPEN_SECONDS = 30.0
 LOOPBACK = "127.0.0.1"
 
@@ -40,6 +39,8 @@ log = logging.getLogger(__name__)
 
 
 class SlurmLauncher(RemoteLauncher[SlurmNode]):
+    """Starts workers on the nodes of Slurm allocations."""
+
     Settings = SlurmSettings
 
     def __init__(self, root: Path, options: SlurmOptions) -> None:
@@ -52,7 +53,7 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
 
     @classmethod
     def for_service(cls, context: LauncherContext, **settings: Any) -> Self:
-        """In an allocation, its nodes are used."""
+        """Makes the launcher. A service that runs in an allocation uses its nodes."""
         timing = Timing.from_environment()
         context.runs.mkdir(mode=0o700, parents=True, exist_ok=True)
         probes = (write_probe(str(context.runs)), write_probe(context.checkpoints))
@@ -71,7 +72,7 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
 
     @classmethod
     def stop_workers(cls, context: LauncherContext, **settings: Any) -> None:
-        """Nodes that can be reached have a moment to call."""
+        """Ends the workers on all nodes with an agent that registers in time."""
         timing, shared = Timing.from_environment(), SharedDirectory(context.runs)
         seconds = timing.suspect if shared.other_allocations("") else 0.0
         host = _known_host(shared) or own_host()
@@ -87,7 +88,7 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
         self._wait_for_nodes()
 
     def _wait_for_nodes(self) -> None:
-        """Until all nodes of managed allocations have called, or turned out unfit."""
+        """Waits until all nodes of managed allocations have registered, or cannot be used."""
         deadline = time.monotonic() + self._options.open_seconds
         while time.monotonic() < deadline:
             expected = {n for a in self._shared.allocations() if not a.ending for n in a.nodes}
@@ -113,7 +114,7 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
                     self._serve(node)
         self._work.run_all()
         for node in self._nodes.check_clock(time.monotonic()):
-            self._lose(node, "it does not answer")
+            self._lose(node, "the node does not answer")
 
     def _end(self) -> None:
         for connection in self._nodes.connections:
@@ -126,7 +127,7 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
         return not waiting or time.monotonic() > self._close_by
 
     def _is_ending(self, process: LaunchedProcess) -> bool:
-        node = self._nodes.get(self._launches.node_of(process.id))
+        node = self._nodes.get(process.node)
         return node is not None and node.connection is not None and self._close_by > 0
 
     def _kill_all(self) -> None:
@@ -146,10 +147,10 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
                 self._handle(node, message)
 
     def _register(self, registration: AgentRegistration) -> SlurmNode | None:
-        """None: the node is refused."""
+        """Adds the node of a registration; None if it is refused."""
         name, description = registration.node, registration.description
         if self._shared.node_state(name) == LOST:
-            registration.connection.close()  # the agent will read that, clean up, and call again
+            registration.connection.close()  # the agent reads the state, cleans up and reconnects
             return None
         if description["trouble"]:
             self.unfit[name] = description["trouble"]
@@ -159,27 +160,27 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
             return None
         known = self._nodes.get(name)
         if known is not None and known.free_at is not None:
-            self._lose(known, "it was given up, and has come back")  # its agent has cleaned up
+            self._lose(known, "the node was given up and is back")  # its agent has cleaned up
             known = None
         slots = [Slot.of(plain) for plain in description["slots"]]
         if known is not None:
             if known.connection is not None and known.source != description["allocation"]:
-                _refuse(registration, f"it serves in allocation {known.source} already")
+                _refuse(registration, f"node {name} is in use in allocation {known.source}")
                 return None
             known.disconnect()
             if len(known.slots) != len(slots):
-                self._lose(known, f"it has come back with {len(slots)} slots")
+                self._lose(known, f"the node is back with {len(slots)} slots")
         self.unfit.pop(name, None)
         node = SlurmNode(name, slots, description["allocation"], registration.connection)
         self._nodes.add(node)
         return node
 
     def _reconcile(self, node: SlurmNode, launches: Sequence[dict[str, Any]]) -> None:
-        """Take over the agent's state; send it again what it does not know."""
+        """Adopts the agent's state, and sends again the requests that the agent does not know."""
         for plain in launches:
             self._pending.arrived(plain["id"])
             if plain["exit"] is not None:
-                self._exited(plain["id"], parse_exit(plain["exit"]))
+                self._exited(plain["id"], parse_record(Exit, plain["exit"]))
             elif plain["pid"] is not None:
                 self._launches.started(plain["id"], plain["pid"])
         alive = [plain["id"] for plain in launches if plain["exit"] is None]
@@ -191,7 +192,7 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
         self._fail_unknown(node.name, known)
 
     def _lose(self, node: SlurmNode, cause: str) -> None:
-        """No process runs there any more."""
+        """Removes a node on which no process runs any more, and ends its launches."""
         self._nodes.remove(node, cause)
         record = fenced(f"node {node.name}: {cause}")
         for process in self._launches.living_on(node.name):
@@ -206,9 +207,10 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
         directory = self._dirs.directory(process.job, node, process.id)
         with suppress(OSError):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not (directory / "spec.json").exists():  # the launch never got there
-                spec = Spec(id=process.id, argv=("-",), cwd="/", env={}, slots=process.slots)
-                write_record(directory, spec)
+            if not is_known(directory):  # the launch never reached the node
+                id, job, slots = process.id, process.job, process.slots
+                launch = Launch(id=id, job=job, slots=slots, argv=("-",), cwd="/", env={})
+                write_record(directory, launch)
             write_record(directory, record)
 
     # messages of agents
@@ -218,7 +220,7 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
             return
         node.connection.flush()
         for message in node.connection.receive():
-            self._nodes.heard(node)
+            self._nodes.mark_alive(node)
             self._handle(node, message)
         if node.connection is not None and node.connection.closed:
             node.disconnect()
@@ -236,7 +238,7 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
             case "ending":
                 self._nodes.ending(node)
             case "leaving":
-                self._lose(node, "its allocation has ended")
+                self._lose(node, f"allocation {node.source} has ended")
             case _:
                 pass  # a ping
 
@@ -245,7 +247,7 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
         super()._exited(id, exit)
 
     def _forgotten(self, job: str, node: str) -> None:
-        """No process of the job is left on that node: archive its files if the node has not."""
+        """Drops a job that has no process left on the node; archives its files if still live."""
         self._pending.forgotten(node, job)
         self._launches.forget(job, node)
         self._dirs.archive(job, node)
@@ -262,8 +264,9 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
         node.send(request)
 
     def _stop(self, id: str, grace: float) -> None:
-        node = self._nodes.get(self._launches.node_of(id))
-        if node is not None and self._launches.living(id) is not None:
+        process = self._launches.living(id)
+        node = self._nodes.get(process.node) if process is not None else None
+        if node is not None:
             self._pending.stop(node, id, grace)
 
     def _forget(self, job: str) -> None:
@@ -281,7 +284,7 @@ def _refuse(registration: AgentRegistration, why: str) -> None:
 
 
 def _known_host(shared: SharedDirectory) -> str:
-    """Where agents look for the controller, if that is an address of this machine."""
+    """The address at which agents look for the controller, if it is one of this machine."""
     address = shared.address()
     for host in address.hosts if address is not None else ():
         with suppress(OSError), socket.create_server((host, 0)):
@@ -290,7 +293,7 @@ def _known_host(shared: SharedDirectory) -> str:
 
 
 def own_host() -> str:
-    """The address of this machine that other nodes of the cluster know."""
+    """The address of this machine by its host name, which other nodes of the cluster know."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:

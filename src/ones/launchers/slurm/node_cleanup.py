@@ -1,5 +1,7 @@
-"""Fencing of a node: the lease of its workers, and the removal of everything that an earlier agent
-has left there, ones-exec and workers."""
+"""Fencing of a node: the lease file of its workers, and the removal of leftover processes.
+
+Leftovers are every ones-exec and worker of an earlier agent.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ SECONDS = 10.0
 
 
 def lease_file(root: Path, node: str) -> Path:
-    """On the node itself: a shared file system that hangs must not keep a lease from ending."""
+    """The path of the lease, on the node itself: a shared file system may hang."""
     directory = Path(os.environ.get("TMPDIR", "/tmp"), f"ones-{os.getuid()}")
     make_private(directory)
     name = hashlib.sha256(f"{root}\0{node}".encode()).hexdigest()[:16]
@@ -23,12 +25,12 @@ def lease_file(root: Path, node: str) -> Path:
 
 
 def clear_node(root: Path, node: str) -> None:
-    """Returns when no process is left. Raises TimeoutError if one cannot be killed."""
+    """Kills all leftovers. Raises TimeoutError if a process cannot be killed."""
     kill_all(lambda: leftovers(root, node), f"node {node}", SECONDS)
 
 
 def leftovers(root: Path, node: str) -> list[ProcessInfo]:
-    """Found by the run directory that they were started with, wherever that is now."""
+    """Leftover processes, found by the run directory that they were started with."""
     live = f"{root / 'live'}/".encode()
     end = f"/{node}".encode()
     found = []
@@ -43,7 +45,7 @@ def leftovers(root: Path, node: str) -> list[ProcessInfo]:
 
 
 def _argument(command: list[bytes]) -> bytes:
-    """`python -m ones.exec RUN_DIR ...`"""
+    """RUN_DIR of the command `python -m ones.exec RUN_DIR ...`; empty for other commands."""
     if command[1:3] == [b"-m", b"ones.exec"] and len(command) > 3:
         return command[3]
     return b""

@@ -1,7 +1,7 @@
-"""The nodes of allocations, whether they answer or not, and what time does to them.
+"""The nodes of allocations, and the timeouts of nodes that do not answer.
 
-A silent node is suspect. Silent for longer, it is given up, and told so in the shared directory.
-When its lease has run out after that, no process runs there any more.
+A silent node is suspect. After a longer silence the node is given up, by a file in the shared
+directory that its agent reads. When its lease has expired after that, no process runs there.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ones.launchers.slurm.shared_directory import LOST, SharedDirectory
 @dataclass(slots=True)
 class SlurmNode(RemoteNode):
     connection: Connection | None = None
-    heard_at: float = field(default_factory=time.monotonic)
+    last_message_at: float = field(default_factory=time.monotonic)
     is_suspect: bool = False
     is_ending: bool = False
     free_at: float | None = None  # given up: when no process can run there any more
 
     def send(self, message: dict[str, Any]) -> None:
-        """If its agent is connected."""
+        """Sends a message if the node's agent is connected."""
         if self.connection is not None:
             self.connection.send(message)
 
@@ -44,7 +44,7 @@ class SlurmNodes(NodeTable[SlurmNode]):
         self._pinged_at = 0.0
 
     def restore_with(self, names: Iterable[str]) -> None:
-        """Nodes of an earlier controller, and these: given up if they do not call."""
+        """Adds the nodes of an earlier controller, and these; given up if they do not register."""
         self.restore()
         for name in names:
             self._nodes.setdefault(name, SlurmNode(name, []))
@@ -57,8 +57,9 @@ class SlurmNodes(NodeTable[SlurmNode]):
     def connections(self) -> list[Connection]:
         return [node.connection for node in self._nodes.values() if node.connection is not None]
 
-    def heard(self, node: SlurmNode) -> None:
-        node.heard_at = time.monotonic()
+    def mark_alive(self, node: SlurmNode) -> None:
+        """Records that a message of the node has arrived."""
+        node.last_message_at = time.monotonic()
         if node.is_suspect:
             node.is_suspect = False
             for slot in node.slots:
@@ -71,15 +72,17 @@ class SlurmNodes(NodeTable[SlurmNode]):
                 self._notify(SlotEnding(slot.id, f"allocation {node.source} ends"))
 
     def check_clock(self, now: float) -> list[SlurmNode]:
-        """Pings all nodes, gives up silent ones, and returns those where no process can run any
-        more since they were given up."""
+        """Pings all nodes and gives up silent ones.
+
+        Returns the nodes that were given up and on which no process can run any more.
+        """
         if now - self._pinged_at < self._timing.ping:
             return []
         self._pinged_at = now
         free = []
         for node in self.all():
             if node.free_at is None:
-                self._check_silence(node, now - node.heard_at)
+                self._check_silence(node, now - node.last_message_at)
             elif now >= node.free_at:
                 free.append(node)
         return free
@@ -93,10 +96,10 @@ class SlurmNodes(NodeTable[SlurmNode]):
             self._give_up(node)
 
     def _give_up(self, node: SlurmNode) -> None:
-        """Once this is written, its agent renews no lease."""
+        """Writes that the node is lost: from then on its agent does not renew the lease."""
         try:
             self._shared.set_node_state(node.name, LOST)
         except OSError:
-            return  # we are cut off ourselves: no node is given up
+            return  # the controller itself is cut off: no node is given up
         node.free_at = time.monotonic() + self._timing.lease + self._timing.margin
         node.disconnect()

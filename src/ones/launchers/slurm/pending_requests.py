@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from ones.launchers.api import Launch
+from ones.exec import Launch
 from ones.launchers.slurm.nodes import SlurmNode
 
 
@@ -32,7 +32,7 @@ class PendingRequests:
     # acknowledged
 
     def arrived(self, id: str) -> None:
-        """An agent knows of that launch, or no agent needs to any more."""
+        """Drops a launch that an agent has acknowledged, or that has exited."""
         self._launches.pop(id, None)
 
     def exited(self, id: str) -> None:
@@ -42,20 +42,20 @@ class PendingRequests:
         self._forgets.get(node, set()).discard(job)
 
     def take_forgets(self, node: str) -> set[str]:
-        """Of a node that will not do them."""
+        """Removes and returns the forgets of a node that is lost."""
         return self._forgets.pop(node, set())
 
     # sent again
 
     def resend_launch(self, node: SlurmNode, id: str) -> bool:
-        """False: its agent has acknowledged it."""
+        """Sends a launch again; False if it was acknowledged."""
         launch = self._launches.get(id)
         if launch is not None:
             self.launch(node, launch)
         return launch is not None
 
     def resend_others(self, node: SlurmNode, alive: Iterable[str]) -> None:
-        """Stops of these launches, and forgets."""
+        """Sends the stops of these launches and all forgets again."""
         for id in alive:
             if id in self._stops:
                 self.stop(node, id, self._stops[id])

@@ -1,5 +1,6 @@
-"""Connections of agents: JSON lines, encrypted and authenticated with a key that both sides read
-from the shared directory.
+"""Encrypted and authenticated connections between agents and the controller.
+
+Messages are JSON lines. Both sides read the key from the shared directory.
 
     agent:       {"node": "n1", "nonce": "..."}
     controller:  {"nonce": "..."}
@@ -39,12 +40,12 @@ class SecureConnection(Connection):
         self._sender: _Cipher | None = None
         self._receiver: _Cipher | None = None
         self.nonce = secrets.token_hex(_NONCE_BYTES)
-        self.is_authenticated = False  # the peer has sent a line that only an owner of the key can
+        self.is_authenticated = False  # the peer has sent a line that needs the key
 
     def secure(self, key: bytes, side: str, node: str, peer_nonce: object) -> None:
-        """Seal all further lines, in both directions. Raises ValueError for an invalid nonce."""
+        """Seals all further lines, in both directions. Raises ValueError for an invalid nonce."""
         if not isinstance(peer_nonce, str) or len(bytes.fromhex(peer_nonce)) != _NONCE_BYTES:
-            raise ValueError("a nonce has 16 bytes, as hexadecimal digits")
+            raise ValueError(f"a nonce must have {_NONCE_BYTES} bytes, as hexadecimal digits")
         other = CONTROLLER if side == AGENT else AGENT
         nonces = {side: self.nonce, other: peer_nonce}
         session = [_PROTOCOL, node, nonces[AGENT], nonces[CONTROLLER]]
@@ -88,5 +89,5 @@ class _Cipher:
         return self._cipher.encrypt(self._next_nonce(), line, None)
 
     def open(self, sealed: bytes) -> bytes:
-        """Raises InvalidTag unless it is the line that the peer sent at this place."""
+        """Decrypts the next line. Raises InvalidTag if it is not the one that the peer sent."""
         return self._cipher.decrypt(self._next_nonce(), sealed, None)

@@ -1,4 +1,4 @@
-"""Settings of the Slurm launcher, and what its controller side is told."""
+"""Settings of the Slurm launcher, its timeouts, and its options."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class SlurmSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds after which a node that does not answer is suspect, given up, and free of workers."""
+    """Timeouts of nodes that do not answer, in seconds."""
 
     ping: float = 1.0  # between two messages on a connection
-    suspect: float = 6.0  # silent for so long: in doubt
-    condemn: float = 20.0  # silent for so long: given up, and told so in the shared directory
-    lease: float = 15.0  # its workers may run on for so long after that
+    suspect: float = 6.0  # silence after which a node is suspect
+    condemn: float = 20.0  # silence after which a node is given up
+    lease: float = 15.0  # longest time that its workers run after that
     margin: float = 2.0  # added to the lease before its slots count as free
 
     @classmethod
@@ -42,5 +42,5 @@ class SlurmOptions:
     host: str = "127.0.0.1"  # address on which the controller listens for agents
     advertise: str = ""  # address at which agents reach it, if that is another one
     timing: Timing = field(default_factory=Timing)
-    probes: tuple[Probe, ...] = ()  # every node must be able to read these
+    probes: tuple[Probe, ...] = ()  # of directories that every node must see
     open_seconds: float = 0.0  # how long `open` waits for the nodes of allocations

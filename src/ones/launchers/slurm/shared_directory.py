@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -11,18 +10,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from ones.exec.files import try_lock
+
 HERE, LOST = "here", "lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationFile:
-    """`stop_at`: workers that are still there must save their work and end. 0: not known yet."""
+    """An allocation, as its manager describes it. Times: seconds since 1970; 0: not known."""
 
     id: str
-    nodes: dict[str, list[int]]  # name -> indices of its GPUs that are ours
+    nodes: dict[str, list[int]]  # name -> indices of its GPUs in the allocation
     hosts: dict[str, str] = field(default_factory=dict)  # name -> name in Slurm
     ends_at: float = 0.0
-    stop_at: float = 0.0
+    stop_at: float = 0.0  # when workers that are still there must save their work and end
     ending: bool = False
 
 
@@ -36,7 +37,7 @@ _File = TypeVar("_File", AllocationFile, AgentsAddress)
 
 
 class SharedDirectory:
-    """`runs` of the state directory, which all nodes see."""
+    """The directory `runs` of the state directory, which all nodes must see."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -48,8 +49,10 @@ class SharedDirectory:
     # connections
 
     def key(self) -> bytes:
-        """The key of all connections; made by the first caller. Raises PermissionError if other
-        users can read the file."""
+        """The key of all connections; the first call makes it.
+
+        Raises PermissionError if other users can read the file.
+        """
         path = self.root / "agents.key"
         if not path.exists():
             temporary = self.root / f"agents.key.{secrets.token_hex(4)}"
@@ -64,7 +67,7 @@ class SharedDirectory:
         mode = path.stat().st_mode
         if mode & 0o077:
             raise PermissionError(
-                f"{path}: other users can read it (mode {mode & 0o777:o}); remove it, and a new one"
+                f"{path}: other users can read it (mode {mode & 0o777:o}); remove it, and a new key"
                 " is made"
             )
         return path.read_bytes()
@@ -81,7 +84,7 @@ class SharedDirectory:
         _write(self.root / "nodes" / node, state)
 
     def node_state(self, node: str) -> str:
-        """HERE or LOST. Read anew: over NFS, opening a file asks the server."""
+        """HERE or LOST. Opens the file each time: over NFS that asks the server."""
         try:
             return (self.root / "nodes" / node).read_text().strip()
         except FileNotFoundError:
@@ -100,7 +103,7 @@ class SharedDirectory:
         return [found for id in ids if (found := self.allocation(id)) is not None]
 
     def other_allocations(self, id: str) -> list[AllocationFile]:
-        """Those that a process manages now. Files of others are removed."""
+        """The other allocations that a process manages. Removes the files of the rest."""
         found = []
         for other in self.allocations():
             if other.id == id:
@@ -115,18 +118,15 @@ class SharedDirectory:
         return self.root / "allocations" / f"{id}.lock"
 
     def is_managed(self, id: str) -> bool:
-        """Does a process hold its lock?"""
+        """Whether a process holds the allocation's lock."""
         try:
             handle = os.open(self.lock_file(id), os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return False
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not try_lock(handle)
         finally:
             os.close(handle)
-        return False
 
     def remove_allocation(self, id: str) -> None:
         self._allocation_file(id).unlink(missing_ok=True)
@@ -136,7 +136,7 @@ class SharedDirectory:
 
 
 def _read(path: Path, kind: type[_File]) -> _File | None:
-    """None if it is not there or invalid."""
+    """The content of a file; None if it does not exist or is invalid."""
     try:
         return kind(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError, RecursionError):

@@ -2,8 +2,8 @@
 
 A small network is applied to every job of the window (12 features, two layers of 32 tanh, an output
 for each of 6 sizes and one more), together with the mean of its first layer over all jobs: so the
-order of the jobs has no effect. The choice is a softmax over all (job, size) and "no change", whose
-logit is the mean of the additional output.
+order of the jobs has no effect. The choice is a softmax over all (job, size) and "no change"; the
+logit of the latter is the mean of the additional output.
 
 Weights are one flat vector.
 """

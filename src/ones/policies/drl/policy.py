@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ones.core import events as ev
+from ones.core import reasons
 from ones.core.cluster import Gpu
 from ones.core.events import CAPACITY_EVENTS, Event
 from ones.core.job import JobId
@@ -27,7 +28,7 @@ from ones.models.settings import setting
 from ones.policies.drl.kind_table import KindTable, is_single_job, kind_of
 from ones.policies.drl.network import scores
 from ones.policies.drl.online_learner import OnlineLearner
-from ones.policies.drl.trained_weights import from_file, shipped
+from ones.policies.drl.trained_weights import SHIPPED, from_file, shipped
 from ones.policies.drl.window import JobWindow, WindowJob, fixed_batch, make_window
 
 
@@ -45,7 +46,11 @@ class Drl:
         known_kinds: bool = setting(
             True, "start with the measurements of kinds from the training runs"
         )
-        weights: str = setting("", "file of `ones drl train`; empty: the shipped weights")
+        weights: str = setting(
+            "",
+            "file of `ones drl train`; empty: the shipped weights; calibrated, artifact: those"
+            " trained on that workload",
+        )
 
         def __post_init__(self) -> None:
             if not 0.1 <= self.tick < inf:
@@ -54,7 +59,9 @@ class Drl:
     def __init__(self, *, seed: int = 0, **settings: Any) -> None:
         self._settings = chosen = self.Settings(**settings)
         self._seed = seed
-        learned = from_file(chosen.weights) if chosen.weights else shipped()
+        learned = (
+            shipped(chosen.weights) if chosen.weights in SHIPPED else from_file(chosen.weights)
+        )
         self._kind_table = KindTable(learned.kinds if chosen.known_kinds else None)
         self._learner = OnlineLearner(learned.weights, learns=chosen.online)
         self._seen = 0  # number of events; random draws depend on it
@@ -122,8 +129,9 @@ class Drl:
             return Decision(schedule=view.schedule, wake_at=wake_at, notes=notes)
         job, size = move
         edit = view.schedule.edit()
-        edit.put(job.job.id, self._allocation(job, _place(view, job, size)))
-        notes[job.job.id] = _note(job, size, len(view.free))
+        allocation = self._allocation(job, _place(view, job, size))
+        edit.put(job.job.id, allocation)
+        notes[job.job.id] = reasons.changed(job.job.wanted, allocation, reasons.CHOSEN_BY_NETWORK)
         return Decision(schedule=edit.done(), wake_at=wake_at, notes=notes)
 
     def _choice(self, view: View) -> tuple[JobWindow | None, int]:
@@ -176,19 +184,11 @@ def _place(view: View, job: WindowJob, size: int) -> tuple[Gpu, ...]:
     return gpus
 
 
-def _note(job: WindowJob, size: int, free: int) -> str:
-    left = f"about {job.seconds_left:,.0f} s left on one GPU"
-    if not job.gpus:
-        return f"chosen to start on {_gpus(size)} of {free} free, {left}"
-    way = "grows" if size > job.gpus else "shrinks"
-    return f"chosen among the jobs: {way} from {job.gpus} to {_gpus(size)}, {left}"
-
-
 def _notes_of_waiting(view: View, window: JobWindow | None) -> dict[JobId, str]:
     jobs = window.jobs if window is not None else ()
-    reason = "waits: one job is decided on at a time" if len(view.free) else "waits: no GPU is free"
-    return {job.job.id: reason for job in jobs if not job.gpus and not job.job.pinned}
-
-
-def _gpus(n: int) -> str:
-    return "1 GPU" if n == 1 else f"{n} GPUs"
+    rule = reasons.ONE_JOB_AT_A_TIME if len(view.free) else reasons.NO_FREE_GPU
+    return {
+        job.job.id: reasons.waiting_by_rule(rule, job.job.job.min_gpus)
+        for job in jobs
+        if not job.gpus and not job.job.pinned
+    }

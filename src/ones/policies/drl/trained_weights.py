@@ -14,7 +14,12 @@ import numpy as np
 from ones.policies.drl.network import SIZES, WEIGHTS, Floats
 
 FORMAT = 1
-SHIPPED = "weights.json"
+#: names of shipped weights, by the workload that they were trained on, and their files
+SHIPPED = {
+    "": "weights.json",
+    "calibrated": "weights_calibrated.json",
+    "artifact": "weights_artifact.json",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class TrainedWeights:
 
 
 def parse(text: str, name: str) -> TrainedWeights:
-    """Raises ValueError, with the file's name, if it is not such a file."""
+    """The content of such a file. Raises ValueError, with the file's name, if it is not valid."""
     try:
         values = json.loads(text)
         weights = np.array(values["weights"], np.float64)
@@ -48,8 +53,9 @@ def parse(text: str, name: str) -> TrainedWeights:
 
 
 @cache
-def shipped() -> TrainedWeights:
-    return parse((files("ones.policies.drl") / SHIPPED).read_text(), SHIPPED)
+def shipped(name: str = "") -> TrainedWeights:
+    """Weights that come with the package, by the name of their workload; empty: `paper`."""
+    return parse((files("ones.policies.drl") / SHIPPED[name]).read_text(), SHIPPED[name])
 
 
 @cache

@@ -74,7 +74,7 @@ def _window_job(job: JobView, view: View, kinds: KindTable) -> WindowJob:
     done = job.progress.samples
     if step:
         left = kinds.samples_left(job, batch)
-        # of a job of its own kind: as much again as it has done, or a default
+        # no estimate: as much again as it has done, or a default
         samples = left if left is not None else max(done, UNKNOWN_SECONDS * batch / step[0])
         seconds = samples / batch * step[0]
     else:

@@ -46,7 +46,6 @@ class Choices(NamedTuple):
 class Standing:
     """What the policy knows of a job beside its view."""
 
-    new: bool  # never deployed
     may_grow: bool  # it has had the GPUs it has for long enough
     may_shrink: bool  # it has stayed long enough
     may_stop: bool  # it has run long enough since its last start to be sent away
@@ -115,15 +114,13 @@ def choices_of(
 ) -> Choices:
     """A job that has not joined is taken for one of its kind, and starts with its own batch."""
     joined, limit = job.description is not None, known.limits.of(job)
-    if not joined and settings.score == "flow":
+    if not joined:
         job = known.effort.like_its_kind(job)
         limit = max(limit, known.speeds.largest_batch(job))
     per_node = max(1, view.cluster.width)
     up_to = max(1, most, held)
-    sizes = np.arange(1, up_to + 1)
-    if settings.score == "flow":
-        usual = usual_sizes(up_to, per_node).tolist()
-        sizes = np.array(sorted({*usual, held, job.job.min_gpus} - {0}), np.int64)
+    usual = usual_sizes(up_to, per_node).tolist()
+    sizes = np.array(sorted({*usual, held, job.job.min_gpus} - {0}), np.int64)
     highest = _highest_batches(job, sizes, limit, standing, settings)
     if settings.batch == "goodput" and job.description is not None:
         noise = known.effort.noise(job)
@@ -133,13 +130,12 @@ def choices_of(
             rates = np.where(np.isnan(proven), rates, proven)
     else:
         batches, rates = highest, known.speeds.samples_per_second(job, sizes, highest, per_node)
-    if settings.score == "flow":
-        slower = _proven_slower(sizes, rates, known.speeds.tried(job, sizes), job.job.min_gpus)
-        rates = np.where(slower, rates, np.maximum.accumulate(rates))
-        useful = ~slower | (sizes == held)
-        if not joined:
-            batches = np.zeros_like(batches)
-        sizes, batches, rates = sizes[useful], batches[useful], rates[useful]
+    slower = _proven_slower(sizes, rates, known.speeds.tried(job, sizes), job.job.min_gpus)
+    rates = np.where(slower, rates, np.maximum.accumulate(rates))
+    useful = ~slower | (sizes == held)
+    if not joined:
+        batches = np.zeros_like(batches)
+    sizes, batches, rates = sizes[useful], batches[useful], rates[useful]
     return Choices(sizes, batches, rates, _present_rate(job, held, known, per_node, settings))
 
 

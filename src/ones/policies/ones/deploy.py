@@ -1,12 +1,11 @@
 """From numbers of GPUs to GPUs: who goes where, with which batch, and why.
 
-A job whose number and batch stay keeps its place. The paper's reorder packs all jobs
-in the order of their occurrence instead (`placement="occurrence"`).
+A job whose number and batch stay keeps its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -16,10 +15,8 @@ from ones.core.cluster import Gpu
 from ones.core.job import JobId
 from ones.core.schedule import Allocation, Schedule
 from ones.core.view import JobView, View
-from ones.models.packing import GpuPool
 from ones.policies.ones.choices import Choices
-from ones.policies.ones.fitting import fitted, within_owners_room
-from ones.policies.ones.placing import Places
+from ones.policies.ones.fitting import fitted
 from ones.policies.ones.question import Question
 from ones.policies.ones.reasons import Reasons
 from ones.policies.ones.settings import OnesSettings
@@ -48,22 +45,16 @@ def deploy(
     but the batch costs `batch_seconds`.
     """
     choosy, stay = settings.switching_cost, question.stay
-    if may_change and settings.placement == "occurrence":
-        places = _pack(view, question, within_owners_room(view, question, candidates[0]))
-    elif question.problem.use_all:  # the paper's score: its cost says nothing of places
-        sizes = within_owners_room(view, question, candidates[0])
-        places = GpuPool(view).arrange(question.staying, sizes)
-    else:
-        places = fitted(view, question, candidates, speeds, again=may_change)
+    places = fitted(view, question, candidates, speeds, again=may_change)
     edit = view.schedule.edit()
     notes: dict[JobId, str] = {}
-    reasons = Reasons(question, batch_seconds)
+    reasons = Reasons(view, question, places, batch_seconds)
     for i, job in enumerate(question.jobs):
         if job.id not in places:
             if job.wanted is not None:
                 edit.drop(job.id)
                 notes[job.id] = reasons.preempted(i)
-            elif not job.note.startswith(("waits", "preempted")):
+            else:
                 notes[job.id] = reasons.waits(i)
             continue
         gpus = places[job.id]
@@ -75,26 +66,6 @@ def deploy(
             edit.put(job.id, allocation)
             notes[job.id] = reasons.changed(i, allocation)
     return edit.done(), notes
-
-
-def _pack(view: View, question: Question, sizes: Mapping[JobId, int]) -> Places:
-    """Reorder: workers side by side, in the order in which the jobs occur on the GPUs."""
-
-    def place(gpu: Gpu) -> tuple[str, int, int]:
-        groups = view.cluster.nodes[gpu.node].groups
-        return gpu.node, groups[gpu.index] if groups else 0, gpu.index
-
-    staying = question.staying
-    pool = sorted({*view.free, *(g for gpus in staying.values() for g in gpus)}, key=place)
-    order = sorted(
-        (job for job, size in sizes.items() if size),
-        key=lambda job: (not staying[job], sorted(map(place, staying[job]))[:1]),
-    )
-    places, at = {}, 0
-    for job in order:
-        places[job] = tuple(sorted(pool[at : at + sizes[job]]))
-        at += sizes[job]
-    return places
 
 
 def allocate(

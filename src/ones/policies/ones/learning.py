@@ -34,7 +34,6 @@ from ones.policies.ones.stays import Stays
 UNKNOWN_DATASET = 10_000
 #: to go, in a forecast: 30 years
 MOST_SECONDS = 1e9
-_DRAWS = 1  # what a random number is for
 
 
 class Learned:
@@ -62,7 +61,6 @@ class Learned:
         self._cold_start = ColdStart(settings.cold_start_epochs)
         self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
         self._new: set[JobId] = set()  # never deployed
-        self._trained: set[JobId] = set()  # finished an epoch since the last update
         self._least_batch: dict[JobId, int] = {}  # since its last epoch ended
         self._spoke: JobId | None = None  # whose epoch was the last event
         self.stirred: list[JobId] = []  # jobs of which it has changed what batch they may have
@@ -105,7 +103,6 @@ class Learned:
     def _learn_epoch(self, job: JobView, view: View) -> None:
         self._spoke = job.id
         self.stirred.append(job.id)
-        self._trained.add(job.id)
         if job.description is None:
             return  # it reports without having joined
         features = self._features([job])[0]
@@ -157,7 +154,6 @@ class Learned:
 
     def updated(self, view: View) -> None:
         """An update was deployed, which left some jobs waiting (Resume)."""
-        self._trained.clear()
         for job in view.waiting:
             if job.id not in self._new:
                 self._limits.rejected(job)
@@ -174,26 +170,20 @@ class Learned:
         self.batch_changes.forget(job)
         self._newcomers.forget(job)
         self._new.discard(job)
-        self._trained.discard(job)
         self._stays.forget(job)
         self._least_batch.pop(job, None)
 
     # what it means
 
-    def have_all_trained(self, jobs: list[JobView]) -> bool:
-        """An epoch since the last update, all that run."""
-        return all(job.id in self._trained for job in jobs if job.wanted is not None)
-
     def standing(self, job: JobView, now: float) -> Standing:
         cost = job.switch_cost
-        free = self._settings.update != "events" or job.description is None
+        free = job.description is None
         epoch = 0.0
         if job.description and job.progress.step_seconds and job.wanted and job.wanted.batch:
             steps = job.description.dataset_size / job.wanted.batch
             epoch = steps * job.progress.step_seconds
         stay = min(self._settings.least_stay, epoch)
         return Standing(
-            new=job.id in self._new,
             may_grow=free or self._stays.may_grow(job.id, cost, now),
             may_shrink=free or self._stays.may_shrink(job.id, cost, now, least=stay),
             may_stop=self._stays.may_stop(job.id, cost, now, least=self._settings.least_run),
@@ -201,15 +191,11 @@ class Learned:
             most=self._refusals.most(job.id, now),
         )
 
-    def work(self, jobs: list[JobView], seen: int) -> NDArray[np.float64]:
+    def work(self, jobs: list[JobView]) -> NDArray[np.float64]:
         """Remaining samples of each job, in each draw (Eq. 7): one bank for all candidates."""
         features = self._features(jobs)
         alpha, beta = self._predicted(jobs, features)
-        if self._settings.score == "flow":
-            rho = self._progress.quantiles(alpha, beta, self._settings.draws)
-        else:
-            rng = np.random.default_rng([self._seed, seen, _DRAWS])
-            rho = self._progress.draws(alpha, beta, self._settings.draws, rng)
+        rho = self._progress.quantiles(alpha, beta, self._settings.draws)
         left = self._progress.remaining(features, rho)
         error = self._settings.prediction_error
         if error > 1.0:
@@ -240,8 +226,6 @@ class Learned:
                     sure_epochs=sure_epochs(job.job),
                 )
             found.append(features)
-        if self._settings.score != "flow":
-            return found
         seconds = [self._speeds.epoch_seconds(self._effort.like_its_kind(job)) for job in jobs]
         epochs = self._cold_start.usual_epochs(seconds)
         return [replace(f, usual_epochs=n) for f, n in zip(found, epochs, strict=True)]
@@ -281,7 +265,6 @@ class Learned:
             "spoke": self._spoke,
             "stirred": list(self.stirred),
             "new": sorted(self._new),
-            "trained": sorted(self._trained),
             "stays": self._stays.save(),
             "visits": self._visits.save(),
             "least_batch": dict(self._least_batch),
@@ -302,7 +285,6 @@ class Learned:
         self._spoke = saved["spoke"]
         self.stirred = list(saved["stirred"])
         self._new = set(saved["new"])
-        self._trained = set(saved["trained"])
         self._stays.load(saved["stays"])
         self._visits.load(saved["visits"])
         self._least_batch = {JobId(job): int(n) for job, n in saved["least_batch"].items()}

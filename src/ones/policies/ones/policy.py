@@ -8,7 +8,6 @@ asking twice gives one answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import inf
 from typing import Any, ClassVar
 
@@ -28,11 +27,11 @@ from ones.policies.ones.learning import Learned
 from ones.policies.ones.problem import optimum
 from ones.policies.ones.question import Question, ask, movable
 from ones.policies.ones.reasons import rebatched
-from ones.policies.ones.search import PAPER, Search, SearchOptions
-from ones.policies.ones.settings import OnesSettings, PaperSettings
+from ones.policies.ones.search import Search, SearchOptions
+from ones.policies.ones.settings import OnesSettings
 
-#: between two generations, when nothing else happens: of the paper's update rule, and of ours
-IDLE_SECONDS = {"epochs": 1.0, "events": 5.0}
+#: seconds between two generations when nothing else happens
+IDLE_SECONDS = 5.0
 
 
 class Ones:
@@ -89,7 +88,7 @@ class Ones:
         """To look at all jobs takes time for each of them: a thousand submissions in a burst must
         not bring a thousand looks at a thousand jobs. Reports can wait for the next update."""
         rest = self._settings.thinking * len(view.jobs)
-        if not self._pressing and self._settings.update == "events":
+        if not self._pressing:
             rest = max(rest, self._settings.spacing)
         return self._thought_at + rest
 
@@ -133,8 +132,7 @@ class Ones:
         return twin
 
     def _options(self) -> SearchOptions:
-        plain = SearchOptions() if self._settings.select_by_mean else PAPER
-        return replace(plain, fill_waiting_first=self._settings.fill_waiting_first)
+        return SearchOptions(fill_waiting_first=self._settings.fill_waiting_first)
 
     # asking
 
@@ -150,7 +148,7 @@ class Ones:
             return None
         learned = self._learned
         standings = {job.id: learned.standing(job, view.now) for job in jobs}
-        work = learned.work(jobs, self._seen)
+        work = learned.work(jobs)
         return ask(view, jobs, standings, work, learned.known, self._settings)
 
     # deciding
@@ -168,7 +166,7 @@ class Ones:
         question = self._question(view)
         if question is None:
             return Decision(schedule=view.schedule, forecasts=forecasts)
-        may_change = self._may_change(view, question)
+        may_change = self._may_update(view)
         if may_change and self._search is not None:
             search = self._search
             if self._evolved != self._seen:  # deciding must not change what was learned
@@ -177,7 +175,7 @@ class Ones:
             ranked = search.ranked(question.problem, self._settings.candidates)
             candidates = [question.rounded(counts) for counts in ranked]
         else:
-            candidates = [_only_starts(question, sized=self._settings.update == "events")]
+            candidates = [_only_starts(question)]
         schedule, notes = deploy(
             view,
             question,
@@ -208,7 +206,7 @@ class Ones:
             choices = choices_of(view, job, size, size, learned.known, standing, self._settings)
             if choices.batches[choices.at(size)] == job.wanted.batch:
                 continue
-            left = float(learned.work([job], self._seen).mean())
+            left = float(learned.work([job]).mean())
             chosen = allocate(
                 job,
                 choices,
@@ -224,23 +222,16 @@ class Ones:
                 notes[job.id] = rebatched(job.wanted, chosen, choices, limit)
         return (edit.done(), notes) if notes else (view.schedule, {})
 
-    def _may_change(self, view: View, question: Question) -> bool:
-        """Those who run, that is. Others may start before that on free GPUs."""
-        if self._settings.update == "epochs":
-            return self._learned.have_all_trained(question.jobs)
-        return self._may_update(view)
-
     def _may_update(self, view: View) -> bool:
-        chosen = self._settings
-        return chosen.update == "epochs" or view.now >= self._deployed_at + chosen.spacing
+        return view.now >= self._deployed_at + self._settings.spacing
 
     def _wake_at(self, view: View, *, may_change: bool) -> float:
         """Evolution goes on between events, until it has stopped finding anything better."""
         chosen, search = self._settings, self._search
-        if chosen.update == "events" and not may_change:
+        if not may_change:
             return self._deployed_at + chosen.spacing
         if chosen.idle_generations and search and search.stalled < chosen.patience:
-            return view.now + IDLE_SECONDS[chosen.update]
+            return view.now + IDLE_SECONDS
         return inf
 
     # memory
@@ -271,12 +262,6 @@ class Ones:
         self._asked = (-1, None)
 
 
-class OnesPaper(Ones):
-    """The closest reading of the text that can run."""
-
-    Settings: ClassVar[type[OnesSettings]] = PaperSettings
-
-
 def _has_sized_waiting(view: View) -> bool:
     """Is there a job that could start now on the one number of GPUs that it may have?"""
     free = len(view.free)
@@ -287,16 +272,15 @@ def _is_sized(job: JobView) -> bool:
     return not job.job.elastic or job.max_gpus == job.job.min_gpus
 
 
-def _only_starts(question: Question, *, sized: bool) -> NDArray[np.int32]:
-    """Before an update nobody is touched, but waiting jobs, or those that are `sized`, take GPUs
-    that are free."""
+def _only_starts(question: Question) -> NDArray[np.int32]:
+    """Before an update no job is changed, but jobs of one size take GPUs that are free."""
     problem = question.problem
     kept: NDArray[np.int32] = problem.held.copy()
     left = problem.gpus - int(kept.sum())
     # new ones first, then as they came
     order = sorted(range(len(kept)), key=lambda i: (not problem.new[i], i))
     for i in order:
-        if sized and not _is_sized(question.jobs[i]):
+        if not _is_sized(question.jobs[i]):
             continue
         if kept[i] == 0 and problem.most[i] and problem.least[i] <= left:
             kept[i] = problem.least[i]

@@ -1,8 +1,8 @@
 """What the search is asked: the jobs that may be changed now, as arrays.
 
 Jobs in transition keep what they are to have and are no part of it. What a job costs with each
-number of GPUs that it may have (`choices`) follows from its speed there: by the paper's score
-(Eq. 5 to 8, `_remaining_gpu_time`) or by flow time (`_flow_time`).
+number of GPUs that it may have (`choices`) follows from its speed there, by flow time
+(`_flow_time`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ def ask(
             least[i] = held[i]
         choices.append(choices_of(view, job, int(most[i]), int(held[i]), known, standing, settings))
     width = int(max(most.max(), held.max(), 1)) + 1
-    score = _flow_time if settings.score == "flow" else _remaining_gpu_time
     return Question(
         jobs,
         staying,
@@ -90,11 +89,10 @@ def ask(
             least=least,
             most=most,
             held=held,
-            new=np.array([settings.admit_new and standings[job.id].new for job in jobs], np.bool_)
-            | ((held > 0) & ~yields & ~np.array([standings[job.id].may_stop for job in jobs])),
+            new=(held > 0) & ~yields & ~np.array([standings[job.id].may_stop for job in jobs]),
             processed=np.array([job.run_seconds_at(view.now) for job in jobs]),
-            use_all=settings.score != "flow",
-            **score(view, jobs, choices, work, held, width, known, settings),
+            use_all=False,
+            **_flow_time(view, jobs, choices, work, held, width, known, settings),
         ),
     )
 
@@ -117,29 +115,6 @@ def _on_nodes_that_are_up(view: View, job: JobView) -> tuple[Gpu, ...]:
     held = job.wanted.gpus if job.wanted else ()
     up = tuple(gpu for gpu in held if view.cluster.state_of(gpu) is NodeState.UP)
     return up if len(up) >= job.job.min_gpus else ()
-
-
-def _remaining_gpu_time(
-    view: View,
-    jobs: list[JobView],
-    choices: list[Choices],
-    work: Floats,
-    held: NDArray[np.int32],
-    width: int,
-    known: Knowledge,
-    settings: OnesSettings,
-) -> dict[str, Floats]:
-    """GPU-seconds per sample with c GPUs (c_j / X_j of Eq. 8), and what a change adds."""
-    cost = np.zeros((len(jobs), width))
-    extra = np.zeros((len(jobs), width))
-    for i, (job, (sizes, _, rates, _)) in enumerate(zip(jobs, choices, strict=True)):
-        cost[i, 1:] = _spread(sizes, sizes / rates, width)
-        cost[i, 0] = settings.waiting_charge * cost[i, min(job.job.min_gpus, width - 1)]
-        if settings.switching_cost and held[i]:
-            extra[i, 1:] = job.switch_cost.rescale_seconds * np.arange(1, width)
-            extra[i, 0] = job.switch_cost.restart_seconds * held[i]
-            extra[i, held[i]] = 0.0
-    return {"cost": cost, "extra": extra, "work": work}
 
 
 def _flow_time(

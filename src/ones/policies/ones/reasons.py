@@ -1,114 +1,184 @@
-"""Why a job was started, grown, shrunk, sent away or left waiting, in the terms of the score.
+"""Reasons of one decision for each job: why it started, changed, was preempted or waits.
 
-The score weighs what is left of a job, how much faster more GPUs make it, what a change costs
-it, and what its end is worth to those behind it. These are the words of `ones why`.
+The texts are in `ones.core.reasons`; this module finds their numbers and the other jobs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
+from math import inf
+
 import numpy as np
 
+from ones.core import reasons
+from ones.core.cluster import Gpu
+from ones.core.job import JobId
+from ones.core.reason_markers import stored_place
 from ones.core.schedule import Allocation
-from ones.core.view import JobView
+from ones.core.view import JobView, View
 from ones.policies.ones.choices import Choices
 from ones.policies.ones.question import Question
 
+#: ratio of two ranks from which on jobs change places in the line
+CLEARLY = 4 / 3
+
 
 class Reasons:
-    """Of one decision; what all jobs share is worked out once."""
+    """`places`: the GPUs of each job after the decision. `batch_seconds`: pause of a change of
+    the batch alone."""
 
-    def __init__(self, question: Question, batch_seconds: float) -> None:
-        """`batch_seconds`: what a change of nothing but the batch costs."""
-        self._question, self._batch_seconds = question, batch_seconds
+    def __init__(
+        self,
+        view: View,
+        question: Question,
+        places: Mapping[JobId, tuple[Gpu, ...]],
+        batch_seconds: float,
+    ) -> None:
+        self._view, self._question, self._places = view, question, places
+        self._batch_seconds = batch_seconds
         least = np.array([choices.rates[0] for choices in question.choices])
         self._seconds = question.remaining / least
-        # by the paper's score who has the least left comes first; by flow time who weighs most
-        by_flow = not question.problem.use_all
-        self._order = -question.problem.work.mean(axis=0) if by_flow else self._seconds
+        # flow time prefers the largest weight
+        self._order = -question.problem.work.mean(axis=0)
+        self._sorted = np.sort(self._order)
 
     def preempted(self, i: int) -> str:
-        return f"preempted, its GPUs are worth more to others: {self._standing(i)}"
+        job = self._question.jobs[i]
+        lost = job.wanted.gpus if job.wanted else ()
+        gained = {
+            self._question.jobs[k].id: gpus
+            for k in self._running
+            if (gpus := self._gained(self._question.jobs[k]))
+        }
+        jobs = reasons.takers(lost, gained)
+        named = {self._index[JobId(job)] for job in jobs}
+        return reasons.preempted(jobs, self._advantage(i, named))
 
     def waits(self, i: int) -> str:
+        """A text that stays the same while other jobs change: it is stored whenever it differs."""
         problem = self._question.problem
-        least = int(problem.least[i])
-        if not problem.most[i]:
-            needs = f"waits, it needs {least} {_gpus(least)}"
-            if least > problem.gpus:
-                return (
-                    f"{needs} and {problem.gpus} can be had: the others are out of service, or"
-                    " jobs have them whose size is fixed"
-                )
-            return f"{needs}, more than its owner or a setting allows"
-        why = "GPUs are worth more to others"
-        if not self._ahead(i):
-            why = "to make room would cost those who run more than it gains"
-        return f"waits, {why}: {self._standing(i)}"
+        needs = int(problem.least[i])
+        if needs > self._shareable:
+            return reasons.waiting_too_large(needs)
+        if not problem.most[i] and needs <= problem.gpus:
+            return reasons.waiting_over_limit(needs)
+        position = self._positions.get(i)
+        if position is None:
+            return reasons.waiting_far_behind(self._rule(i), needs)
+        # Jobs that are being changed are not in the question: without them nothing is known about
+        # the order.
+        is_whole = problem.gpus >= self._view.cluster.n_gpus
+        if is_whole and not any(self._order[k] < self._order[i] for k in self._running):
+            return reasons.waiting_not_worth(position)
+        return reasons.waiting_by_rule(self._rule(i), needs, position)
+
+    def _rule(self, i: int) -> str:
+        if self._question.jobs[i].priority < self._least_priority:
+            return reasons.PRIORITY_FIRST
+        return reasons.SHORTER_OR_OLDER_FIRST
 
     def changed(self, i: int, allocation: Allocation) -> str:
         job = self._question.jobs[i]
-        return f"{_what(job, allocation)}{self._effect(i, job, allocation)}: {self._standing(i)}"
-
-    def _effect(self, i: int, job: JobView, allocation: Allocation) -> str:
-        """How much faster or slower that makes it, and what the change costs."""
-        choices = self._question.choices[i]
-        if not choices.present:
-            return ""
-        pace = _pace(choices, allocation.n_gpus)
         moves = job.wanted is None or job.wanted.gpus != allocation.gpus
-        cost = job.switch_cost.rescale_seconds if moves else self._batch_seconds
-        return f", {pace}" + (f" for {cost:.2g} s of standing still" if cost >= 0.01 else "")
+        before = job.wanted.n_gpus if job.wanted else 0
+        measured = self._question.measured[i]
+        speed = _speed(self._question.choices[i], allocation.n_gpus) if measured else 0.0
+        why = self._why(i, gains=allocation.n_gpus > before)
+        if allocation.n_gpus < before:
+            why = reasons.FASTER_WITH_FEWER if speed > 1 else reasons.OTHERS_GAIN_MORE
+        return reasons.changed(
+            job.wanted,
+            allocation,
+            why,
+            speed=speed,
+            pause=job.switch_cost.rescale_seconds if moves else self._batch_seconds,
+        )
 
-    def _ahead(self, i: int) -> int:
-        return int((self._order < self._order[i]).sum())
-
-    def _standing(self, i: int) -> str:
-        """What is left of it, and its place among those who compete."""
-        gpus = self._question.problem.gpus
-        to_share = f"{gpus} {_gpus(gpus)}"
-        line = f"place {self._ahead(i) + 1} of {len(self._question.jobs)} in line for {to_share}"
-        if len(self._question.jobs) == 1:
-            line = f"nobody else for {to_share}"
-        least = int(self._question.choices[i].sizes[0])
-        on = "one GPU" if least == 1 else f"{least} GPUs"
-        left = f"about {_long(float(self._seconds[i]))} left on {on}"
+    def _why(self, i: int, *, gains: bool) -> str:
+        if not self._question.jobs[i].job.elastic:
+            return reasons.FIXED_SIZE
         if not self._question.measured[i]:
-            left = "its length is not known yet"
-        return f"{left}, {line}"
+            return reasons.NOT_MEASURED
+        ahead = int(np.searchsorted(self._sorted, self._order[i]))
+        is_ahead = self._order < self._order[i]
+        return reasons.precedence(
+            ahead,
+            shorter=bool((self._seconds[is_ahead] < self._seconds[i]).all()),
+            competing=len(self._question.jobs),
+            shared_gpus=self._question.problem.gpus,
+            gains=gains,
+        )
+
+    def _advantage(self, i: int, others: set[int]) -> str:
+        """Why all of these jobs come before a job; empty: not all for one reason."""
+        jobs = self._question.jobs
+        if others and all(jobs[k].priority > jobs[i].priority for k in others):
+            return reasons.HIGHER_PRIORITY
+        if others and all(self._seconds[k] < self._seconds[i] for k in others):
+            return reasons.SOONER
+        return ""
+
+    def _gained(self, job: JobView) -> tuple[Gpu, ...]:
+        held = set(job.wanted.gpus) if job.wanted else set()
+        return tuple(gpu for gpu in self._places[job.id] if gpu not in held)
+
+    @cached_property
+    def _index(self) -> dict[JobId, int]:
+        return {job.id: i for i, job in enumerate(self._question.jobs)}
+
+    @cached_property
+    def _running(self) -> list[int]:
+        """Jobs with GPUs after the decision, the oldest first: their names change least."""
+        return [i for i, job in enumerate(self._question.jobs) if self._places.get(job.id)]
+
+    @cached_property
+    def _least_priority(self) -> float:
+        """The least priority of all jobs with GPUs."""
+        priorities = {job.priority for job in self._question.jobs}
+        if len(priorities) == 1:
+            return -inf  # most clusters do not use them
+        return min((self._view.job(job).priority for job in self._view.schedule), default=-inf)
+
+    @cached_property
+    def _shareable(self) -> int:
+        """GPUs that elastic jobs could have."""
+        view = self._view
+        fixed = (view.job(job) for job in view.schedule if not view.job(job).job.elastic)
+        return view.cluster.n_gpus - sum(job.wanted.n_gpus for job in fixed if job.wanted)
+
+    @cached_property
+    def _positions(self) -> dict[int, int]:
+        """Positions of the first waiting jobs, from 1. Two jobs change places only if their ranks
+        differ clearly: estimates vary from one decision to the next."""
+        waits = np.ones(len(self._question.jobs), np.bool_)
+        waits[self._running] = False
+        waiting = np.flatnonzero(waits)
+        by_rank = waiting[np.argsort(self._order[waiting], kind="stable")]
+        first = [int(i) for i in by_rank[: reasons.NUMBERED_PLACES]]
+        first.sort(key=lambda i: stored_place(self._question.jobs[i].note) or inf)
+        line: list[int] = []
+        for i in first:
+            at = len(line)
+            while at and self._is_clearly_before(i, line[at - 1]):
+                at -= 1
+            line.insert(at, i)
+        return {i: n + 1 for n, i in enumerate(line)}
+
+    def _is_clearly_before(self, i: int, other: int) -> bool:
+        mine, theirs = abs(self._order[i]), abs(self._order[other])
+        # weights are negative in the order: the largest comes first
+        better, worse = (mine, theirs) if self._order[i] < 0 else (theirs, mine)
+        return bool(better > CLEARLY * worse)
 
 
 def rebatched(before: Allocation, after: Allocation, choices: Choices, limit: int) -> str:
-    """Of a job that takes another batch on the GPUs that it has."""
-    pace = f", {_pace(choices, after.n_gpus)}" if choices.present else ""
-    return f"batch {before.batch} to {after.batch}{pace}; at most {limit} for now"
+    """Reason of a change of the batch between two updates."""
+    speed = _speed(choices, after.n_gpus)
+    why = reasons.batch_limit(limit) if after.batch >= limit else reasons.BETTER_GOODPUT
+    return reasons.rebatched(before.batch, after.batch, after.n_gpus, why, speed=speed)
 
 
-def _pace(choices: Choices, size: int) -> str:
-    """In progress, not in samples: what a sample of a large batch is worth less is in it."""
-    times = float(choices.rates[choices.at(size)]) / choices.present
-    return f"{times:.1f} times as fast" if times >= 1 else f"{times:.0%} of its speed"
-
-
-def _long(seconds: float) -> str:
-    """
-    >>> _long(86.0), _long(2712.0), _long(198_000.0)
-    ('86 s', '45 min', '55 h')
-    """
-    if seconds < 200:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 200 * 60 else f"{seconds / 3600:,.0f} h"
-
-
-def _gpus(number: int) -> str:
-    return "GPU" if number == 1 else "GPUs"
-
-
-def _what(job: JobView, allocation: Allocation) -> str:
-    gpus = f"{allocation.n_gpus} {_gpus(allocation.n_gpus)}"
-    batch = f", batch {allocation.batch}" if allocation.batch else ""
-    before = job.wanted.n_gpus if job.wanted else 0
-    if not before:
-        return f"starts on {gpus}{batch}"
-    if before == allocation.n_gpus:
-        return f"stays on {gpus}{batch}"
-    return f"{'grows' if allocation.n_gpus > before else 'shrinks'} from {before} to {gpus}{batch}"
+def _speed(choices: Choices, size: int) -> float:
+    """Speed relative to the present one, in progress and not in samples; 0: not known."""
+    return float(choices.rates[choices.at(size)]) / choices.present if choices.present else 0.0

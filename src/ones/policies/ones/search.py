@@ -29,7 +29,7 @@ THETA = -1.0  # the kernels know the rule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """The defaults are those of `ones`; PAPER has the closest reading of the text."""
+    """The defaults are those of `ones`."""
 
     #: rank and deploy by the mean over draws, and keep half of the population for being
     #: best in single draws; else one draw ranks all (Algorithm 1)
@@ -47,11 +47,6 @@ class SearchOptions:
     distinct: bool = True
     #: generations without improvement after which half of the members are restarted; 0: never
     restart_after: int = 4
-
-
-PAPER = SearchOptions(
-    by_mean=False, slope_share=0.0, empty_starts=0.0, distinct=False, restart_after=0
-)
 
 
 class Operators(Protocol):

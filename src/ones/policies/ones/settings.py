@@ -1,4 +1,4 @@
-"""Every gap of the paper is one setting: two profiles, and everything between them.
+"""The settings of `ones`.
 
 The numbers are those of the critical reading in docs/paper.md: 1 to 11 score and
 throughput, 12 to 19 prediction, 20 to 27 operators, 28 and 29 update, 30 to 37 limits.
@@ -16,14 +16,7 @@ def _choice(default: str, options: tuple[str, ...], help_: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnesSettings:
-    """The first version of `ones`; `PaperSettings` has the closest reading of the text."""
-
     # score
-    score: str = _choice(
-        "flow",
-        ("flow", "sruf"),
-        "3: flow time, in which waiting jobs count; or remaining GPU time as printed",
-    )
     to_come: float = field(
         default=0.5,
         metadata={
@@ -56,15 +49,7 @@ class OnesSettings:
     change_worth: float = field(
         default=2.0, metadata={"help": "flow: times what a change costs, that it must save"}
     )
-    waiting_charge: float = field(
-        default=2.0,
-        metadata={"help": "3: GPU-seconds that a waiting job costs, in those it would take"},
-    )
     draws: int = field(default=16, metadata={"help": "4: draws of every job's progress"})
-    select_by_mean: bool = field(
-        default=True,
-        metadata={"help": "4: keep and deploy by the mean over draws; else by one draw"},
-    )
     switching_cost: bool = field(
         default=True, metadata={"help": "5: what a change costs is part of the score"}
     )
@@ -110,9 +95,6 @@ class OnesSettings:
     exploration: float = field(
         default=8.0, metadata={"help": "33: GPUs that a job may be given, over what was tried"}
     )
-    admit_new: bool = field(
-        default=False, metadata={"help": "22: new jobs are admitted before anybody grows"}
-    )
     seeds: bool = field(
         default=True, metadata={"help": "26: the exact division joins the population"}
     )
@@ -132,13 +114,7 @@ class OnesSettings:
     fill_waiting_first: bool = field(
         default=True, metadata={"help": "23: waiting jobs fill idle GPUs before others grow"}
     )
-    placement: str = _choice(
-        "stay", ("stay", "occurrence"), "27: unchanged jobs stay, or all are packed in order"
-    )
     # update
-    update: str = _choice(
-        "events", ("events", "epochs"), "28: on events, or when all running jobs did an epoch"
-    )
     spacing: float = field(default=5.0, metadata={"help": "28: seconds between two updates"})
     thinking: float = field(
         default=0.0005,
@@ -197,47 +173,8 @@ class OnesSettings:
 _LEAST = {
     "to_come": 0, "ageing": 0, "seniority": 0, "change_worth": 0, "least_run": 0, "exploration": 1,
     "stay_share": 0.01, "grown_share": 0.01, "ripening": 0, "epoch_growth": 1,
-    "waiting_charge": 0, "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
+    "draws": 1, "cold_start_epochs": 1, "population": 0, "generations": 0,
     "idle_generations": 0, "patience": 1, "spacing": 0, "thinking": 0, "least_stay": 0,
     "warmup_steps": 0, "growth": 1, "prediction_error": 1, "most_base_batches": 1,
     "least_steps": 1, "most_gpus": 1, "candidates": 1,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperSettings(OnesSettings):
-    """`ones-paper`: the closest reading of the text that can run."""
-
-    score: str = _choice("sruf", ("flow", "sruf"), "3: Eq. 3, the GPU time that is left")
-    waiting_charge: float = field(default=0.0, metadata={"help": "3: Eq. 3 sums over running jobs"})
-    effective: bool = field(default=False, metadata={"help": "Y counts samples"})
-    batch: str = _choice("limit", ("goodput", "limit"), "20: the batch is the limit")
-    sizes: str = _choice("limit", ("tried", "limit"), "33: one GPU for each base batch of R_j")
-    admit_new: bool = field(default=True, metadata={"help": "22: preferential admission"})
-    seeds: bool = field(default=False, metadata={"help": "26: none but the incumbent"})
-    ripening: float = field(default=0.0, metadata={"help": "36: R_j doubles after each epoch"})
-    epoch_growth: float = field(default=2.0, metadata={"help": "36: as R_j"})
-    draws: int = field(default=1, metadata={"help": "4: Algorithm 1 draws once for all candidates"})
-    select_by_mean: bool = field(default=False, metadata={"help": "4: the best of that one draw"})
-    switching_cost: bool = field(default=False, metadata={"help": "5: none in Eq. 8"})
-    throughput: str = _choice(
-        "per-gpu", ("fitted", "per-gpu"), "8: the mean of what was measured on each GPU"
-    )
-    link: str = _choice("max", ("softplus", "max"), "14: max(Ax + b, 1)")
-    kinds: bool = field(default=False, metadata={"help": "15: the five features of the footnote"})
-    temper: bool = field(default=False, metadata={"help": "16: alpha is the epochs done"})
-    trust_declared: bool = field(default=False, metadata={"help": "17: only the cold start's"})
-    overruns: bool = field(default=False, metadata={"help": "17: nothing is said of it"})
-    population: int = field(default=0, metadata={"help": "26: as many as GPUs"})
-    generations: int = field(default=1, metadata={"help": "26: not published"})
-    candidates: int = field(default=1, metadata={"help": "27: the best one"})
-    placement: str = _choice(
-        "occurrence", ("stay", "occurrence"), "27: packed in the order of occurrence"
-    )
-    update: str = _choice(
-        "epochs", ("events", "epochs"), "28: after all running jobs finished an epoch"
-    )
-    thinking: float = field(default=0.0, metadata={"help": "28: at every event"})
-    trust_requested: bool = field(default=False, metadata={"help": "34: at one GPU's"})
-    least_run: float = field(default=0.0, metadata={"help": "28: nothing is said of it"})
-    shrink_only_when_waiting: bool = field(default=False, metadata={"help": "31: always"})

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ones.core import reasons
 from ones.core.cluster import NodeId
 from ones.core.events import Event
 from ones.core.job import JobId
@@ -21,7 +22,7 @@ from ones.core.view import JobView, View
 from ones.models.goodput_rounds import DECIDES_ON, GoodputRounds
 from ones.models.node_counts import capacity_without
 from ones.policies.pollux.problem import fitness
-from ones.policies.pollux.problem_builder import build_problem, fair_share
+from ones.policies.pollux.problem_builder import build_problem
 from ones.policies.pollux.search import GeneticSearch
 from ones.policies.pollux.settings import PolluxSettings
 
@@ -60,10 +61,7 @@ class Pollux:
     def decide(self, view: View) -> Decision:
         if not self._rounds.due:
             return self._rounds.decide_between_rounds(view)
-        why = (
-            f"power mean {self._fitness:.3g} with {len(view.jobs)} jobs on"
-            f" {view.cluster.n_gpus} GPUs, a fair share is {fair_share(view)}"
-        )
+        why = reasons.best_goodput(len(view.jobs), view.cluster.n_gpus)
         return self._rounds.deploy(view, self._found, why)
 
     def save(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class AllocationProblem(NamedTuple):
     """Jobs are in the order in which they keep their GPUs, if there are too few."""
 
     terms: Floats  # (jobs, 2, GPUs + 1): cost by GPUs on one node, or on several
-    stay: Floats  # (jobs): cost of a job whose row is unchanged
+    stay: Floats  # (jobs): cost of a job with an unchanged row
     least: Ints  # minimum GPUs of a job that runs
     most: Ints
     current: Counts  # (jobs, nodes)

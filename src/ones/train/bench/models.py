@@ -40,14 +40,14 @@ class _Attention(nn.Module):
 
 
 class _Transformer(nn.Module):
-    def __init__(self, words: int, width: int, layers: int) -> None:
+    def __init__(self, tokens: int, width: int, layers: int) -> None:
         super().__init__()
-        self.words = nn.Embedding(words, width)
+        self.tokens = nn.Embedding(tokens, width)
         self.layers = nn.Sequential(*(_Attention(width, 8) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.norm(self.layers(self.words(x))) @ self.words.weight.T  # tied
+        out: Tensor = self.norm(self.layers(self.tokens(x))) @ self.tokens.weight.T  # tied
         return out.transpose(1, 2)
 
 
@@ -71,8 +71,8 @@ def make_model(name: str) -> BenchModel:
         data = TensorDataset(torch.randn(2048, 1, 28, 28), torch.randint(0, 10, (2048,)))
         return BenchModel(convolution, data, nn.CrossEntropyLoss(), 16)
     if name == "transformer":
-        words = torch.randint(0, 8000, (2048, 33))
-        data = TensorDataset(words[:, :-1], words[:, 1:])
+        tokens = torch.randint(0, 8000, (2048, 33))
+        data = TensorDataset(tokens[:, :-1], tokens[:, 1:])
         return BenchModel(_Transformer(8000, 320, 8), data, nn.CrossEntropyLoss(), 1)
     if name == "mlp":
         width = 1000

@@ -2,7 +2,7 @@
 
 A step sleeps as long as its samples would take on a device, then does all that a real one does. So
 eight workers behave as eight devices even on two cores. Gradients are zero, so that no gradient
-noise is measured; the loss of each epoch is given.
+noise is measured; the loss of each epoch is an argument.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--max-local-batch", type=int, required=True)
     parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--fixed", type=float, required=True, help="seconds of a micro-batch")
-    parser.add_argument("--per-sample", type=float, required=True, help="and of each sample")
-    parser.add_argument("--losses", required=True, help="of all epochs, with commas between")
+    parser.add_argument("--fixed", type=float, required=True, help="seconds for each micro-batch")
+    parser.add_argument("--per-sample", type=float, required=True, help="seconds for each sample")
+    parser.add_argument("--losses", required=True, help="loss of each epoch, comma-separated")
     args = parser.parse_args()
     losses = [float(loss) for loss in args.losses.split(",")]
     model = nn.Linear(16, 16, bias=False)

@@ -28,7 +28,7 @@ def test_a_gpu_is_free_for_the_job_that_waited_for_it(tmp_path: Path) -> None:
             ev.WorkerLeft(5.0, JobId("a"), Generation(1), gpu),
             ev.WorkerReady(5.25, JobId("b"), Generation(2), gpu),
             ev.WorkerLeft(7.0, JobId("b"), Generation(2), gpu),
-            submitted(8.0, "c"),  # nobody waited for this GPU
+            submitted(8.0, "c"),  # no job waited for this GPU
             ev.WorkerReady(8.5, JobId("c"), Generation(3), gpu),
         ):
             log(event)

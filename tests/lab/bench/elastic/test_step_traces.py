@@ -23,7 +23,7 @@ def trace(rank: int, *steps: tuple[int, int, float, float]) -> ProcessTrace:
     )
 
 
-def test_the_longest_pause_of_those_who_stay_counts() -> None:
+def test_the_longest_pause_of_staying_workers_counts() -> None:
     stays = trace(0, (2, 1, 0.0, 1.0), (4, 2, 1.5, 2.0))
     slower = trace(1, (2, 1, 0.0, 1.1), (4, 2, 1.9, 2.2))
     newcomers = [trace(n, (4, 2, 1.9, 2.5)) for n in (2, 3)]

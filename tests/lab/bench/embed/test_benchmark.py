@@ -1,4 +1,4 @@
-"""The simulator that is not ours: its laws, what it tells, and that nothing of ours is in it."""
+"""The second, independent model: its laws, what it tells, and that no code of ours is in it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_nothing_of_our_physics_is_in_it() -> None:
 
 def test_a_job_alone_takes_its_work_over_its_rate_and_the_first_pause() -> None:
     job = next(t for t in generated(1, 40, scatter=0.0) if t.job.kind == "cifar10")
-    start = -(-job.job.submitted_at // 60.0) * 60.0  # nobody looks before
+    start = -(-job.job.submitted_at // 60.0) * 60.0  # the next tick
     scheduler = Scheduler(Cluster.of(1), create("fifo"), switch_cost=SwitchCost(30.0, 30.0))
     seconds = TickSimulator(scheduler, [replace(job)], SimulatorRules(jitter=0.0)).run()
     kind = KINDS["cifar10"]
@@ -49,7 +49,7 @@ def test_a_job_alone_takes_its_work_over_its_rate_and_the_first_pause() -> None:
 
 
 @pytest.mark.parametrize("policy", ["ones", "equi", "sia"])
-def test_every_job_ends_and_all_that_was_told_was_taken(policy: str) -> None:
+def test_every_job_ends_and_no_report_is_dropped(policy: str) -> None:
     finished = run(policy, SMALL, 30.0, 7)
     assert len(finished.seconds) == 12
     assert not finished.active

@@ -20,7 +20,7 @@ def test_the_trace_is_as_large_as_it_must_be() -> None:
         assert str(job.kind.per_sample) in body["command"]
 
 
-def test_the_order_is_told_by_pairs() -> None:
+def test_the_order_is_compared_by_pairs() -> None:
     def row(policy: str, live: float, simulated: float) -> dict[str, object]:
         return {
             "policy": policy, "mean_jct_seconds": live, "simulated_mean_jct_seconds": simulated,

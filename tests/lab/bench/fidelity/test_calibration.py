@@ -23,7 +23,7 @@ from ones.workload.recorded import read_recording
 from ones.workload.trace import RecordedTraining
 
 TIMES = SwitchTimes(
-    first_start=4.0, newcomer=1.2, regroup=0.03, rescale=0.08, restart=3.1, notice=0.15, leave=0.25,
+    first_start=4.0, join=1.2, regroup=0.03, rescale=0.08, restart=3.1, notice=0.15, leave=0.25,
     stop=0.4, finish=0.02, clear=0.3, epoch=0.05, recover=1.1, warms_early=False,
 )  # fmt: skip
 
@@ -66,7 +66,7 @@ def test_what_is_measured_is_what_is_simulated(learned: MeasuredTimes, name: str
     assert getattr(learned.times, name) == pytest.approx(getattr(TIMES, name), abs=0.02)
 
 
-@pytest.mark.parametrize("name", ["newcomer", "notice", "stop", "recover", "epoch"])
+@pytest.mark.parametrize("name", ["join", "notice", "stop", "recover", "epoch"])
 def test_what_is_measured_in_steps_is_near_it(learned: MeasuredTimes, name: str) -> None:
     """An order waits for the end of a step: half of one in the mean, more or less in a few."""
     assert getattr(learned.times, name) == pytest.approx(getattr(TIMES, name), abs=0.12)
@@ -105,7 +105,7 @@ def test_a_recorded_run_takes_as_long_when_it_is_simulated_again(tmp_path: Path)
     assert sum(o.completion_seconds for o in again.values()) == pytest.approx(lived, rel=0.05)
 
 
-def test_who_was_never_restarted_is_no_slower_to_come_again(tmp_path: Path) -> None:
+def test_without_restarts_a_restart_is_assumed_as_fast_as_a_start(tmp_path: Path) -> None:
     """A service's log has no restart: the paper's 20 s are not what its processes take."""
     path = tmp_path / "run.jsonl"
     recorded(path, in_place=True, kill=False)

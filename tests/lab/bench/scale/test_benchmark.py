@@ -1,4 +1,4 @@
-"""Emulated workers against a real controller: all of them are told, all that they say is heard."""
+"""Emulated workers and a real controller: all get their orders, all reports are acknowledged."""
 
 from __future__ import annotations
 

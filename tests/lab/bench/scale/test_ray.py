@@ -23,6 +23,6 @@ def test_what_a_run_took_is_read_from_its_log() -> None:
         Plan(number=2, at=20.0, actions=(Rescale(a, on(one)), Start(b, on(two)))),
         ev.Rescaled(21.0, a, Generation(2), 0.25),
         ev.WorkerReady(24.0, b, Generation(2), two),
-        ev.Rescaled(30.0, a, Generation(2, 1), 9.0),  # after a loss: nobody had ordered it
+        ev.Rescaled(30.0, a, Generation(2, 1), 9.0),  # after a loss, without an order
     ]
     assert times_in(log) == ([2.5, 4.0], [1.0], [0.25])

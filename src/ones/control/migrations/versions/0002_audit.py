@@ -1,4 +1,4 @@
-"""A table of what users did; the database itself refuses to change or remove a row of it."""
+"""The audit log. The database refuses to change or remove its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// A job's curves against time, one small picture each, with one cursor for all.
+// The curves of a job over time: one small chart for each, with a common cursor.
 
 import { $, el, setText } from "./dom.js";
 import { axisClock, clock, number, percent } from "./format.js";
@@ -43,7 +43,7 @@ export class Charts {
     for (const [name, values] of Object.entries(news)) this.points[name]?.push(...values.filter(([, v]) => v !== null));
   }
 
-  /** From `begin` to `end`: now, or when the job ended. Steps go on to there. */
+  /** Draws from `begin` to `end` (now, or the end of the job); step curves are extended to `end`. */
   show(begin, end, alive) {
     this.range = [begin, Math.max(end, begin + 1)];
     for (const curve of CURVES) {
@@ -103,7 +103,7 @@ export class Charts {
     );
   }
 
-  /** The value below the cursor, instead of the last one. */
+  /** Shows the value under the cursor instead of the last one. */
   tell(curve, plot) {
     const index = plot.cursor.idx;
     const [x, y] = plot.data;
@@ -134,7 +134,7 @@ export class Charts {
 
 const axisText = (curve, value) => (curve.name === "accuracy" ? `${Math.round(100 * value)} %` : number(value, 3));
 
-/** Some air around the values; never an empty range. */
+/** The range of the values with a margin; never empty. */
 function spread(low, high) {
   if (low === null || low === undefined || high === null) return [0, 1];
   if (low === high) return low === 0 ? [0, 1] : [Math.min(0, low * 2), Math.max(0, high * 1.25)];

@@ -3,7 +3,7 @@
 import { $, el, setText } from "./dom.js";
 import { jobColour } from "./colours.js";
 
-const MANY = 96; // then tiles are smaller
+const MANY = 96; // number of GPUs from which tiles are smaller
 
 export function showCluster(cluster) {
   const place = $("map");

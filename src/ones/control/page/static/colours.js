@@ -1,10 +1,10 @@
-// A colour for each job: hues walk by the golden angle and lightness changes from job to job, as in the
+// A colour for each job: hues advance by the golden angle, lightness alternates from job to job, as in the
 // charts of `ones sim` (report/colours.py). All are light enough for dark text.
 
 const LIGHTNESS = [0.79, 0.69, 0.87, 0.74];
 const CHROMA = [0.105, 0.125, 0.08, 0.115];
 
-/** By the number that ends every id. */
+/** The colour of a job, by the number at the end of its id. */
 export function jobColour(id) {
   const digits = /(\d+)$/.exec(id);
   const n = digits ? Number(digits[1].slice(-6)) - 1 : 0;

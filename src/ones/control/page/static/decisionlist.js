@@ -1,4 +1,4 @@
-// Plans in words: what was ordered, and the reason that was given.
+// Decisions: what changes for each job, and why.
 
 import { el } from "./dom.js";
 import { clock, iso } from "./format.js";
@@ -7,16 +7,13 @@ function jobLink(job) {
   return el("a", { href: `/jobs/${encodeURIComponent(job)}` }, job);
 }
 
-/** null if nothing is left to say. `said`: the last reason of each job, so that none is told twice in a row. */
+/** The list item of a plan; null if it changes nothing. `said`: last reason by job, not shown twice in a row. */
 export function decisionItem(plan, withNotes, said) {
   const lines = [];
   const ordered = new Set();
   for (const action of plan.actions) {
     ordered.add(action.job);
-    const why = plan.notes[action.job];
-    lines.push(
-      el("li", {}, jobLink(action.job), ` ${action.text}`, why ? el("span", { class: "muted" }, `: ${why}`) : null),
-    );
+    if (action.text) lines.push(el("li", {}, jobLink(action.job), `: ${action.text}`));
   }
   for (const [job, note] of Object.entries(plan.notes)) {
     const isNew = said.get(job) !== note;

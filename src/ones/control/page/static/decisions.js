@@ -5,7 +5,7 @@ import { Live } from "./live.js";
 import { decisionItem } from "./decisionlist.js";
 
 const PAGE = 50;
-const FIRST = 30; // so many come with the stream, if there are
+const FIRST = 30; // number of decisions that come with the stream, if there are enough
 const plans = new Map(); // by number
 
 function show() {
@@ -47,6 +47,6 @@ $("older").addEventListener("click", async () => {
     $("older").hidden = found.length < PAGE;
     show();
   } catch {
-    // the controller is away, which the page says already
+    // the controller does not answer; the page shows that already
   }
 });

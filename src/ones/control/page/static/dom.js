@@ -1,4 +1,4 @@
-// Small helpers. Text from outside only ever becomes text: nothing here takes HTML.
+// Small DOM helpers. All strings are inserted as text, never as HTML.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -23,7 +23,7 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** The rows of a list, kept by key: `make` builds one, `fill` brings it up to date. Focus stays. */
+/** Updates the rows of a list by key: `make` creates a row, `fill` updates it. The focus is kept. */
 export class Keyed {
   constructor(parent, make, fill) {
     this.parent = parent;

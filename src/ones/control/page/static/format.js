@@ -1,4 +1,4 @@
-// Numbers and times in words.
+// Numbers and times as text.
 
 export function duration(seconds) {
   const whole = Math.max(0, Math.round(seconds));
@@ -24,14 +24,14 @@ export function percent(value) {
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 
-/** The time of day, with the day if it is another. */
+/** The time of day, with the date if it is another day. */
 export function clock(at, now = Date.now() / 1000) {
   const date = new Date(1000 * at);
   const same = date.toDateString() === new Date(1000 * now).toDateString();
   return same ? CLOCK.format(date) : `${DAY.format(date)} ${CLOCK.format(date)}`;
 }
 
-/** For marks that are `step` seconds apart. */
+/** The label of an axis mark; marks are `step` seconds apart. */
 export function axisClock(at, step) {
   const text = CLOCK.format(new Date(1000 * at));
   if (step >= 86400) return DAY.format(new Date(1000 * at));
@@ -40,14 +40,14 @@ export function axisClock(at, step) {
 
 export const iso = (at) => new Date(1000 * at).toISOString();
 
-/** ["3:20", "2:50 to 4:10"], or null where nobody can tell. */
+/** ["3:20", "2:50 to 4:10"], or null if there is no forecast. */
 export function eta(card, now) {
   if (card.ended_at !== null || card.eta === null) return null;
   const left = (at) => duration(at - now);
   return [left(card.eta), `${left(card.eta_low)} to ${left(card.eta_high)}`];
 }
 
-/** Epochs that are done, and how much of the next one. */
+/** Completed epochs, and the completed part of the next one. */
 export function epoch(card) {
   if (!card.dataset_size) return card.epochs ? String(card.epochs) : "";
   if (card.ended_at !== null) return String(card.epochs);

@@ -1,4 +1,4 @@
-// One job: its numbers, curves, story and output.
+// The page of a job: its numbers, curves, history and output.
 
 import { $, el, setText } from "./dom.js";
 import { Charts } from "./charts.js";
@@ -19,7 +19,7 @@ const output = new Output(id, () => live.open());
 $("swatch").style.backgroundColor = jobColour(id);
 $("cancel").addEventListener("click", () => askToCancel(id));
 
-/** [name, value, more], those that say something */
+/** [name, value, details] of each fact that has a value */
 function facts(now) {
   const since = card.ended_at === null ? now - card.seen_at : 0;
   const waited = card.queue_seconds + (card.gpus ? 0 : since);
@@ -37,7 +37,7 @@ function facts(now) {
       : ["Ended", clock(card.ended_at), ""],
     ["Waited", duration(waited), ""],
     ["Ran", duration(ran), `${duration(card.gpu_seconds + card.gpus * since)} GPU time`],
-    ["Re-scales", number(card.rescales), card.rescales ? `${pause()} of standing still` : ""],
+    ["Rescales", number(card.rescales), card.rescales ? `${pause()} of pauses` : ""],
     ["Preempted", number(card.preemptions), card.losses ? `${card.losses} ${card.losses === 1 ? "worker" : "workers"} lost` : ""],
     ["Priority", number(card.priority), ""],
   ];

@@ -1,4 +1,4 @@
-// Three tables of jobs: who runs, who waits, who has ended.
+// Three tables of jobs: running, waiting, ended.
 
 import { $, Keyed, el, setText } from "./dom.js";
 import { jobColour } from "./colours.js";
@@ -56,7 +56,6 @@ export class JobTables {
   constructor() {
     this.cards = new Map();
     this.now = 0;
-    this.free = 0; // GPUs
     this.running = this.table(
       "running",
       [["State"], ["GPUs", "number"], ["Batch", "number"], ["Epoch", "number"], ["Loss", "number"], ["Accuracy", "number"], ["Done in (90 % range)", "wide"], ["", "why"]],
@@ -74,20 +73,19 @@ export class JobTables {
     );
     this.queue = this.table(
       "queue",
-      [["Priority", "number"], ["Wants GPUs", "number"], ["Waiting for", "number"], ["Done in (90 % range)", "wide"], ["", "why"]],
+      [["Priority", "number"], ["Wants GPUs", "number"], ["Waiting for", "number"], ["", "why"]],
       true,
-      ([priority, gpus, waiting, done, why], card) => {
+      ([priority, gpus, waiting, why], card) => {
         setText(priority, number(card.priority));
         setText(gpus, wants(card));
-        // what it waited before it ran for the first time, and after it was stopped, is one sum
+        // the sum of the waits before its first start and after each stop
         setText(waiting, duration(card.queue_seconds + (this.now - card.seen_at)));
-        setEta(done, card, this.now);
-        setText(why, card.note || (this.free ? "nothing is decided yet" : "all GPUs are in use"));
+        setText(why, card.note);
       },
     );
     this.ended = this.table(
       "ended",
-      [["How"], ["Epochs", "number"], ["Loss", "number"], ["Accuracy", "number"], ["Waited", "number"], ["Ran", "number"], ["Re-scales", "number"], ["Ended", "number"], ["", "why"]],
+      [["How"], ["Epochs", "number"], ["Loss", "number"], ["Accuracy", "number"], ["Waited", "number"], ["Ran", "number"], ["Rescales", "number"], ["Ended", "number"], ["", "why"]],
       false,
       ([how, epochs, loss, accuracy, waited, ran, rescales, ended, why], card) => {
         setState(how, card);

@@ -1,16 +1,16 @@
-// The one stream of a page: connects, notices when the controller is away, says so, and tries again.
+// The event stream of a page: connects, shows when the controller does not answer, and reconnects.
 
 import { $, setText } from "./dom.js";
 import { clock } from "./format.js";
 
-const SILENCE = 12000; // the controller says something every 5 s
-const HIDDEN = 60000; // a tab that nobody looks at gives its connection back
+const SILENCE = 12000; // ms; the controller sends an event at least every 5 s
+const HIDDEN = 60000; // a hidden tab closes its connection after this time, in ms
 const NAMES = ["hello", "problems", "jobs", "cluster", "decisions", "story", "points", "launches", "output", "tick"];
 
-let ahead = 0; // controller's clock - ours, in seconds
+let ahead = 0; // controller's clock minus the browser's, in seconds
 export const serverNow = () => Date.now() / 1000 + ahead;
 
-/** `query()` gives the stream's parameters each time it is opened. */
+/** `query()` returns the parameters of the stream each time it is opened. */
 export class Live {
   constructor(handlers, query = () => ({})) {
     this.handlers = handlers;
@@ -81,8 +81,8 @@ export class Live {
   tell() {
     setText(
       $("away"),
-      `The controller does not answer since ${clock(this.since)}. Training goes on without it; ` +
-        "this page shows what was known then, and tries again by itself.",
+      `The controller has not answered since ${clock(this.since)}. Training goes on without it; ` +
+        "this page shows the state of that time and reconnects by itself.",
     );
     $("away").hidden = false;
   }

@@ -1,11 +1,11 @@
-// A browser that came here from another site did not send its cookie, though it may have one:
-// ask again from here, and when somebody comes back after logging in beside us.
+// A browser that follows a link from another site does not send its cookie, though it may have one:
+// check the login from this page, and again when the user returns to this tab.
 
 async function look() {
   try {
     if ((await fetch("/api/me")).ok) location.replace("/");
   } catch {
-    // the controller is away
+    // the controller does not answer
   }
 }
 

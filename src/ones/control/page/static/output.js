@@ -1,11 +1,11 @@
-// What a process prints: the end of it, what follows, and earlier parts on demand.
+// The output of a process: its end, then new output as it comes, and earlier parts on demand.
 
 import { $, el, setText } from "./dom.js";
 
 const KEPT = 400000; // characters; older ones can be shown again
 const EARLIER = 65536; // bytes
 
-/** As a terminal would show it: no colours, and a line that was overwritten is gone. */
+/** The text as a terminal shows it, without colours; overwritten lines are removed. */
 export function plain(text) {
   return text
     .replace(/\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|\x1b[@-Z\\-_]/g, "")
@@ -15,7 +15,7 @@ export function plain(text) {
 }
 
 export class Output {
-  /** `reopen()` asks for the output of another process. */
+  /** `reopen()` opens the stream again, for the output of another process. */
   constructor(job, reopen) {
     this.job = job;
     this.chosen = ""; // by hand
@@ -39,7 +39,7 @@ export class Output {
     $("earlier").addEventListener("click", () => this.earlier());
   }
 
-  /** Where the stream has to go on. */
+  /** Parameters with which the stream continues. */
   query() {
     const launch = this.chosen || this.launch;
     if (!launch) return {};
@@ -120,12 +120,12 @@ export class Output {
       const node = $("output");
       const fromEnd = node.scrollHeight - node.scrollTop;
       if (begins < this.first) this.text = old + this.text;
-      this.first = begins === from ? from : 0; // what is older was dropped
+      this.first = begins === from ? from : 0; // older output was dropped
       this.show();
       node.dataset.ours = "1";
       node.scrollTop = node.scrollHeight - fromEnd;
     } catch {
-      // the controller is away, which the page says already
+      // the controller does not answer; the page shows that already
     }
   }
 }

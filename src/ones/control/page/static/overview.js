@@ -21,7 +21,6 @@ new Live({
   },
   cluster: (cluster) => {
     showCluster(cluster);
-    tables.free = cluster.slots.filter((slot) => slot.owner === null && !slot.aside && slot.state === "up").length;
     tables.show(serverNow());
   },
   decisions: (plans) => {

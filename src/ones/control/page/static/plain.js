@@ -1,4 +1,4 @@
-// A page without news of its own: only whether the controller is there.
+// A page without updates of its own: shows only whether the controller answers.
 
 import { Live } from "./live.js";
 

@@ -1,11 +1,11 @@
-// What happened to a job, in words, the newest last.
+// History of a job: a line for each change, the newest last.
 
 import { $, el } from "./dom.js";
 import { clock, iso } from "./format.js";
 
-const MINOR = ["epoch", "ready", "left"]; // as `ones why` leaves them out
+const MINOR = ["epoch", "ready", "left", "rescaled", "step"]; // `ones why` leaves them out, too
 const BAD = ["lost", "failed"];
-const MARKS = { reason: "why", order: "order", failed: "problem", rescaled: "re-scaled" };
+const MARKS = { reason: "waiting", order: "change", failed: "problem", step: "change" };
 const MOST = 2000;
 
 export class Story {
@@ -38,7 +38,7 @@ export class Story {
       }
       const before = items[items.length - 1];
       if (before && before.line_.kind === line.kind && before.line_.text === line.text) {
-        before.times_ += 1; // each worker says it
+        before.times_ += 1; // each worker reports it
         before.lastChild.textContent = `${line.text} (${before.times_} times)`;
         continue;
       }

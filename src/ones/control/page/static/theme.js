@@ -1,4 +1,4 @@
-// Before anything is drawn: the theme that was chosen by hand, if one was. Not a module: it must not wait.
+// Applies the theme that the user chose before the page is drawn. Not a module, because modules are deferred.
 (function () {
   "use strict";
   const themes = ["auto", "light", "dark"];
@@ -6,7 +6,7 @@
   try {
     theme = localStorage.getItem("ones-theme") || "auto";
   } catch {
-    // a browser that keeps nothing: the system's choice holds
+    // the browser stores nothing: use the system's theme
   }
   function apply() {
     if (theme === "auto") delete document.documentElement.dataset.theme;
@@ -26,7 +26,7 @@
       try {
         localStorage.setItem("ones-theme", theme);
       } catch {
-        // it holds until the page is left
+        // not stored: the choice is valid until the page is closed
       }
       apply();
       name();

@@ -1,4 +1,4 @@
-// Who had which GPUs when: a row for each GPU, a bar for each stretch of one job with one batch.
+// GPUs over time: a row for each GPU, a bar for each period of one job with one batch.
 
 import { $, el, svg } from "./dom.js";
 import { Live, serverNow } from "./live.js";
@@ -7,7 +7,7 @@ import { jobColour } from "./colours.js";
 
 const LABEL = 64; // px for the names of GPUs
 const AXIS = 20;
-const REFRESH = 2000; // ms between two looks at the past
+const REFRESH = 2000; // ms between two requests
 const STEPS = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 
 let data = null;
@@ -16,7 +16,7 @@ let again = false;
 
 const seconds = () => ($("window").value === "auto" ? 3600 : Number($("window").value));
 
-/** Where the picture begins. */
+/** Time at the left edge of the chart. */
 function start(end) {
   const begin = end - seconds();
   if ($("window").value !== "auto") return begin;
@@ -39,7 +39,7 @@ async function ask() {
       if ($("as-table").open) table();
     }
   } catch {
-    // the controller is away, which the page says already
+    // the controller does not answer; the page shows that already
   }
   setTimeout(() => {
     asking = false;
@@ -68,7 +68,7 @@ function draw() {
     "aria-label": `Which job had which of ${data.gpus.length} GPUs since ${clock(begin)}; the same is below as a table`,
   });
   const step = STEPS.find((s) => ((width - LABEL) * s) / (end - begin) >= 80) ?? 172800;
-  // full hours of here, not of Greenwich
+  // full hours of the local time zone, not of UTC
   const shift = new Date(1000 * end).getTimezoneOffset() * 60;
   for (let at = Math.ceil((begin - shift) / step) * step + shift; at <= end; at += step) {
     picture.append(svg("line", { class: "grid", x1: x(at), x2: x(at), y1: 0, y2: height - AXIS }));
@@ -107,7 +107,7 @@ function bar(s, top, height, left, right, end) {
   if (s.job) {
     rect.style.fill = jobColour(s.job);
     group.setAttribute("href", `/jobs/${encodeURIComponent(s.job)}`);
-    group.setAttribute("tabindex", "-1"); // there may be thousands; the legend has them for keys
+    group.setAttribute("tabindex", "-1"); // there may be thousands; the keyboard reaches jobs in the legend
   }
   const title = svg("title");
   title.textContent = words(s, end);

@@ -1,1 +1,1 @@
-"""`ones bench control`: what the service costs and how long its users wait."""
+"""`ones bench control`: resources and response times of the service."""

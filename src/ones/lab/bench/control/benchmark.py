@@ -1,4 +1,4 @@
-"""`ones bench control`: what the service costs, and how long its users wait."""
+"""`ones bench control`: resources and response times of the service."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ones.extras import require
 from ones.lab.bench.control.busy_cluster import bench_busy_cluster
 from ones.lab.bench.control.service import bench_service, bench_submit
 from ones.lab.bench.control.store import bench_store
 from ones.lab.bench.live_service import NEEDS, working_directory
-from ones.lab.installation import check_installed
 from ones.lab.kernel_warmup import warm_up
 from ones.lab.service_client import Connect
 
@@ -45,7 +45,7 @@ def bench_control(
     policy: str = POLICY,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    check_installed("ones bench control", *NEEDS)
+    require("ones bench control", *NEEDS)
     warm_up(policy)
     with working_directory(None) as home:
         return _rows(connect, sizes, policy, home, progress)

@@ -1,4 +1,4 @@
-"""Of `ones bench control`: the controller with a full cluster of emulated workers that report."""
+"""Part of `ones bench control`: the controller with a full cluster of emulated workers."""
 
 from __future__ import annotations
 

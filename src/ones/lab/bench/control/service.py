@@ -1,4 +1,4 @@
-"""Of `ones bench control`: one real service, how long its users wait, and what it uses."""
+"""Part of `ones bench control`: response times and resources of one real service."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Of `ones bench control`: events through scheduler and store, and a restart with a long log.
+"""Part of `ones bench control`: events through scheduler and store, and a restart with a long log.
 
 The log is made as the service makes it: a simulated run of the policy starts the jobs, and the
 service's own recorder writes events, decisions and snapshots. Then the jobs report for weeks,
-steps every half second and an epoch now and then. At last all jobs end.
+steps every half second and an epoch now and then. Finally all jobs end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ones.workload import generate
 
 SLOTS = 64
 EPOCH_STEPS = 20  # reports of steps in an epoch
-MEASURED = 1000  # events at the end whose cost is measured
+MEASURED = 1000  # events at the end that are timed
 REAL_TAIL = 4500  # events at the end with realistic times: more than snapshots leave
 
 

@@ -1,1 +1,1 @@
-"""What elastic training costs: pauses of a rescale, and steps while nothing changes."""
+"""Benchmarks of elastic training: the pause of a rescale, and the overhead of a normal step."""

@@ -1,9 +1,9 @@
-"""`ones bench overhead`: steps of an elastic job against DistributedDataParallel.
+"""`ones bench overhead`: step time of an elastic job compared with DistributedDataParallel.
 
-Blocks of steps of both run in turns in the same processes (`ones.train.bench.step_overhead`). The
+Blocks of steps of both alternate in the same processes (`ones.train.bench.step_overhead`). The
 measure is CPU time summed over all workers, which hardly depends on the load of the machine; wall
-time is reported too. The processes are started several times, because the placement of their memory
-makes steps of either side some percent slower or faster.
+time is reported too. The processes are started several times, because their memory layout changes
+the step time of either side by some percent.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ones.errors import WorldError
+from ones.extras import require
 from ones.lab.bench.elastic.watched_run import run_until
-from ones.lab.elastic_run import SchedulePhase
+from ones.lab.scripted_policy import SchedulePhase
 
-STARTS, PAIRS = 3, 20  # pairs of blocks of each start
-STEPS = {"cnn": 40, "transformer": 4, "mlp": 4}  # of a block: some tenths of a second
+STARTS, PAIRS = 3, 20  # starts of the processes, pairs of blocks per start
+STEPS = {"cnn": 40, "transformer": 4, "mlp": 4}  # steps of a block: some tenths of a second
 MODELS, QUICK_MODELS = tuple(STEPS), ("cnn",)
 WORKERS, QUICK_WORKERS = (1, 2, 4), (1, 2)
 RIVAL = "DistributedDataParallel(gradient_as_bucket_view=True)"
@@ -39,6 +40,7 @@ def bench_overhead(
     steps: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
+    require("ones bench overhead", "torch")
     rows = []
     for model in models:
         for count in workers:
@@ -65,7 +67,7 @@ def _measure(model: str, workers: int, pairs: int, steps: int) -> tuple[Pairs, f
             return len(list(out.glob("*.done"))) == workers
 
         outcome = run_until(
-            is_done,
+            lambda outcome: is_done(),
             "ones.train.bench.step_overhead",
             [
                 *("--model", model, "--workers", str(workers), "--pairs", str(pairs)),

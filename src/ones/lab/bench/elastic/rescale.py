@@ -16,10 +16,12 @@ from statistics import fmean, median
 from typing import Any
 
 from ones.errors import WorldError
+from ones.extras import require
 from ones.lab.bench.elastic.restarts import fresh, restarts, torchrun, zygote
 from ones.lab.bench.elastic.step_traces import Pause, pauses_in_place, read_traces
 from ones.lab.bench.elastic.watched_run import run_until
-from ones.lab.elastic_run import RunOutcome, SchedulePhase
+from ones.lab.elastic_run import RunOutcome
+from ones.lab.scripted_policy import SchedulePhase
 from ones.workload import paper_numbers
 
 SIZES, QUICK_SIZES = (1.0, 50.0, 400.0), (1.0, 50.0)
@@ -38,7 +40,7 @@ class RescaleModel:
 
     @classmethod
     def of(cls, megabytes: float) -> RescaleModel:
-        """The model with so many megabytes of parameters: 8, 156 and 200 tensors at 1, 50, 400 MB.
+        """The model of about this size: 8, 156 and 200 tensors at 1, 50 and 400 MB of parameters.
 
         >>> [(model.width, model.depth) for model in map(RescaleModel.of, (1, 50, 400))]
         [(256, 4), (400, 78), (1000, 100)]
@@ -95,6 +97,7 @@ def bench_rescale(
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
     """A row for each size, change and rival."""
+    require("ones bench rescale", "torch")
     rows = []
     for megabytes in sizes:
         model, table, loads = RescaleModel.of(megabytes), Table(), [os.getloadavg()[0]]
@@ -135,8 +138,14 @@ def in_place(
     """The pauses and their parts of one elastic job that goes through the sizes of the chain."""
     out = directory / "out"
     out.mkdir(parents=True)
+
+    def is_done(outcome: RunOutcome) -> bool:
+        """Every switch was reported, and its first step was recorded."""
+        switched = len(outcome.switches) >= len(chain)
+        return switched and len(pauses_in_place(read_traces(out))) >= len(chain) - 1
+
     outcome = run_until(
-        lambda: len(pauses_in_place(read_traces(out))) >= len(chain) - 1,
+        is_done,
         "ones.train.bench.rescale_elastic",
         [*model.arguments, "--out", str(out)],
         [SchedulePhase(steps * number, workers) for number, workers in enumerate(chain)],
@@ -146,7 +155,7 @@ def in_place(
     pauses = pauses_in_place(read_traces(out))
     if len(pauses) != len(chain) - 1:
         ends = [exit.describe() for exit in outcome.exits.values() if not exit.clean]
-        raise WorldError(f"{len(pauses)} of {len(chain) - 1} changes came about: {ends}")
+        raise WorldError(f"{len(pauses)} of {len(chain) - 1} rescales completed: {ends}")
     return [(pause, _parts(pause, outcome, number)) for number, pause in enumerate(pauses, 1)]
 
 
@@ -161,12 +170,10 @@ def _parts(pause: Pause, outcome: RunOutcome, number: int) -> dict[str, float]:
         "state": parts["state"],
         "resume": left - agree,
         "background_connect": parts["connect_in_background"],
-        "background_feed": parts.get(
-            "fed_in_background", 0.0
-        ),  # state of joining workers, sent while training
-        "optimizer_held": parts.get(
-            "optimizer_held", 0.0
-        ),  # by that transfer, which makes those steps longer
+        # state that was sent to joining workers while training
+        "background_feed": parts.get("fed_in_background", 0.0),
+        # time that the optimizer waited for this transfer, which makes these steps longer
+        "optimizer_held": parts.get("optimizer_held", 0.0),
     }
 
 

@@ -1,7 +1,7 @@
-"""The rivals of a rescale in place: stop all workers and start them again.
+"""The alternatives to a rescale in place: stop all workers and start them again.
 
-Three ways, each at its best: checkpoint and new interpreters; checkpoint and forks of a process
-that has loaded torch; torchrun, whose agents notice a joining worker and restart all.
+Three ways, each with its best settings: checkpoint and new interpreters; checkpoint and forks of a
+process that has loaded torch; torchrun, where the agents notice a joining worker and restart all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ones.lab.bench.elastic.step_traces import (
 SCRIPT = ("-m", "ones.train.bench.rescale_restart")
 TIMEOUT_SECONDS = 600.0
 
-#: starts `python` with these arguments and its output in the file; returns a function that waits
+#: starts `python` with arguments, output to a file; returns a function that waits for the exit code
 Starter = Callable[[Sequence[str], Path], Callable[[], int]]
 
 
@@ -150,7 +150,7 @@ def torchrun(chain: Sequence[int], model: Sequence[str], directory: Path) -> lis
     """Pauses of growth only: when an agent leaves, the others wait 30 s and more for its return."""
     directory.mkdir()
     port = _free_port()
-    # by default torch 2.13 shares a store whose address the second rendezvous never learns
+    # torch 2.13 shares a store by default, and the second rendezvous never gets its address
     env = one_thread() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     agents: list[subprocess.Popen[bytes]] = []
     try:
@@ -189,7 +189,7 @@ def _agent(
 
 
 def _wait_for(workers: int, home: Path, agents: list[subprocess.Popen[bytes]]) -> None:
-    """Waits until so many workers train together and have saved at least once."""
+    """Waits until this number of workers train together and have saved at least once."""
     until = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < until:
         ready = [

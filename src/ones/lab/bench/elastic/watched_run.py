@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ones.lab.bench.elastic.restarts import TIMEOUT_SECONDS, one_thread
-from ones.lab.elastic_run import ElasticRun, RunOutcome, SchedulePhase
+from ones.lab.elastic_run import ElasticRun, RunOutcome
+from ones.lab.scripted_policy import SchedulePhase
 
 POLL_SECONDS = 0.3
 
 
 def run_until(
-    is_done: Callable[[], bool],
+    is_done: Callable[[RunOutcome], bool],
     module: str,
     arguments: Sequence[str],
     phases: Sequence[SchedulePhase],
@@ -37,7 +38,7 @@ def run_until(
     def watch() -> None:
         until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until and not over.wait(POLL_SECONDS):
-            if is_done():
+            if is_done(run.outcome):
                 break
         run.interrupt()
 

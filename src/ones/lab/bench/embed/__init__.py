@@ -1,1 +1,1 @@
-"""`ones bench embed`: our policies in a simulator with laws of its own."""
+"""`ones bench embed`: our policies in a second, independent simulator."""

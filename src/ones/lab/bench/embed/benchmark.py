@@ -1,7 +1,8 @@
 """`ones bench embed`: our policies in another simulator, through the public interface.
 
 Decisions once a minute, the same pause for every change, jobs of six synthetic kinds, and an
-idealised rival that knows the truth. docs/guides/embed.md describes the interface.
+idealised rival that knows the true speed and length of jobs. docs/guides/embed.md describes the
+interface.
 """
 
 from __future__ import annotations

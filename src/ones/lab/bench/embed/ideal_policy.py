@@ -1,4 +1,4 @@
-"""An idealised rival: it knows the truth about every job, and divides GPUs exactly.
+"""An idealised rival: it knows the true speed and length of jobs, and divides GPUs exactly.
 
 Speeds, gradient noise and remaining work are true. Flow weights, the cost of a change and the
 exact division are those of `ones`. The difference to `ones` is the cost of learning and of all
@@ -68,7 +68,7 @@ class IdealPolicy:
         for i in sorted(changed, key=lambda i: -counts[i]):
             if counts[i]:
                 places = room.place(int(counts[i]))
-                assert places is not None, "more was handed out than there is"
+                assert places is not None, "the sizes exceed the GPUs"
                 batch = best[i][_place(sizes, int(counts[i]))][0]
                 edit.put(jobs[i].id, _allocation(jobs[i], places, batch))
         for i in set(range(len(jobs))) - set(changed):

@@ -1,4 +1,4 @@
-"""A simulator with fixed ticks and laws of its own, independent of `ones.sim` and its data.
+"""A simulator with fixed ticks and its own training model, independent of `ones.sim`.
 
 Decisions are made at fixed intervals and every change of a job costs the same pause. The kinds
 are synthetic, after the six of Pollux's evaluation: step times and gradient noise of that order.

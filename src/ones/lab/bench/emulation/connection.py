@@ -8,7 +8,7 @@ from ones.errors import WorldError
 
 
 class WorkerFencedError(WorldError):
-    """The worker has no place in its job any more (409)."""
+    """The worker is not a member of its job any more (409)."""
 
 
 class WorkerConnection(asyncio.Protocol):

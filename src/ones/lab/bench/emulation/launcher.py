@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 
-from ones.exec import Chunk, Exit
+from ones.exec import Exit
+from ones.exec.output import Chunk
 from ones.launchers import Exited, Launch, LaunchedProcess, Slot, Started
 from ones.launchers.api import Listener
 

@@ -96,7 +96,7 @@ def main() -> None:
     service = Service(directory, launcher, Options(policy=policy))
     app = create_app(service)
     add_page(app)
-    # asyncio sends small answers at once only over a socket whose protocol is TCP by name
+    # asyncio sends small answers at once only if the socket names TCP as its protocol
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(2048)

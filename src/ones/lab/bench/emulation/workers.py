@@ -33,8 +33,8 @@ class EmulatedJob:
     plan: int = 0
     members: tuple[str, ...] = ()  # GPUs of the workers that train, by rank
     progress: EmulatedProgress = field(default_factory=EmulatedProgress)
-    ended: int = 0  # members that were told that the job is over
-    last_end: float = 0.0  # when the latest of them was told
+    ended: int = 0  # members that received the order to end
+    last_end: float = 0.0  # when the last of them received it
     all_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -54,8 +54,8 @@ class EmulatedWorkers:
     """All emulated workers of one service.
 
     `expected`: number of workers that sets `all_ready`. `epoch_reports`: reports of a job after
-    which an epoch ends; None: no epoch ever ends. `leaves`: a worker that is told to leave says
-    so and exits; else it falls silent.
+    which an epoch ends; None: no epoch ever ends. `leaves`: a worker that is ordered to leave
+    reports that and exits; else it sends nothing more.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ class EmulatedWorkers:
     async def report(
         self, seconds: float, every: float | None, *, staggered: bool = True
     ) -> list[float]:
-        """All jobs report progress: each as soon as its last report is acknowledged, or once
-        `every` so many seconds, staggered or together. Returns the seconds to acknowledgements."""
+        """All jobs report progress: each as soon as its last report is acknowledged, or every
+        `every` seconds, staggered or together. Returns the seconds to acknowledgements."""
         until = time.perf_counter() + seconds
         delay = (every or 0.0) / max(1, len(self.jobs)) if staggered else 0.0
         waits = await asyncio.gather(
@@ -188,7 +188,7 @@ class EmulatedWorker:
         self._report_connection: WorkerConnection | None = None
 
     async def run(self) -> None:
-        """Joins, then carries out orders until one tells it to leave."""
+        """Joins, then carries out orders until the order to leave."""
         connection = await self._connect()
         try:
             await self._report(connection, JOINED)
@@ -233,7 +233,7 @@ class EmulatedWorker:
         return True
 
     async def report_progress(self) -> bool:
-        """False: the worker has no place in its job any more."""
+        """False: the worker is not a member of its job any more."""
         if self._report_connection is None:
             self._report_connection = await self._connect()
         try:

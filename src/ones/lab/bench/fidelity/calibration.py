@@ -1,4 +1,4 @@
-"""How long processes take to start, rescale and leave, measured in a calibration run.
+"""Durations of starts, rescales and exits of processes, measured in a calibration run.
 
 Everything is read from run logs of the service: times of events, and pauses that workers measured.
 Nothing is read from the run that is to be predicted.
@@ -199,7 +199,7 @@ class Calibrator:
         pause = mean.get("rescale", 0.0)
         times = SwitchTimes(
             first_start=mean["first_start"],
-            newcomer=cold,
+            join=cold,
             regroup=mean.get("regroup", pause),
             rescale=pause,
             restart=mean.get("restart", mean["first_start"]),

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ones.errors import WorldError
+from ones.extras import require
 from ones.lab.bench.fidelity.paced_jobs import Kill, PacedTrace, submission
 from ones.lab.bench.live_service import NEEDS, job_environment, live_service
-from ones.lab.installation import check_installed
 from ones.lab.runs import LOG_NAME
 from ones.lab.service_client import Connect, ServiceClient
 
@@ -31,10 +31,10 @@ def run_live(
     connect: Connect, trace: PacedTrace, policy: str, mechanism: str, slots: int, directory: Path
 ) -> LiveRun:
     """Runs the trace until all jobs have ended; the log stays in the directory."""
+    require("ones bench fidelity", *NEEDS)
     from ones.control.run_log_export import write_run_log
     from ones.control.statedir import StateDir
 
-    check_installed("ones bench fidelity", *NEEDS)
     state = directory / "state"
     with live_service(connect, state, policy=policy, slots=slots, mechanism=mechanism) as (
         client,

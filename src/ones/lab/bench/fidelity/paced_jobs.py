@@ -32,7 +32,7 @@ class PacedKind:
     per_sample: float
 
     def compute_seconds(self, allocation: Allocation) -> float:
-        """Of one step: the slowest worker's micro-batches, one after another."""
+        """Seconds of one step: the micro-batches of the slowest worker, one after another."""
         return max(
             w.micro_steps * self.fixed + w.batch * self.per_sample for w in allocation.workers
         )
@@ -74,7 +74,7 @@ class PacedTrace:
 
 def _trace_job(name: str, job: PacedJob) -> TraceJob:
     kind = job.kind
-    told = Job(
+    submitted = Job(
         id=JobId(name),
         submitted_at=job.at,
         kind=kind.name,
@@ -84,7 +84,7 @@ def _trace_job(name: str, job: PacedJob) -> TraceJob:
         **_urgency(job),
     )
     return TraceJob(
-        told, Training(kind=kind.name, dataset_size=kind.samples, base_batch=kind.batch)
+        submitted, Training(kind=kind.name, dataset_size=kind.samples, base_batch=kind.batch)
     )
 
 
@@ -95,14 +95,14 @@ def _urgency(job: PacedJob) -> dict[str, Any]:
 def submission(name: str, job: PacedJob, env: Mapping[str, str], cwd: str) -> dict[str, Any]:
     """Body of the POST request that submits the job."""
     kind = job.kind
-    words = {
+    options = {
         "samples": kind.samples, "batch": kind.batch, "max-local-batch": kind.max_local_batch,
         "epochs": job.epochs, "fixed": kind.fixed, "per-sample": kind.per_sample,
         "losses": ",".join(str(loss_in(epoch)) for epoch in range(job.epochs)),
     }  # fmt: skip
     command = [sys.executable, "-m", SCRIPT]
-    for word, value in words.items():
-        command += [f"--{word}", str(value)]
+    for option, value in options.items():
+        command += [f"--{option}", str(value)]
     return {
         "command": command, "cwd": cwd, "env": dict(env), "name": name, "kind": kind.name,
         "requested_gpus": job.gpus, "batch": kind.batch * job.gpus, "epochs": job.epochs,
@@ -110,7 +110,7 @@ def submission(name: str, job: PacedJob, env: Mapping[str, str], cwd: str) -> di
     }  # fmt: skip
 
 
-#: a vision model, a language model with a dear step, and a small one: on one slot an epoch takes
+#: a vision model, a language model with slow steps, and a small one: on one slot an epoch takes
 #: 9.6, 11.5 and 6.4 s
 VISION = PacedKind(
     name="vision", samples=960, batch=16, max_local_batch=32, fixed=0.032, per_sample=0.008
@@ -169,5 +169,5 @@ def calibration_trace() -> PacedTrace:
 
 
 def quick_trace() -> PacedTrace:
-    """For tests: runs every stage, measures little."""
+    """A short trace for tests: runs every stage, measures little."""
     return PacedTrace("quick", _jobs([(0, TINY, 8, 2), (2, TINY, 5, 2), (4, TINY, 3, 1)]))

@@ -14,7 +14,7 @@ from ones.lab.bench.live_service import SHORT_JOB_SETTINGS
 from ones.policies import create
 from ones.sim import Simulator
 from ones.sim.lengths import Truth
-from ones.sim.physics import Death, Noise, Setback
+from ones.sim.physics import Death, EpochRules, Noise, Setback
 from ones.workload import Training
 
 
@@ -24,6 +24,7 @@ class PacedPhysics:
     optimizer = "sgd"
     parameter_bytes = 4 * 16 * 16
     report_noise = Noise(0.0, 0.0)
+    epoch_rules = EpochRules()
     death: Death | None = None
 
     def __init__(self, training: Truth, times: MeasuredTimes) -> None:

@@ -18,21 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from ones.errors import WorldError
+from ones.extras import require
 from ones.lab.bench.emulation.progress import REPORT_SECONDS
 from ones.lab.bench.emulation.service import EmulatedService, emulated_service
 from ones.lab.bench.emulation.workers import EmulatedWorkers
 from ones.lab.bench.live_service import working_directory
 from ones.lab.bench.result import percentile_ms
-from ones.lab.installation import check_installed
 from ones.lab.processes import cpu_percent, peak_memory_mb
 from ones.lab.service_client import Connect, OpenClient
 
 SIZES = (128, 1024, 10240)
 PER_JOB = 8  # workers of a job, and GPUs of a node
-WIDE_PART, WIDEST = 4, 1024  # the wide job has a quarter of all workers, but no more than this
+WIDE_PART, WIDEST = 4, 1024  # the wide job has a quarter of all workers, up to this maximum
 SECONDS = 10.0
 SUBMITTERS = 8
-CANCELLED = 8  # small jobs whose end is timed
+CANCELLED = 8  # small jobs that are cancelled and timed
 SETTLE_SECONDS = 900.0
 #: files beside the workers' connections: reporters, the database, libraries
 SPARE_FILES = 2000
@@ -47,7 +47,7 @@ def bench_scale(
     seconds: float = SECONDS,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    check_installed("ones bench scale", "fastapi", "sqlalchemy", "uvicorn")
+    require("ones bench scale", "fastapi", "sqlalchemy", "uvicorn")
     rows = []
     for size in sizes:
         progress(f"{size} workers")

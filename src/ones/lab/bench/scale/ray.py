@@ -21,6 +21,7 @@ import numpy as np
 from ones.core import events as ev
 from ones.core.plan import Plan, Rescale, Start
 from ones.errors import WorldError
+from ones.extras import require
 from ones.lab.bench.fidelity.paced_jobs import PacedJob, PacedKind, submission
 from ones.lab.bench.live_service import (
     NEEDS,
@@ -29,7 +30,7 @@ from ones.lab.bench.live_service import (
     wait_for,
     working_directory,
 )
-from ones.lab.installation import CHECKOUT, check_installed
+from ones.lab.installation import CHECKOUT
 from ones.lab.processes import cpu_seconds, memory_mb
 from ones.lab.service_client import Connect, ServiceClient
 from ones.runlog import RunLog
@@ -53,7 +54,7 @@ def bench_ray(
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """One row; a job for every `per_node` slots."""
-    check_installed("ones bench scale --ray", *NEEDS, "ray", "psutil")
+    require("ones bench scale --ray", *NEEDS, "ray", "psutil")
     if not TOOL.exists():
         raise WorldError(f"--ray: {TOOL} is not there; it is part of a clone, not of the package")
     with working_directory(None) as home:
@@ -101,9 +102,9 @@ def _live(
 
     state, log = home / "state", home / "run.jsonl"
     began = time.monotonic()
+    ray = {"address": address, "slots": "ones", "node_dir": str(home / "nodes")}
     with live_service(
-        connect, state, policy="equi", launcher="ray",
-        launchers={"ray": {"address": address, "slots": "ones", "node_dir": str(home / "nodes")}},
+        connect, state, policy="equi", launcher="ray", launchers={"ray": ray},
     ) as (client, pid):  # fmt: skip
         _wait(lambda: _slots(client) == slots, f"{slots} slots")
         up = time.monotonic() - began
@@ -120,7 +121,7 @@ def _live(
         progress("the others")
         later = fill(jobs - jobs // 2)
         usage = _usage(pid, seconds)
-        progress("they go")
+        progress("the others are cancelled")
         for job in later:
             client.post(f"/api/jobs/{job}/cancel")
         _wait(lambda: _settled(client, slots), "all slots in use again")

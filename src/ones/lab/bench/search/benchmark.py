@@ -33,7 +33,7 @@ CASES = ((16, 16, 16), (64, 64, 64), (256, 256, 256), (1_024, 1_024, 1_024), (10
 DRAWS, MOST_GPUS, NODE = 16, 16, 4
 #: generations of the default policy after an event
 SHIPPED_GENERATIONS = 5
-#: the reference implementation is timed up to so many GPUs
+#: maximum GPUs at which the reference implementation is timed
 REFERENCE_GPUS = 256
 _CLOCK = time.process_time
 

@@ -1,4 +1,4 @@
-"""Of `ones bench search`: the search on states of real runs, with and without seeds.
+"""Part of `ones bench search`: the search on states of real runs, with and without seeds.
 
 A run of `ones` on the paper's workload is inspected at every n-th problem, after the policy has
 spent on it what it spends on every event: a warm population, and the default generations.
@@ -50,7 +50,7 @@ _CLOCK = time.process_time
 
 
 class _EnoughError(Exception):
-    """All states have been results."""
+    """All states have been inspected."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,92 @@
+"""Bodies of HTTP requests, as OpenAPI shows them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Text = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$")]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewJob(Strict):
+    """A job to be submitted."""
+
+    command: Annotated[list[Text], Field(min_length=1, max_length=10_000)] = Field(
+        description="program and arguments", examples=[["python", "train.py"]]
+    )
+    cwd: Text = Field(description="working directory: an absolute path", examples=["/home/ann"])
+    env: dict[
+        Text, Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
+    ] = Field(
+        default_factory=dict, description="whole environment of the process", max_length=10_000
+    )
+    name: Word | None = Field(None, description="name for people; default: the script's name")
+    kind: Word | None = Field(
+        None, description="policies learn from jobs of one kind; default: the script"
+    )
+    priority: Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)] = 0.0
+    gpus: Count | None = Field(
+        None, description="fixed-size job: one process with this number of GPUs"
+    )
+    min_gpus: Count = 1
+    max_gpus: Count | None = None
+    requested_gpus: Count = Field(1, description="for policies that do not choose a size")
+    batch: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
+        None, description="global batch to begin with; default: the script's own"
+    )
+    epochs: Count | None = Field(None, description="declared by the user")
+    max_epochs: Count | None = None
+    target_accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
+    target_epochs: Count = Field(1, description="epochs in a row above the target")
+    patience: Count | None = Field(
+        None, description="epochs without improvement before the job ends"
+    )
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    max_run_seconds: Seconds | None = None
+    elastic: bool | None = Field(
+        None, description="whether the script calls ones.join; null: found out when it runs"
+    )
+    tags: Annotated[list[Word], Field(max_length=100)] = Field(default_factory=list)
+    git: Text = ""
+    files: dict[Text, Text] = Field(
+        default_factory=dict, description="path -> sha256 at submission", max_length=1000
+    )
+
+    @model_validator(mode="after")
+    def _sizes(self) -> NewJob:
+        if self.max_gpus is not None and self.max_gpus < self.min_gpus:
+            raise ValueError(f"max_gpus: {self.max_gpus} is less than min_gpus {self.min_gpus}")
+        if not self.cwd.startswith("/"):
+            raise ValueError(f"cwd: {self.cwd!r} is not an absolute path")
+        if self.gpus is not None and self.elastic:
+            raise ValueError("gpus: a fixed-size job cannot be elastic; leave out gpus or elastic")
+        if any("=" in name or not name for name in self.env):
+            raise ValueError("env: a name is empty or has '='")
+        return self
+
+
+class JobChange(Strict):
+    priority: Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+
+
+class NewUser(Strict):
+    name: Word = Field(description="characters: a-z, 0-9, _, - and .")
+    role: Word = Field("user", description="admin or user")
+
+
+class Limit(Strict):
+    max_gpus: Annotated[int, Field(ge=0, le=100_000)] | None = None
+
+
+class Place(Strict):
+    place: Annotated[
+        str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f]+$")
+    ] = Field(description="a node, or one GPU as node/index", examples=["local", "local/3"])

@@ -1,0 +1,250 @@
+"""Bodies of HTTP responses, as OpenAPI shows them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, Field
+
+
+def _sendable(text: str) -> str:
+    r"""The text without lone surrogates.
+
+    >>> _sendable("died: \ud800")
+    'died: ?'
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+#: rows of an older version may have lone surrogates, which cannot be sent
+Sendable = Annotated[str, AfterValidator(_sendable)]
+
+
+class Submitted(BaseModel):
+    id: str = Field(examples=["train-7"])
+
+
+class Changed(BaseModel):
+    id: str
+    state: str
+
+
+class UserShown(BaseModel):
+    name: str
+    role: str
+    max_gpus: int | None
+
+
+class NewToken(BaseModel):
+    name: str
+    token: str = Field(description="shown once")
+
+
+class WorkerShown(BaseModel):
+    gpu: str
+    batch: int
+    micro_steps: int
+    leaving: bool
+    coming: bool = Field(description="being started; the job does not train with this worker yet")
+
+
+class JobShown(BaseModel):
+    id: str
+    name: Sendable
+    owner: str
+    state: str
+    elastic: bool
+    kind: Sendable
+    command: list[Sendable]
+    tags: list[Sendable]
+    priority: float
+    min_gpus: int
+    max_gpus: int | None
+    gpus: int
+    workers: list[WorkerShown]
+    batch: int | None
+    epochs: int
+    planned_epochs: int | None = Field(description="declared by the user or the script's loop")
+    samples: int
+    dataset_size: int | None
+    loss: float | None
+    accuracy: float | None
+    step_seconds: float | None
+    eta: float | None = Field(
+        description="expected end, a time; the 90 % interval is eta_low to eta_high"
+    )
+    eta_low: float | None
+    eta_high: float | None
+    note: Sendable = Field(description="reason of the job's current allocation")
+    message: Sendable = Field(description="reason of the job's end")
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    queue_seconds: float
+    run_seconds: float
+    gpu_seconds: float
+    rescales: int
+    pause_seconds: float
+    preemptions: int
+    losses: int
+    failures: int
+
+
+class JobDetails(JobShown):
+    cwd: Sendable
+    git: Sendable
+    env: dict[Sendable, Sendable]
+    files: dict[Sendable, Sendable]
+
+
+class LaunchShown(BaseModel):
+    id: str
+    slots: list[str]
+    pid: int | None
+    alive: bool
+    exit_code: int | None
+    ended: Sendable = Field(description="how the process ended; empty while it runs")
+    ended_at: float | None
+
+
+class StoryLine(BaseModel):
+    number: int
+    at: float
+    kind: Sendable
+    text: Sendable
+
+
+class SlotShown(BaseModel):
+    id: str
+    node: str
+    kind: str
+    name: str
+    memory_mb: int
+    job: str | None
+    owner: str | None
+    batch: int | None
+    leaving: bool
+    coming: bool = Field(description="being started; the job does not train with this worker yet")
+    used_by: list[str] = Field(description="other processes on the slot; it is not used then")
+    state: str = Field(description="up, draining (no new workers) or down")
+    aside: Sendable = Field(description="why the slot is cordoned; empty: it is not")
+    group: int | None = Field(
+        description="slots of a node with the same number are close to one another (NVLink, a"
+        " socket); null: the node has no groups"
+    )
+
+
+class NodeShown(BaseModel):
+    name: str
+    gpus: int
+    state: str = Field(description="up, draining (no new workers) or down")
+
+
+class ClusterShown(BaseModel):
+    policy: str
+    now: float
+    nodes: list[NodeShown]
+    slots: list[SlotShown]
+    unfit: dict[str, Sendable] = Field(description="nodes that cannot be used, and why")
+    waiting: int
+    running: int
+    warnings: list[str] = Field(
+        default_factory=list, description="the service works, but not as configured"
+    )
+
+
+class DecisionShown(BaseModel):
+    number: int
+    plan: int
+    at: float
+    actions: list[dict[str, Sendable]]
+    notes: dict[str, Sendable]
+    forecasts: dict[str, dict[str, float]]
+
+
+class Curves(BaseModel):
+    """Pairs of (time, value)."""
+
+    loss: list[list[float]]
+    accuracy: list[list[float]]
+    batch: list[list[float]]
+    gpus: list[list[float]]
+    throughput: list[list[float]]
+
+
+class SegmentShown(BaseModel):
+    gpu: str
+    job: str | None = Field(description="null: a job of another user")
+    owner: str | None
+    batch: int | None = Field(description="samples of this GPU per optimizer step")
+    begin: float
+    end: float | None = Field(description="null: not ended")
+
+
+class TimelineShown(BaseModel):
+    now: float
+    since: float
+    gpus: list[str]
+    segments: list[SegmentShown]
+
+
+class HealthShown(BaseModel):
+    ok: bool
+    version: str
+    problems: list[Sendable] = Field(description="why the service does not do its work")
+    warnings: list[Sendable] = Field(
+        default_factory=list, description="the service works, but not as configured"
+    )
+
+
+class QuarantinedShown(BaseModel):
+    """An entry of the run log that made the scheduler raise and is skipped since then."""
+
+    number: int = Field(description="number of the mark in the run log")
+    at: float
+    entry: int = Field(
+        description="number of the entry in the run log; 0: refused before it was logged"
+    )
+    kind: str
+    job: str | None
+    reason: Sendable
+    policy_only: bool = Field(
+        description="the state keeps the entry; only the policy does not see it"
+    )
+
+
+class AuditShown(BaseModel):
+    number: int
+    at: float
+    who: str = Field(description="user name; empty: unknown")
+    action: str
+    subject: str = Field(description="user, job, node or GPU that the action changed")
+    detail: str
+    address: str
+
+
+class Link(BaseModel):
+    url: str
+
+
+class Problem(BaseModel):
+    error: str = Field(description="one line that names the field and the value")
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "the request is not JSON"},
+    401: {"model": Problem, "description": "missing or invalid token"},
+    413: {"model": Problem, "description": "the request is too large"},
+    421: {"model": Problem, "description": "the request is for another host"},
+    422: {"model": Problem, "description": "a value in the request is invalid"},
+    429: {"model": Problem, "description": "a limit of the service is exceeded"},
+    500: {"model": Problem, "description": "internal error of ONES; see the controller's log"},
+    503: {
+        "model": Problem,
+        "description": "unavailable: the disk is full, or the service is stopping",
+    },
+}
+NOT_FOUND: dict[int | str, dict[str, Any]] = {
+    404: {"model": Problem, "description": "unknown name"}
+}
+ADMINS: dict[int | str, dict[str, Any]] = {403: {"model": Problem, "description": "admins only"}}
