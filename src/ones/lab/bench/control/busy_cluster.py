@@ -12,6 +12,7 @@ from ones.errors import WorldError
 from ones.lab.bench.emulation.progress import REPORT_SECONDS
 from ones.lab.bench.emulation.service import EmulatedService, emulated_service
 from ones.lab.bench.emulation.workers import EmulatedWorkers
+from ones.lab.bench.live_service import wait_for
 from ones.lab.bench.result import percentile_ms
 from ones.lab.processes import cpu_percent, memory_mb, private_memory_mb
 from ones.lab.service_client import Connect
@@ -34,6 +35,7 @@ async def _measure(
     ) as service:
         await _submit(service, jobs)
         workers = service.workers
+        await asyncio.to_thread(wait_for, partial(_any_trains, workers), "the first worker")
         await workers.report(seconds / 2, REPORT_SECONDS, staggered=False)  # fills all slots
         before, began = workers.reports, time.monotonic()
         busy = asyncio.create_task(asyncio.to_thread(cpu_percent, service.pid, seconds / 2))
@@ -55,6 +57,10 @@ async def _measure(
         "first_decision_ms": round(1000 * first, 1),
         "busy_cpu_percent": busy_percent, "busy_mb": memory, "busy_own_mb": private,
     }  # fmt: skip
+
+
+def _any_trains(workers: EmulatedWorkers) -> bool:
+    return any(job.first is not None for job in tuple(workers.jobs.values()))
 
 
 async def _submit(service: EmulatedService, jobs: int) -> None:
