@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ones.policies.ones_paper.genome import IDLE, carry_over, counts
 from ones.policies.ones_paper.problem import Problem
-from ones.policies.ones_paper.search import SearchRules, first_population, iterate
+from ones.policies.ones_paper.search import PaperSearch
 from tests.policies.ones_paper.problems import genomes, problem
 
 
@@ -45,10 +45,10 @@ def test_every_candidate_keeps_limits_and_is_packed_and_runs_new_jobs(
     asked: Problem, seed: int, fill: str
 ) -> None:
     rng = np.random.default_rng(seed)
-    rules = SearchRules(4, 0.5, fill)
-    members = first_population(asked, rules, rng)
+    search = PaperSearch(4, 0.5, fill)
+    members = search.first_population(asked, rng)
     for _ in range(2):
-        members = iterate(members, np.zeros(asked.jobs, np.bool_), asked, rules, rng)
+        members = search.iterate(members, np.zeros(asked.jobs, np.bool_), asked, rng)
     held = counts(members, asked.jobs)
     assert members.shape == (4, asked.gpus)
     assert (held <= asked.most).all()
@@ -64,5 +64,5 @@ def test_every_candidate_keeps_limits_and_is_packed_and_runs_new_jobs(
 def test_no_gpu_is_idle_that_a_job_on_one_gpu_could_use(asked: Problem, seed: int) -> None:
     asked = asked._replace(least=np.ones(asked.jobs, np.int32))
     rng = np.random.default_rng(seed)
-    members = first_population(asked, SearchRules(4, 0.5), rng)
+    members = PaperSearch(4, 0.5).first_population(asked, rng)
     assert (counts(members, asked.jobs).sum(axis=1) == asked.usable).all()  # Eq. 4

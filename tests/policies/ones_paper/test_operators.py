@@ -7,7 +7,7 @@ import numpy as np
 from ones.policies.ones_paper.fills import gain, length, waiting_first
 from ones.policies.ones_paper.genome import IDLE, Flags, counts
 from ones.policies.ones_paper.operators import admit_new, crossover, mutate, reorder, scale_down
-from ones.policies.ones_paper.search import SearchRules, offspring
+from ones.policies.ones_paper.search import PaperSearch
 from tests.policies.ones_paper.problems import genomes, problem
 
 ONE_DRAW = np.zeros(1, np.int64)
@@ -98,8 +98,8 @@ def test_figure_reorder_workers_are_packed_in_the_order_of_occurrence() -> None:
 
 def test_k_pairs_of_children_and_k_mutants_come_from_a_population_of_k() -> None:
     asked = problem(4, [2, 2, 2])
-    made = offspring(genomes([0, 0, 1, 1], [1, 2, 2, 0]), np.zeros(3, np.bool_), asked,
-                     SearchRules(2, 0.1), np.random.default_rng(1))  # fmt: skip
+    made = PaperSearch(2, 0.1).offspring(genomes([0, 0, 1, 1], [1, 2, 2, 0]), np.zeros(3, np.bool_),
+                                         asked, np.random.default_rng(1))  # fmt: skip
     assert made.shape == (6, 4)
 
 

@@ -23,6 +23,7 @@ from ones.core.schedule import Allocation
 from ones.core.view import JobView, View
 from ones.models.settings import check_settings, setting
 from ones.policies.ones_paper.artifact_limits import GpuLimits, batch_of
+from ones.policies.ones_paper.artifact_search import PrototypeSearch
 from ones.policies.ones_paper.forecasts import forecast_of
 from ones.policies.ones_paper.genome import Ints
 from ones.policies.ones_paper.history import features_of
@@ -33,7 +34,7 @@ from ones.policies.ones_paper.population import Population
 from ones.policies.ones_paper.prediction import Prediction
 from ones.policies.ones_paper.predictors import PREDICTORS
 from ones.policies.ones_paper.problem import Problem
-from ones.policies.ones_paper.search import SearchRules, best
+from ones.policies.ones_paper.search import best
 from ones.policies.ones_paper.throughputs import THROUGHPUTS
 
 #: seconds between two iterations
@@ -78,14 +79,7 @@ class OnesArtifact:
         self._settings = self.Settings(**settings)
         self._seed = seed
         population, self._placement = VARIANTS[self._settings.variant]
-        self._rules = SearchRules(
-            population,
-            self._settings.mutation,
-            fill="length",
-            admit=False,
-            incumbent=False,
-            prototype=True,
-        )
+        self._search = PrototypeSearch(population, self._settings.mutation)
         self._prediction = Prediction(
             self._settings.predictor, seed, prior_epochs=30.0, prototype=True
         )
@@ -159,7 +153,7 @@ class OnesArtifact:
         self._limits.offer(jobs, view.cluster.n_gpus, view.now)
         problem = self._problem(view, pool, rng)
         young = np.array([not self._limits.is_executed(job.id) for job in pool.jobs])
-        self._population.evolve(pool, problem, self._rules, rng, exempt=young, iterations=1)
+        self._population.evolve(pool, problem, self._search, rng, exempt=young, iterations=1)
         genomes = self._population.genomes
         self._choose(view, pool, self._placed(view, pool, genomes[best(genomes, problem)]))
 

@@ -27,7 +27,7 @@ from ones.policies.ones_paper.placements import PLACEMENTS, Candidate, Places
 from ones.policies.ones_paper.pool import Pool
 from ones.policies.ones_paper.population import Population
 from ones.policies.ones_paper.problem import Problem, first_jobs, idle_charge
-from ones.policies.ones_paper.search import FILL_DRAWS, SearchRules, best
+from ones.policies.ones_paper.search import FILL_DRAWS, PaperSearch, best
 from ones.policies.ones_paper.settings import PaperSettings
 
 _DRAWS, _SEARCH = 1, 2  # what a random generator is for
@@ -66,7 +66,7 @@ class OnesPaper:
         if posed is not None:
             self._population.evolve(
                 *posed,
-                self._rules(view),
+                self._search(view),
                 self._rng(_SEARCH),
                 exempt=np.zeros(posed[1].jobs, np.bool_),
                 iterations=self._settings.generations,
@@ -76,10 +76,10 @@ class OnesPaper:
     def _rng(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, self._seen, purpose])
 
-    def _rules(self, view: View) -> SearchRules:
+    def _search(self, view: View) -> PaperSearch:
         chosen = self._settings
         population = max(2, chosen.population or view.cluster.n_gpus)  # K = ‖C‖ is suggested
-        return SearchRules(population, chosen.mutation, chosen.fill)
+        return PaperSearch(population, chosen.mutation, chosen.fill)
 
     # the search problem
 
@@ -145,7 +145,7 @@ class OnesPaper:
         genomes = self._population.genomes if self._evolved == self._seen else None
         if genomes is None:
             genomes = self._population.refreshed(
-                pool, problem, self._rules(view), self._rng(_SEARCH)
+                pool, problem, self._search(view), self._rng(_SEARCH)
             )
         sizes = pool.sizes(view, genomes[best(genomes, problem)])
         candidate = Candidate(pool.gpus, sizes, pool.staying)

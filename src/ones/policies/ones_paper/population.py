@@ -11,7 +11,7 @@ from ones.core.cluster import Gpu, NodeId
 from ones.policies.ones_paper.genome import Flags, Genomes, carry_over
 from ones.policies.ones_paper.pool import Pool
 from ones.policies.ones_paper.problem import Problem
-from ones.policies.ones_paper.search import SearchRules, first_population, iterate, refresh
+from ones.policies.ones_paper.search import PaperSearch
 
 
 class Population:
@@ -23,18 +23,18 @@ class Population:
         self._gpus: list[Gpu] = []  # columns of the genomes
 
     def refreshed(
-        self, pool: Pool, problem: Problem, rules: SearchRules, rng: np.random.Generator
+        self, pool: Pool, problem: Problem, search: PaperSearch, rng: np.random.Generator
     ) -> Genomes:
         """G_i in line with the jobs of now; G_0 the first time. The population itself stays."""
         if self._genomes is None:
-            genomes = first_population(problem, rules, rng)
+            genomes = search.first_population(problem, rng)
         else:
             genomes = carry_over(self._genomes, (self._jobs, pool.keys), (self._gpus, pool.gpus))
             genomes = genomes.copy()
-            refresh(genomes, problem, rules, rng)
-        if rules.incumbent:
+            search.refresh(genomes, problem, rng)
+        if search.incumbent:
             present = pool.present()
-            refresh(present, problem, rules, rng)
+            search.refresh(present, problem, rng)
             genomes = np.concatenate([present, genomes])
         return genomes
 
@@ -42,16 +42,16 @@ class Population:
         self,
         pool: Pool,
         problem: Problem,
-        rules: SearchRules,
+        search: PaperSearch,
         rng: np.random.Generator,
         *,
         exempt: Flags,
         iterations: int,
     ) -> None:
         """The next populations. Jobs that are `exempt` are not preempted by mutation."""
-        genomes = self.refreshed(pool, problem, rules, rng)
+        genomes = self.refreshed(pool, problem, search, rng)
         for _ in range(iterations):
-            genomes = iterate(genomes, exempt, problem, rules, rng)
+            genomes = search.iterate(genomes, exempt, problem, rng)
         self._genomes, self._jobs, self._gpus = genomes, pool.keys, pool.gpus
 
     @property

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from ones.policies.ones_paper.fills import FILLS, Draws
-from ones.policies.ones_paper.genome import IDLE, Flags, Floats, Genomes, Ints, counts
+from ones.policies.ones_paper.genome import IDLE, Flags, Floats, Genomes, counts
 from ones.policies.ones_paper.operators import admit_new, crossover, mutate, reorder, scale_down
 from ones.policies.ones_paper.problem import Problem
 
@@ -16,105 +17,78 @@ FILL_DRAWS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class SearchRules:
-    """Readings of the search process."""
+class PaperSearch:
+    """The search process of the paper, with the readings of its text."""
 
     population: int  # K
     mutation: float  # θ
     fill: str = "waiting-first"
-    admit: bool = True  # refresh (3): new jobs take GPUs from running ones
-    incumbent: bool = True  # the schedule in force is a candidate
-    prototype: bool = False  # the operators of the authors' prototype
+    incumbent: ClassVar[bool] = True  # the schedule in force is a candidate
 
-
-def first_population(problem: Problem, rules: SearchRules, rng: np.random.Generator) -> Genomes:
-    """G_0: a random job on each GPU, repaired because limits forbid most such schedules."""
-    runnable = np.flatnonzero((problem.most > 0) | problem.new)
-    shape = (rules.population, problem.gpus)
-    genomes = np.full(shape, IDLE, np.int32)
-    if rules.prototype or not len(runnable):  # padding brings the new jobs, on one GPU each
-        refresh(genomes, problem, rules, rng)
+    def first_population(self, problem: Problem, rng: np.random.Generator) -> Genomes:
+        """G_0: a random job on each GPU, repaired because limits forbid most such schedules."""
+        runnable = np.flatnonzero((problem.most > 0) | problem.new)
+        shape = (self.population, problem.gpus)
+        genomes = np.full(shape, IDLE, np.int32)
+        if len(runnable):
+            genomes = runnable[rng.integers(0, len(runnable), shape)].astype(np.int32)
+        self.refresh(genomes, problem, rng)
         return genomes
-    genomes = runnable[rng.integers(0, len(runnable), shape)].astype(np.int32)
-    refresh(genomes, problem, rules, rng)
-    return genomes
+
+    def refresh(self, genomes: Genomes, problem: Problem, rng: np.random.Generator) -> None:
+        """Brings genomes in line with the jobs of now, in place; (1) is done by `carry_over`."""
+        self.repair(genomes, no_jobs(genomes, problem), problem, rng)
+
+    def offspring(
+        self, genomes: Genomes, exempt: Flags, problem: Problem, rng: np.random.Generator
+    ) -> Genomes:
+        """Children of K pairs and K mutants. Mutation never preempts `exempt` jobs."""
+        size = len(genomes)
+        pairs = rng.integers(0, size, (size, 2))
+        parents = rng.integers(0, size, size)
+        children = crossover(genomes, pairs, rng.random((size, problem.gpus)) < 0.5)
+        preempted = (rng.random((size, problem.jobs)) < self.mutation) & ~exempt
+        made = np.concatenate([children, mutate(genomes[parents], preempted)])
+        # the GPUs of preempted jobs are for waiting jobs or other running jobs
+        barred = no_jobs(made, problem)
+        barred[len(children) :] = preempted
+        self.repair(made, barred, problem, rng)
+        return made
+
+    def repair(
+        self, genomes: Genomes, barred: Flags, problem: Problem, rng: np.random.Generator
+    ) -> None:
+        """Limits, new jobs, idle GPUs and order: the last step of every operator, in place."""
+        scale_down(genomes, problem.least, problem.most)
+        if len(problem.first):
+            admit_new(genomes, problem.least, problem.first, problem.processed)
+        fill_and_reorder(genomes, barred, problem, self.fill, rng)
+
+    def iterate(
+        self, genomes: Genomes, exempt: Flags, problem: Problem, rng: np.random.Generator
+    ) -> Genomes:
+        """One iteration: G_i' from G_i by the operators, then the best K of both."""
+        made = self.offspring(genomes, exempt, problem, rng)
+        return best_of(np.concatenate([genomes, made]), problem, self.population)
 
 
-def refresh(
-    genomes: Genomes, problem: Problem, rules: SearchRules, rng: np.random.Generator
+def no_jobs(genomes: Genomes, problem: Problem) -> Flags:
+    """No job is barred from the GPUs that a fill gives out."""
+    return np.zeros((len(genomes), problem.jobs), np.bool_)
+
+
+def fill_and_reorder(
+    genomes: Genomes, barred: Flags, problem: Problem, fill: str, rng: np.random.Generator
 ) -> None:
-    """Brings genomes in line with the jobs of now, in place; (1) is done by `carry_over`."""
-    if rules.prototype:  # its members are padded after crossover and mutation, with the offspring
-        scale_down(genomes, problem.least, _kept(problem))
-        return
-    repair(genomes, np.zeros((len(genomes), problem.jobs), np.bool_), problem, rules, rng)
-
-
-def repair(
-    genomes: Genomes,
-    barred: Flags,
-    problem: Problem,
-    rules: SearchRules,
-    rng: np.random.Generator,
-) -> None:
-    """Limits, new jobs, idle GPUs and order: every candidate that an operator made ends here."""
-    scale_down(genomes, problem.least, _kept(problem) if rules.prototype else problem.most)
-    if rules.admit and len(problem.first):
-        admit_new(genomes, problem.least, problem.first, problem.processed)
+    """Gives idle GPUs to jobs by the fill of that name, in place, then sorts the workers."""
     draws: Draws = rng.integers(0, len(problem.work), len(genomes))
-    FILLS[rules.fill](genomes, barred, draws, problem)
+    FILLS[fill](genomes, barred, draws, problem)
     reorder(genomes, problem.jobs)
 
 
-def _kept(problem: Problem) -> Ints:
-    """A member of the prototype keeps the first GPU of a job whatever its limit."""
-    return np.maximum(problem.most, problem.least)
-
-
-def offspring(
-    genomes: Genomes,
-    exempt: Flags,
-    problem: Problem,
-    rules: SearchRules,
-    rng: np.random.Generator,
-) -> Genomes:
-    """Children of K pairs and K mutants. Jobs that are `exempt` are never preempted by mutation."""
-    size = len(genomes)
-    if rules.prototype:  # K/2 pairs of different parents; every member is mutated once
-        first = rng.integers(0, size, size // 2)
-        pairs = np.stack([first, (first + rng.integers(1, size, size // 2)) % size], axis=1)
-        parents = np.arange(size)
-    else:
-        pairs = rng.integers(0, size, (size, 2))
-        parents = rng.integers(0, size, size)
-    children = crossover(genomes, pairs, rng.random((len(pairs), problem.gpus)) < 0.5)
-    if rules.prototype:
-        scale_down(children, problem.least, problem.most)  # a child inherits up to Q_j
-    preempted = (rng.random((size, problem.jobs)) < rules.mutation) & ~exempt
-    mutants = mutate(genomes[parents], preempted)
-    made = np.concatenate([children, mutants])
-    # the GPUs of preempted jobs are for waiting jobs or other running jobs
-    barred = np.zeros((len(made), problem.jobs), np.bool_)
-    if not rules.prototype:
-        barred[len(children) :] = preempted
-    repair(made, barred, problem, rules, rng)
-    return made
-
-
-def iterate(
-    genomes: Genomes,
-    exempt: Flags,
-    problem: Problem,
-    rules: SearchRules,
-    rng: np.random.Generator,
-) -> Genomes:
-    """One iteration: G_i' from G_i by the operators, then the best K of both, the best first."""
-    made = offspring(genomes, exempt, problem, rules, rng)
-    if rules.prototype:
-        barred = np.zeros((len(genomes), problem.jobs), np.bool_)
-        repair(genomes, barred, problem, rules, rng)
-    candidates = np.concatenate([genomes, made])
-    return candidates[np.argsort(scores(candidates, problem), kind="stable")[: rules.population]]
+def best_of(candidates: Genomes, problem: Problem, population: int) -> Genomes:
+    """The best K candidates, the best first."""
+    return candidates[np.argsort(scores(candidates, problem), kind="stable")[:population]]
 
 
 def scores(genomes: Genomes, problem: Problem) -> Floats:
