@@ -407,6 +407,8 @@ BAD_RUNS = {
     "--load 0": "load: 0.0 is not a number above 0",
     "--load 1 --gpus 0": "gpus: 0 is not at least 1",
     "--scatter 3": "scatter: 3.0 is not in 0..2",
+    "--workload paper-artifact --gap 9": "--gap: paper-artifact has its own arrivals",
+    "--workload row.csv --scatter 1": "--scatter: row.csv has its own arrivals",
     "--workload no.csv": "no.csv: cannot be read: No such file or directory",
     "--workload .": ".: cannot be read: Is a directory",
     "--workload empty": "empty: is empty: a trace begins with a header",

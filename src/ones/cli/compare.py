@@ -24,6 +24,7 @@ from ones.cli.options import (
     Scatter,
     StartUp,
     check_counts,
+    check_drawn,
     parse_numbers,
 )
 from ones.cli.output import (
@@ -129,6 +130,7 @@ def compare(
     from ones.sim.perturbed import factors_of
     from ones.workload.variations import JobShares
 
+    check_drawn(workload, gap=gap, scatter=scatter)
     settings = effective(gpus_per_node=gpus_per_node, jobs=jobs, gap=gap, scatter=scatter)
     chosen = settings.settings.sim
     check_counts(seeds=seeds, processes=processes)

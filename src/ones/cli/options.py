@@ -77,3 +77,13 @@ def check_counts(**options: int | None) -> None:
     for name, value in options.items():
         if value is not None and value < 1:
             raise InvalidSettingError(f"--{name}: {value} is not at least 1")
+
+
+def check_drawn(workload: str, **options: float | None) -> None:
+    """Raise InvalidSettingError for an option of generated jobs that the workload does not use."""
+    for name, value in options.items():
+        if value is not None and workload not in ("paper", "paper-calibrated"):
+            raise InvalidSettingError(
+                f"--{name}: {workload} has its own arrivals and lengths; only `paper` and"
+                f" `paper-calibrated` take --{name}"
+            )

@@ -20,6 +20,7 @@ from ones.cli.options import (
     Rigid,
     Scatter,
     StartUp,
+    check_drawn,
 )
 from ones.cli.output import (
     InterruptedRunError,
@@ -109,6 +110,7 @@ def sim(
     if snapshots and out is None:
         raise InvalidSettingError("--snapshots: only together with --out, which writes the log")
 
+    check_drawn(workload, gap=gap, scatter=scatter)
     settings = effective(
         policy=policy,
         gpus=gpus,

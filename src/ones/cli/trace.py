@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ones.cli.options import Gap, HideKinds, Json, Requests, Scatter, StateDirectory
+from ones.cli.options import Gap, HideKinds, Json, Requests, Scatter, StateDirectory, check_drawn
 from ones.cli.output import print_json, print_table, say
 from ones.cli.play import play
 from ones.cli.settings import effective
@@ -52,6 +52,7 @@ def generate(
     if workload not in GENERATED:
         known = ", ".join(GENERATED)
         raise UserError(f"workload: {workload!r} cannot be generated; known: {known}")
+    check_drawn(workload, gap=gap, scatter=scatter)
     chosen = effective(jobs=jobs, gap=gap, gpus=gpus, scatter=scatter, seed=seed).settings.sim
     made = trace_of(
         RunSpec(
