@@ -106,6 +106,12 @@ def embed(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Jobs of each workload; default: 160.")
     ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Laws of training: `noise-scale`, or `regimes`, which no policy assumes."
+        ),
+    ] = "noise-scale",
     workload: Annotated[
         Path | None, typer.Option(help="Instead: a workload of Pollux's artifact in CSV.")
     ] = None,
@@ -141,6 +147,7 @@ def embed(
         scatter=usual.scatter if scatter is None else scatter,
         hide_kinds=hide_kinds,
         first_seed=first_seed,
+        model=model,
         file=workload,
     )
     names = [name.strip() for name in policies.split(",")]

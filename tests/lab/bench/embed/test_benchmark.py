@@ -13,7 +13,8 @@ from ones.core import Cluster, Scheduler, SwitchCost
 from ones.errors import UnknownNameError
 from ones.lab.bench.embed import simulator, workload
 from ones.lab.bench.embed.benchmark import IDEAL, QUICK, bench_embed, run
-from ones.lab.bench.embed.simulator import KINDS, SimulatorRules, TickSimulator
+from ones.lab.bench.embed.kinds import KINDS
+from ones.lab.bench.embed.simulator import SimulatorRules, TickSimulator
 from ones.lab.bench.embed.workload import generated
 from ones.policies import create
 

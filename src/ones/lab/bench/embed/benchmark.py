@@ -1,8 +1,8 @@
 """`ones bench embed`: our policies in another simulator, through the public interface.
 
-Decisions once a minute, the same pause for every change, jobs of six synthetic kinds, and an
-idealised rival that knows the true speed and length of jobs. docs/guides/embed.md describes the
-interface.
+Decisions once a minute, the same pause for every change, jobs of synthetic kinds in one of two
+models, and an idealised rival that knows the true speed and length of jobs. docs/guides/embed.md
+describes the interface.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from typing import Any
 import numpy as np
 
 from ones.core import Cluster, Scheduler, SwitchCost
+from ones.errors import UnknownNameError
+from ones.lab.bench.embed import regime_kinds, workload
 from ones.lab.bench.embed.ideal_policy import IdealPolicy
 from ones.lab.bench.embed.simulator import SimulatorRules, TickJob, TickSimulator
-from ones.lab.bench.embed.workload import SCATTER, generated, read, without_kinds
+from ones.lab.bench.embed.workload import SCATTER, read, without_kinds
 from ones.policies import create, settings_of
 
 POLICIES = ("ones", "equi", "pollux", "sia")
 IDEAL = "ideal"
 COSTS = (30.0, 1.0)
+#: laws of training, by name
+MODELS = {"noise-scale": workload.generated, "regimes": regime_kinds.generated}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +42,12 @@ class EmbedTrial:
     scatter: float = SCATTER
     hide_kinds: bool = False
     first_seed: int = 1000
+    model: str = "noise-scale"
     file: Path | None = None  # instead of generated workloads
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise UnknownNameError("model", self.model, MODELS)
 
     @property
     def seeds(self) -> range:
@@ -48,7 +57,7 @@ class EmbedTrial:
         if self.file is not None:
             jobs = read(self.file, seed, scatter=self.scatter)
         else:
-            jobs = generated(seed, self.jobs, hours=self.hours, scatter=self.scatter)
+            jobs = MODELS[self.model](seed, self.jobs, hours=self.hours, scatter=self.scatter)
         return without_kinds(jobs) if self.hide_kinds else jobs
 
 

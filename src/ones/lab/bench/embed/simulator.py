@@ -1,7 +1,7 @@
 """A simulator with fixed ticks and its own training model, independent of `ones.sim`.
 
-Decisions are made at fixed intervals and every change of a job costs the same pause. The kinds
-are synthetic, after the six of Pollux's evaluation: step times and gradient noise of that order.
+Decisions are made at fixed intervals and every change of a job costs the same pause. Jobs report
+no accuracy. `kinds` and `regime_kinds` say how they train.
 """
 
 from __future__ import annotations
@@ -29,35 +29,11 @@ from ones.core import (
 from ones.core import events as ev
 from ones.core.plan import Finish, Rescale, Start, Stop
 from ones.errors import BrokenPolicyError
+from ones.lab.bench.embed.kinds import TrainingKind
 
 #: longer than any workload takes
 MAX_SECONDS = 60 * 24 * 3600.0
-_OVERLAP = 2.5
 _NEVER = Generation(0)
-
-
-@dataclass(frozen=True, slots=True)
-class TickKind:
-    base_batch: int
-    fits: int  # samples on one GPU at once
-    size: int  # samples of an epoch
-    epochs: float  # with the base batch
-    fixed: float  # seconds of a pass, and more for each sample
-    sample: float
-    within: float  # seconds to exchange gradients inside a node, and between nodes
-    between: float
-    noise: float  # gradient noise scale in samples, at the start and at the end
-    last_noise: float
-
-
-KINDS = {
-    "cifar10": TickKind(128, 1024, 50_000, 70, 0.015, 5e-4, 0.006, 0.03, 300, 4_000),
-    "ncf": TickKind(256, 32_768, 1_000_000, 25, 0.003, 8e-6, 0.002, 0.01, 2_000, 60_000),
-    "bert": TickKind(12, 9, 88_000, 2, 0.05, 0.04, 0.05, 0.25, 40, 120),
-    "deepspeech2": TickKind(20, 32, 14_000, 25, 0.1, 0.055, 0.03, 0.15, 50, 300),
-    "yolov3": TickKind(8, 8, 16_500, 25, 0.08, 0.11, 0.04, 0.2, 25, 200),
-    "imagenet": TickKind(200, 100, 1_280_000, 30, 0.04, 6e-3, 0.03, 0.15, 2_000, 20_000),
-}
 
 
 @dataclass(slots=True)
@@ -65,8 +41,9 @@ class TickJob:
     """A job of this simulator."""
 
     job: Job
-    kind: TickKind
+    kind: TrainingKind
     length: float = 1.0  # relative to the usual length of its kind
+    noise_bias: float = 1.0  # factor of its measured gradient noise
     generation: Generation = _NEVER
     runs: Allocation | None = None
     paused_until: float = 0.0
@@ -80,27 +57,15 @@ class TickJob:
         return self.length * self.kind.epochs * self.kind.size
 
     @property
-    def noise(self) -> float:
-        kind, done = self.kind, min(1.0, self.work / self.needed)
-        return float(kind.noise * (kind.last_noise / kind.noise) ** done)
-
-    def step_seconds(self, gpus: int, nodes: int, share: int, parts: int) -> float:
-        kind = self.kind
-        compute = parts * kind.fixed + kind.sample * share
-        if gpus == 1:
-            return compute
-        network = (kind.within if nodes == 1 else kind.between) * (1 + 0.02 * gpus)
-        return float((compute**_OVERLAP + network**_OVERLAP) ** (1 / _OVERLAP))
-
-    def worth(self, batch: int) -> float:
-        """Statistical efficiency of a sample in a batch of this size."""
-        return min(1.0, (self.noise + self.kind.base_batch) / (self.noise + batch))
+    def done(self) -> float:
+        """The finished fraction of the work."""
+        return min(1.0, self.work / self.needed)
 
     def rate(self, gpus: int, nodes: int, batch: int) -> float:
         """Effective samples per second."""
         share = -(-batch // gpus)
-        step = self.step_seconds(gpus, nodes, share, -(-share // self.kind.fits))
-        return batch / step * self.worth(batch)
+        step = self.kind.step_seconds(gpus, nodes, share, -(-share // self.kind.fits))
+        return batch / step * self.kind.efficiency(batch, self.done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +127,12 @@ class TickSimulator:
             return []
         runs, job, generation = t.runs, t.job.id, t.generation
         share, parts = max(w.batch for w in runs.workers), runs.micro_steps
-        step = t.step_seconds(runs.n_gpus, runs.n_nodes, share, parts)
-        worth = t.worth(runs.batch)
-        left = (t.needed - t.work) * step / (runs.batch * worth)
+        step = t.kind.step_seconds(runs.n_gpus, runs.n_nodes, share, parts)
+        efficiency = t.kind.efficiency(runs.batch, t.done)
+        left = (t.needed - t.work) * step / (runs.batch * efficiency)
         seconds = min(end - start, left)
         samples = seconds / step * runs.batch
-        t.work, t.samples = t.work + samples * worth, t.samples + samples
+        t.work, t.samples = t.work + samples * efficiency, t.samples + samples
         reports: list[Event] = []
         measured = step * exp(self.rules.jitter * float(self._rng.standard_normal()))
         if seconds >= step:
@@ -188,13 +153,12 @@ class TickSimulator:
 
     def _epochs(self, t: TickJob, batch: int, step: float, at: float) -> Iterable[Event]:
         job, generation, size = t.job.id, t.generation, t.kind.size
-        done = t.work / t.needed
         while t.samples >= size:
             t.samples, t.epochs = t.samples - size, t.epochs + 1
             yield ev.EpochFinished(
                 at=at, job=job, generation=generation, epoch=t.epochs, samples=size,
-                steps=-(-size // batch), loss=0.1 + 2.3 * exp(-3 * done), first_loss=2.4,
-                step_seconds=step, gradient_noise=t.noise,
+                steps=-(-size // batch), loss=0.1 + 2.3 * exp(-3 * t.done), first_loss=2.4,
+                step_seconds=step, gradient_noise=t.noise_bias * t.kind.noise(t.done),
             )  # fmt: skip
         if t.samples >= 1:
             yield ev.StepsDone(

@@ -12,7 +12,8 @@ from msgspec import structs
 
 from ones.core import Job, JobId
 from ones.errors import InvalidFileError, UnknownNameError
-from ones.lab.bench.embed.simulator import KINDS, TickJob
+from ones.lab.bench.embed.kinds import KINDS
+from ones.lab.bench.embed.simulator import TickJob
 
 #: shares of the kinds and of the hours of a working day, about as in Pollux's workloads
 MIX = {
