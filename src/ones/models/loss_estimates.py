@@ -13,6 +13,7 @@ from ones.core.events import EpochFinished, Event, JobDescribed, JobEnded, Throu
 from ones.core.job import JobId
 from ones.core.view import JobView, View
 from ones.models.bounded_table import MAX_KINDS, set_bounded
+from ones.models.kinds import kind_of, single_job_kind
 from ones.models.loss_curve import fit_loss
 from ones.models.strong_scaling import KindMeasurements
 
@@ -59,21 +60,21 @@ class LossEstimates:
         kind = self._kinds.get(name)
         if kind is None:
             return
-        if name == event.job:  # a kind of one job
+        if name == single_job_kind(event.job):  # a kind of one job
             del self._kinds[name]
         elif event.reason.completed and losses:
             kind.epochs.append(len(losses))
             del kind.epochs[:-MAX_ENDED]
 
     def _kind(self, job: JobView) -> KindMeasurements:
-        name = self._kind_of.setdefault(job.id, job.job.kind or job.id)
+        name = self._kind_of.setdefault(job.id, kind_of(job.job))
         kind = self._kinds.get(name) or KindMeasurements()
         set_bounded(self._kinds, name, kind, MAX_KINDS + len(self._kind_of))
         return kind
 
     def measurements(self, job: JobView) -> KindMeasurements:
         """Measurements of all jobs of the same kind."""
-        return self._kinds.get(job.job.kind or job.id, KindMeasurements())
+        return self._kinds.get(kind_of(job.job), KindMeasurements())
 
     def epochs_left(self, job: JobView) -> tuple[float, float]:
         """Remaining epochs, and the weight of this estimate."""

@@ -94,3 +94,17 @@ def test_a_saved_count_goes_on() -> None:
         assert effort.done(job) == pytest.approx(1640 / 4)
         assert effort.shape(replace(job, description=None)) == Shape(10_000, 64, 256)
     assert one.save() == other.save()
+
+
+def test_jobs_without_a_kind_share_neither_noise_nor_shape() -> None:
+    effort = Effort(raw=False)
+    own = told(a_job(), samples=10, noise=77.0)
+    one = replace(own, job=structs.replace(own.job, kind=""))
+    other = replace(a_job(), job=structs.replace(one.job, id=JobId("b")), description=None)
+    effort.joined(one)
+    effort.learn(one)
+    assert effort.noise(one) == 77.0
+    assert effort.noise(other) == ASSUMED_NOISE_RATIO
+    assert effort.shape(other) is None
+    effort.forget(one.id)
+    assert effort.save()["noise"] == effort.save()["shapes"] == {}

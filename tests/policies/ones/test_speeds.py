@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ones.core.job import Configuration, StepTime
+from ones.core.job import Configuration, JobId, StepTime
 from ones.models.bounded_table import MAX_CONFIGURATIONS, MAX_KINDS
 from ones.models.speed import SpeedModel, fit_speed
 from ones.policies.ones.speeds import MOST_OF_A_KIND, Speeds
@@ -104,3 +104,17 @@ def test_kinds_that_nobody_has_run_for_long_are_forgotten() -> None:
     assert speeds.largest_tried(replace(job, profile={})) == 2
     oldest = replace(one, job=structs.replace(one.job, kind="kind-0"))
     assert speeds.largest_tried(oldest) == 0
+
+
+def test_jobs_without_a_kind_teach_one_another_nothing() -> None:
+    """Their step times have nothing in common: in one pool they spoil each other's fit."""
+    speeds = Speeds("model")
+    own = replace(a_job(), profile={Configuration(2, 1, 256, 1): StepTime(0.5, 20)})
+    one = replace(own, job=structs.replace(own.job, kind=""))
+    other = replace(one, job=structs.replace(one.job, id=JobId("b")), profile={})
+    speeds.learn(one)
+    assert speeds.largest_tried(replace(one, profile={})) == 2
+    assert speeds.largest_tried(other) == 0
+    assert not speeds.is_measured(other)
+    speeds.forget(one.id)
+    assert not speeds.save()["kinds"], "what was learned of one job only goes with the job"

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
-from ones.core.job import Configuration, Job, StepTime
+from ones.core.job import Configuration, StepTime
 from ones.core.view import JobView
 from ones.models.bounded_table import MAX_KINDS, set_bounded
+from ones.models.kinds import kind_of
 from ones.models.speed import fit_speed
 from ones.policies.drl.network import SIZES
 
@@ -26,16 +27,6 @@ MAX_CONFIGURATIONS = 200
 UNKNOWN_SECONDS = 300.0
 #: number of finished jobs of the same batch from which on other batches do not count
 ENOUGH = 3
-_SINGLE_JOB = "job "
-
-
-def kind_of(job: Job) -> str:
-    """The kind of a job; a job without one is a kind of its own."""
-    return job.kind or f"{_SINGLE_JOB}{job.id}"
-
-
-def is_single_job(kind: str) -> bool:
-    return kind.startswith(_SINGLE_JOB)
 
 
 class _KindEntry:

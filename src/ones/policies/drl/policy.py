@@ -23,9 +23,10 @@ from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
 from ones.core.schedule import Allocation
 from ones.core.view import View
+from ones.models.kinds import is_single_job, kind_of
 from ones.models.packing import GpuPool
 from ones.models.settings import setting
-from ones.policies.drl.kind_table import KindTable, is_single_job, kind_of
+from ones.policies.drl.kind_table import KindTable
 from ones.policies.drl.network import scores
 from ones.policies.drl.online_learner import OnlineLearner
 from ones.policies.drl.trained_weights import SHIPPED, from_file, shipped

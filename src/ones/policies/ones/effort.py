@@ -15,6 +15,7 @@ from ones.core.job import Description, JobId
 from ones.core.view import JobView
 from ones.models.bounded_table import MAX_KINDS, set_bounded
 from ones.models.goodput import efficiency, noise_scale
+from ones.models.kinds import kind_of, single_job_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,15 @@ class Effort:
 
     def joined(self, view: JobView) -> None:
         if view.description is not None:
-            set_bounded(self._shapes, view.job.kind, _shape_of(view, view.description), MAX_KINDS)
+            set_bounded(
+                self._shapes, kind_of(view.job), _shape_of(view, view.description), MAX_KINDS
+            )
 
     def learn(self, view: JobView) -> None:
         """It has reported samples, and perhaps its noise scale."""
         noise = view.progress.gradient_noise
         if noise is not None:
-            set_bounded(self._noise, view.job.kind, noise, MAX_KINDS)
+            set_bounded(self._noise, kind_of(view.job), noise, MAX_KINDS)
         more = view.progress.samples - self._reported.get(view.id, 0)
         self._reported[view.id] = view.progress.samples
         self._done[view.id] = max(0.0, self._done.get(view.id, 0.0) + more * self.worth(view))
@@ -68,18 +71,18 @@ class Effort:
         """As reported; before that, by its kind; or a usual multiple of its base batch."""
         own = view.progress.gradient_noise
         if own is None:
-            own = self._noise.get(view.job.kind)
+            own = self._noise.get(kind_of(view.job))
         return noise_scale(own, view.base_batch or 1)
 
     def shape(self, view: JobView) -> Shape | None:
         """Its own, or what its kind lets expect."""
         if view.description is not None:
             return _shape_of(view, view.description)
-        return self._shapes.get(view.job.kind)
+        return self._shapes.get(kind_of(view.job))
 
     def like_its_kind(self, view: JobView) -> JobView:
         """As if it had joined, where another of its kind has: what is to be expected of it."""
-        shape = self._shapes.get(view.job.kind)
+        shape = self._shapes.get(kind_of(view.job))
         if view.description is not None or shape is None:
             return view
         description = Description(dataset_size=shape.dataset_size, base_batch=shape.base_batch)
@@ -88,6 +91,8 @@ class Effort:
     def forget(self, job: JobId) -> None:
         self._done.pop(job, None)
         self._reported.pop(job, None)
+        self._noise.pop(single_job_kind(job), None)
+        self._shapes.pop(single_job_kind(job), None)
 
     def save(self) -> dict[str, Any]:
         return {

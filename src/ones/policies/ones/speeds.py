@@ -16,6 +16,7 @@ from ones.core.job import Configuration, JobId, StepTime
 from ones.core.view import JobView
 from ones.models.bounded_table import MAX_KINDS, recent_profile, set_bounded
 from ones.models.goodput import efficiencies, efficiency
+from ones.models.kinds import kind_of, single_job_kind
 from ones.models.speed import SpeedModel, fit_speed
 
 #: a step of a job of which nothing is known, by its base batch: half fixed, half by sample
@@ -44,7 +45,7 @@ class Speeds:
 
     def learn(self, view: JobView) -> None:
         """What a job has measured is of use to others of its kind."""
-        kind, self._learned = view.job.kind, self._learned + 1
+        kind, self._learned = kind_of(view.job), self._learned + 1
         pool = self._kinds.get(kind, {})
         pool.update(recent_profile(view.profile))
         while len(pool) > MOST_OF_A_KIND:
@@ -133,13 +134,13 @@ class Speeds:
 
     def tried(self, view: JobView, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which numbers of GPUs the job, or another of its kind, has been measured with."""
-        pool = self._kinds.get(view.job.kind, {})
+        pool = self._kinds.get(kind_of(view.job), {})
         known = {c.gpus for profile in (pool, view.profile) for c in profile}
         return np.array([size in known for size in sizes.tolist()], np.bool_)
 
     def is_measured(self, view: JobView) -> bool:
         """Has it, or another of its kind, been measured at all?"""
-        return bool(view.profile or self._kinds.get(view.job.kind))
+        return bool(view.profile or self._kinds.get(kind_of(view.job)))
 
     def epoch_seconds(self, view: JobView) -> float | None:
         """Of its data with its base batch on one GPU; None: nobody has measured it."""
@@ -150,26 +151,26 @@ class Speeds:
 
     def largest_tried(self, view: JobView) -> int:
         """GPUs that the job, or another of its kind, has been measured with."""
-        pool = self._kinds.get(view.job.kind, {})
+        pool = self._kinds.get(kind_of(view.job), {})
         return max((c.gpus for profile in (pool, view.profile) for c in profile), default=0)
 
     def largest_batch(self, view: JobView) -> int:
         """That its kind has been measured with; 0: none."""
-        return max((c.batch for c in self._kinds.get(view.job.kind, {})), default=0)
+        return max((c.batch for c in self._kinds.get(kind_of(view.job), {})), default=0)
 
     def proven(
         self, view: JobView, sizes: NDArray[np.int64], base: int, noise: float
     ) -> NDArray[np.float64]:
         """The best goodput that its kind was measured with at each size; NaN: at none."""
         best = np.full(len(sizes), np.nan)
-        for c, time in self._kinds.get(view.job.kind, {}).items():
+        for c, time in self._kinds.get(kind_of(view.job), {}).items():
             rate = c.batch / time.seconds * efficiency(c.batch, base, noise)
             best[sizes == c.gpus] = np.fmax(best[sizes == c.gpus], rate)
         return best
 
     def _rate_per_gpu(self, view: JobView) -> float:
         """The paper: the mean of what was measured on each GPU."""
-        profile = recent_profile(view.profile) or self._kinds.get(view.job.kind, {})
+        profile = recent_profile(view.profile) or self._kinds.get(kind_of(view.job), {})
         if not profile:
             return (view.base_batch or 1) / UNKNOWN_STEP_SECONDS
         rates = [c.batch / time.seconds / c.gpus for c, time in profile.items()]
@@ -180,7 +181,7 @@ class Speeds:
         version = self._version(view)
         fitted = self._fits.get(view.id)
         if fitted is None or fitted[0] is not view.profile or fitted[1] != version:
-            profile = {**self._kinds.get(view.job.kind, {}), **recent_profile(view.profile)}
+            profile = {**self._kinds.get(kind_of(view.job), {}), **recent_profile(view.profile)}
             base = view.base_batch or 1
             fallback = SpeedModel(UNKNOWN_STEP_SECONDS / 2, UNKNOWN_STEP_SECONDS / 2 / base)
             fitted = (view.profile, version, fit_speed(profile) or fallback)
@@ -189,11 +190,13 @@ class Speeds:
 
     def _version(self, view: JobView) -> tuple[int, int | None]:
         """What models and rates follow from, beside the job's own measurements."""
-        return (self._versions.get(view.job.kind, 0), view.base_batch)
+        return (self._versions.get(kind_of(view.job), 0), view.base_batch)
 
     def forget(self, job: JobId) -> None:
         self._fits.pop(job, None)
         self._best.pop(job, None)
+        self._kinds.pop(single_job_kind(job), None)
+        self._versions.pop(single_job_kind(job), None)
 
     def save(self) -> dict[str, Any]:
         return {
