@@ -73,7 +73,12 @@ VALUES: dict[type[Event], dict[str, tuple[object, ...]]] = {
         "max_local_batch": (None, *_BATCHES),
     },
     ev.JobFoundFixed: {},
-    ev.StepsDone: {"epoch": _EPOCHS, "steps": _FROM_NONE, "samples": _FROM_NONE},
+    ev.StepsDone: {
+        "epoch": _EPOCHS,
+        "steps": _FROM_NONE,
+        "samples": _FROM_NONE,
+        "gradient_noise": (None, *_REALS, -64.0, -65.0, -256.0),  # cancels a batch
+    },
     ev.EpochFinished: {
         "epoch": _EPOCHS,
         "samples": _FROM_NONE,

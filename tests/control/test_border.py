@@ -51,6 +51,16 @@ def change(store: Store, statement: sa.Update) -> None:
     store.write_now(write)
 
 
+@pytest.mark.parametrize(("sent", "found"), [("nan", None), ("inf", None), (77.0, 77.0)])
+def test_noise_of_steps_that_is_not_finite_is_missing(
+    sent: float | NotFinite, found: float | None
+) -> None:
+    report = wire.Steps(epoch=1, steps=2, samples=8, gradient_noise=sent)
+    event = event_of(report, A, GPU, Generation(1), None)
+    assert isinstance(event, ev.StepsDone)
+    assert (event.samples, event.gradient_noise) == (8, found)
+
+
 @pytest.mark.parametrize("word", ["nan", "inf", "-inf"])
 def test_a_loss_that_is_not_finite_is_missing_and_reported_and_fails_no_job(
     store: Store, word: NotFinite

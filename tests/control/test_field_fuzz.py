@@ -26,7 +26,7 @@ HONEST: dict[str, dict[str, Any]] = {
         "max_local_batch": 16,
     },
     "Ready": {},
-    "Steps": {"epoch": 1, "steps": 2, "samples": 16},
+    "Steps": {"epoch": 1, "steps": 2, "samples": 16, "gradient_noise": 3.0},
     "Epoch": {
         "epoch": 1, "steps": 12, "samples": 100, "loss": 1.0, "accuracy": 0.5, "first_loss": 2.0,
         "step_seconds": 0.1, "gradient_noise": 3.0, "planned_epochs": 9,

@@ -404,12 +404,16 @@ def test_throughput_memory_and_noise_reach_the_view() -> None:
         ev.MemoryLimitLearned(at=2.0, job=A, generation=Generation(1), max_local_batch=48)
     )
     scheduler.handle(
-        ev.StepsDone(at=2.0, job=A, generation=Generation(1), epoch=1, steps=5, samples=160)
-    )
+        ev.StepsDone(
+            at=2.0, job=A, generation=Generation(1), epoch=1, steps=5, samples=160,
+            gradient_noise=700.0,
+        )
+    )  # fmt: skip
     shown = scheduler.state.view().job(A)
     assert shown.profile[configuration].seconds == pytest.approx(0.3)
     assert shown.local_limit == 48
     assert shown.progress.samples == 160
+    assert shown.progress.gradient_noise == 700.0
     assert shown.epochs == pytest.approx(0.16)
     assert shown.switch_cost.rescale_seconds == 1.0
 

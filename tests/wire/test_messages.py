@@ -35,7 +35,9 @@ reports: st.SearchStrategy[m.Report] = st.one_of(
         max_local_batch=st.none() | batches,
     ),
     st.builds(m.Ready),
-    st.builds(m.Steps, epoch=epoch_numbers, steps=numbers, samples=numbers),
+    st.builds(
+        m.Steps, epoch=epoch_numbers, steps=numbers, samples=numbers, gradient_noise=measures
+    ),
     st.builds(
         m.Epoch,
         epoch=epoch_numbers,

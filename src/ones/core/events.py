@@ -59,6 +59,7 @@ class StepsDone(Tagged, frozen=True, kw_only=True):
     epoch: Number  # the current one, from 1
     steps: Number
     samples: Number
+    gradient_noise: float | None = None  # noise scale in samples, where it was measured anew
 
 
 class EpochFinished(Tagged, frozen=True, kw_only=True):

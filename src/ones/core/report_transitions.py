@@ -83,6 +83,8 @@ def steps_done(state: State, event: ev.StepsDone) -> bool:
     if event.epoch <= record.epochs or event.samples < record.epoch_samples:
         return state.drop("duplicate")
     record.epoch_steps, record.epoch_samples = event.steps, event.samples
+    if event.gradient_noise is not None:
+        record.gradient_noise = event.gradient_noise
     _prove(record)
     return True
 

@@ -167,7 +167,10 @@ class ElasticJob:
             elastic.after_step()
             if elastic.rank == 0:
                 micro_batch = max(part.micro_batches, default=0)
-                self._reporter.after_step(elastic.context.layout, self._progress, micro_batch)
+                noise = self._stepper.noise.scale
+                self._reporter.after_step(
+                    elastic.context.layout, self._progress, micro_batch, noise
+                )
 
     def _advance_schedule(self, samples: int) -> None:
         """Steps a per-step schedule once per base batch: a larger batch makes several steps."""

@@ -11,10 +11,12 @@ import torch
 
 from ones.train.layout import GroupLayout
 from ones.train.progress import TrainingProgress
+from ones.wire.bounds import as_measure
 from ones.wire.messages import Memory, Report, Speed, Steps
 
 _STEPS_INTERVAL = 0.5  # seconds
 _SPEED_INTERVAL = 10.0
+_NOISE_INTERVAL = 60.0  # an epoch may take hours
 _SKIPPED = 2  # steps after a change, which are slower than others
 
 
@@ -27,7 +29,7 @@ class Reporter:
         self._skip = _SKIPPED
         self._seconds, self._steps = 0.0, 0
         self._epoch_seconds, self._epoch_steps = 0.0, 0
-        self._steps_reported = self._speed_reported = time.monotonic()
+        self._steps_reported = self._speed_reported = self._noise_reported = time.monotonic()
 
     def reset(self) -> None:
         """Starts again, for another layout."""
@@ -37,7 +39,14 @@ class Reporter:
     def start_epoch(self) -> None:
         self._last = None
 
-    def after_step(self, layout: GroupLayout, progress: TrainingProgress, micro_batch: int) -> None:
+    def after_step(
+        self,
+        layout: GroupLayout,
+        progress: TrainingProgress,
+        micro_batch: int,
+        noise: float | None = None,
+    ) -> None:
+        """Reports what is due. `noise`: the gradient noise scale in samples, if it is known."""
         now = time.perf_counter()
         last, self._last = self._last, now
         if last is not None:
@@ -51,8 +60,19 @@ class Reporter:
         clock = time.monotonic()
         if clock - self._steps_reported >= _STEPS_INTERVAL:
             self._steps_reported = clock
+            if clock - self._noise_reported < _NOISE_INTERVAL:
+                noise = None
+            elif noise is not None:
+                self._noise_reported = clock
             sums = progress.sums
-            self._report(Steps(epoch=progress.epoch + 1, steps=sums.steps, samples=sums.samples))
+            self._report(
+                Steps(
+                    epoch=progress.epoch + 1,
+                    steps=sums.steps,
+                    samples=sums.samples,
+                    gradient_noise=as_measure(noise),
+                )
+            )
         if clock - self._speed_reported >= _SPEED_INTERVAL:
             self.report_speed(layout)
             self._report(Memory(peak_bytes(), micro_batch))

@@ -69,6 +69,7 @@ class Steps(Tagged, frozen=True, kw_only=True):
     epoch: EpochNumber  # the current one, from 1
     steps: Number
     samples: Number
+    gradient_noise: Measure | NotFinite | None = None
 
 
 class Epoch(Tagged, frozen=True, kw_only=True):

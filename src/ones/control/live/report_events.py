@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, assert_never
 
 from ones.control.live.jobs import NOW, gpu_of
 from ones.core import events as ev
@@ -31,12 +31,10 @@ def event_of(
         case wire.Ready():
             return ev.WorkerReady(at, job, generation, gpu)
         case wire.Steps():
-            steps = shared(report, ev.StepsDone)
+            steps, _ = _only_finite(shared(report, ev.StepsDone))
             return ev.StepsDone(at=at, job=job, generation=generation, **steps)
         case wire.Epoch():
-            epoch = shared(report, ev.EpochFinished)
-            missing = tuple(name for name in MEASURES if isinstance(epoch[name], str))
-            epoch |= dict.fromkeys(missing)
+            epoch, missing = _only_finite(shared(report, ev.EpochFinished))
             return ev.EpochFinished(
                 at=at, job=job, generation=generation, not_finite=missing, **epoch
             )
@@ -70,3 +68,9 @@ def event_of(
             return None
         case _:
             assert_never(report)
+
+
+def _only_finite(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields with None for measures that are not finite, and the names of these."""
+    missing = tuple(name for name in MEASURES if isinstance(fields.get(name), str))
+    return fields | dict.fromkeys(missing), missing

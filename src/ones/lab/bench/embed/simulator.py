@@ -164,6 +164,7 @@ class TickSimulator:
             yield ev.StepsDone(
                 at=at, job=job, generation=generation, epoch=t.epochs + 1,
                 steps=max(1, int(t.samples / batch)), samples=int(t.samples),
+                gradient_noise=t.noise_bias * t.kind.noise(t.done),
             )  # fmt: skip
 
     # orders
