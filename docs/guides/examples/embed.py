@@ -134,8 +134,8 @@ class Simulator:
             reports.append(
                 ev.EpochFinished(
                     at=end, epoch=t.epochs, samples=kind.size, steps=-(-kind.size // runs.batch),
-                    loss=loss, first_loss=3.0, gradient_noise=kind.noise, job=job,
-                    generation=generation,
+                    loss=loss, first_loss=3.0, step_seconds=step, gradient_noise=kind.noise,
+                    job=job, generation=generation,
                 )
             )  # fmt: skip
         done = int(t.samples)
@@ -145,6 +145,7 @@ class Simulator:
                 epoch=t.epochs + 1,
                 steps=done // runs.batch,
                 samples=done,
+                gradient_noise=kind.noise,
                 job=job,
                 generation=generation,
             )
@@ -178,13 +179,13 @@ class Simulator:
         job, kind, old = t.job.id, t.kind, t.generation
         before, after = t.runs.gpus if t.runs else (), to.gpus if to else ()
         if to is not None:
-            to = to.resolved(
-                kind.base_batch, kind.fits
-            )  # the script's own batch, if the plan has none
+            to = to.resolved(kind.base_batch, kind.fits)  # the script's own batch, if it has none
         t.runs, t.generation, t.paused_until = to, generation, self.now + self.cost
-        self.leave(job, old, set(before) - set(after))
-        for gpu in set(after) - set(before):
-            self.events.append(ev.WorkerReady(self.now, job, generation, gpu))
+        # in the order of the allocation: the order of a set differs from run to run
+        self.leave(job, old, [gpu for gpu in before if gpu not in after])
+        for gpu in after:
+            if gpu not in before:
+                self.events.append(ev.WorkerReady(self.now, job, generation, gpu))
         if before and after:
             self.events.append(ev.Rescaled(self.now, job, generation, self.cost))
         elif after:
