@@ -7,14 +7,19 @@ from typing import Any, Literal
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_module
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import ones
 from ones.errors import UserError
 from ones.stopping import StopRule
-from ones.train import ElasticJob
+from ones.train import ElasticJob, joining
 from ones.train.sampler import permutation
+from ones.wire.environment import WorkerEnvironment
 
 torch.set_num_threads(1)
 N = 50
@@ -169,6 +174,30 @@ def test_a_batch_that_is_not_trained_on_is_spent() -> None:
                 trained += job.step(nn.functional.mse_loss(net(x), y))
     assert trained == 3
     assert job.steps == 4
+
+
+def test_a_sharded_model_is_refused() -> None:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        net = model()
+        distribute_module(net, init_device_mesh("cpu", (1,)))
+        with pytest.raises(UserError, match=r"model is sharded \(FSDP or DTensor\)"):
+            ones.join(net, OPTIMIZERS[0](net), data(), 4)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_worker_joins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = WorkerEnvironment(
+        controller="http://127.0.0.1:9", token="t", job="j", worker="n0/0", plan=1,
+        run_dir="/", job_dir="/", checkpoints="/",
+    )  # fmt: skip
+    for name, value in environment.to_env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(joining, "_joined", True)
+    net = model()
+    with pytest.raises(UserError, match=r"ones\.join was called twice"):
+        ones.join(net, OPTIMIZERS[0](net), data(), 4)
 
 
 class Endless(IterableDataset[int]):

@@ -31,6 +31,7 @@ from ones.train.worker_context import WorkerContext
 from ones.wire.environment import WorkerEnvironment
 from ones.wire.messages import Joined, MemoryLimit
 
+_joined = False  # a worker process belongs to one elastic job
 _MMAP_THRESHOLD = 32 << 20  # bytes: the maximum that glibc accepts
 
 
@@ -95,6 +96,7 @@ def join(
     environment = WorkerEnvironment.from_env(os.environ)
     context: WorkerContext | None = None
     if environment is not None:
+        _join_once()
         context = WorkerContext(
             environment,
             replica,
@@ -155,6 +157,13 @@ def _check_arguments(
             f"model is wrapped in {type(model).__name__}: pass the model itself, ones.join"
             " synchronises the workers"
         )
+    if any(type(m).__name__ == "FullyShardedDataParallel" for m in model.modules()) or any(
+        hasattr(p, "device_mesh") for p in model.parameters()
+    ):
+        raise UserError(
+            "model is sharded (FSDP or DTensor), which is not supported: every worker needs the"
+            " whole model; submit the script without ones.join to run it at a fixed size"
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UserError("optimizer LBFGS is not supported: it needs a closure")
     own = {id(p) for p in model.parameters()}
@@ -165,6 +174,16 @@ def _check_arguments(
         raise UserError("scheduler belongs to another optimizer")
     if scheduler_step not in ("epoch", "step"):
         raise UserError(f"scheduler_step {scheduler_step!r} is not epoch or step")
+
+
+def _join_once() -> None:
+    global _joined  # noqa: PLW0603 the state of this process
+    if _joined:
+        raise UserError(
+            "ones.join was called twice in one script: a job trains one model; submit the second"
+            " training as a job of its own"
+        )
+    _joined = True
 
 
 def _keep_freed_memory() -> None:
