@@ -52,7 +52,9 @@ class SlurmCluster:
         return id
 
     def state(self, id: str) -> str:
-        return self.run("squeue", "-h", "-t", "all", "-j", id, "-o", "%T")
+        """Empty: Slurm has forgotten the allocation, some minutes after its end."""
+        states = self.run("squeue", "-h", "-t", "all", "-o", "%i %T").splitlines()
+        return dict(line.split() for line in states).get(id, "")
 
     def cancel(self, id: str) -> None:
         self.run("scancel", "--full", id)
