@@ -22,7 +22,7 @@ from tests.hosts import Host, Network, network, trouble
 from tests.processes import wait_for
 from tests.slurm import QUICK
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 #: each worker locks what stands for its GPU: of two owners the second one would fail, and its job
 SCRIPT = """

@@ -60,7 +60,7 @@ def test_a_script_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path
         bench.bench_convergence(quick=True)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_real_training_shows_what_the_paper_says(tmp_path: Path) -> None:
     arguments = ["bench", "convergence", "--quick", "--seeds", "1", "--json"]
     done = CliRunner().invoke(app, [*arguments, "--curves", str(tmp_path / "curves.json")])

@@ -17,7 +17,7 @@ from tests.control.world import World, ends_told
 from tests.processes import Gate, alive_below, children_of, command_of, is_alive, wait_for
 from tests.rays import RayCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 SCRIPT = """
 import os, sys, time, torch, ones

@@ -29,7 +29,7 @@ from tests.control.world import ENV, PACED, ends_told
 from tests.processes import PATIENCE, alive_below, is_alive, wait_for
 from tests.slurm import QUICK, SlurmCluster, end_managers, new_cluster, tool
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 ONES = str(Path(sys.executable).with_name("ones"))
 SECONDS = 300.0
 TRAINED, SAMPLES, PACED_EPOCHS = 300, 64, 16
@@ -257,7 +257,6 @@ def test_every_job_ends_once_with_all_its_epochs(site: Site) -> None:
         assert site.job(job)["samples"] == TRAINED * SAMPLES, "every sample of every epoch, once"
 
 
-@pytest.mark.soak
 def test_the_clock_ends_an_allocation_that_gets_no_signal(
     slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ PROMISED = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_all_that_is_promised_is_measured() -> None:
     with ThreadPoolExecutor(1) as pool:  # browser tests leave an event loop in this thread
         rows = pool.submit(bench_control, Client, QUICK).result()

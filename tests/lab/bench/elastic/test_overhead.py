@@ -24,7 +24,7 @@ def _plain(row: dict[str, Any]) -> set[str]:
     return {key.removesuffix("_low").removesuffix("_high") for key in row}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_steps_of_two_workers_are_compared_with_ddp() -> None:
     (row,) = bench_overhead(["cnn"], [2], starts=2, pairs=2, steps=3)
     assert row["n"] == 4

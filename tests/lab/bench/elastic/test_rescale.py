@@ -19,7 +19,7 @@ def _plain(row: dict[str, Any]) -> set[str]:
     return {key.removesuffix("_low").removesuffix("_high") for key in row}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_tiny_job_is_paused_and_restarted() -> None:
     rows = bench_rescale([0.3], repeats=1, chain=(1, 2, 1))
     assert {(row["change"], row["rival"]) for row in rows} == {

@@ -33,7 +33,7 @@ def test_the_order_is_compared_by_pairs() -> None:
     assert (told["pairs_in_order"], told["n"]) == (2, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_three_jobs_live_and_simulated() -> None:
     calibration, row = bench_fidelity(Client, quick=True)
     assert calibration["first_start_ms"] > 0
