@@ -31,11 +31,18 @@ def seen(
     kind: str = "kind",
     least: int = 1,
     most: int | None = None,
+    max_batch: int | None = None,
 ) -> tuple[View, JobView]:
     """A cluster with one job that has joined, on the GPUs that it takes at least."""
     scheduler = Scheduler(Cluster.of(gpus), create("fifo"))
     job = Job(
-        id=A, submitted_at=0.0, kind=kind, min_gpus=least, max_gpus=most, requested_gpus=least
+        id=A,
+        submitted_at=0.0,
+        kind=kind,
+        min_gpus=least,
+        max_gpus=most,
+        requested_gpus=least,
+        max_batch=max_batch,
     )
     scheduler.handle(ev.JobSubmitted(0.0, job))
     generation = Generation(1)

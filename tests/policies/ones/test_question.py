@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ones.core import Allocation, Gpu, JobView, NodeId, View
 from ones.core.job import Configuration, StepTime
 from ones.policies.ones.choices import Choices, Knowledge, Standing, choices_of
+from ones.policies.ones.limits import MAX_PARTS
 from ones.policies.ones.question import Question, ask
 from ones.policies.ones.settings import OnesSettings
 from tests.policies.ones.jobs import seen
@@ -72,7 +73,7 @@ def test_a_job_that_takes_three_at_least_may_have_just_three() -> None:
 
 
 @given(st.integers(1, 5_000), st.integers(1, 512), st.integers(1, 512), st.integers(0, 600))
-def test_no_batch_is_beyond_the_limit_memory_or_sudden_growth(
+def test_no_batch_is_beyond_the_limit_or_sudden_growth(
     limit: int, local: int, base: int, last: int
 ) -> None:
     view, job = seen(gpus=16, base=base, limit=local, size=100_000)
@@ -82,10 +83,31 @@ def test_no_batch_is_beyond_the_limit_memory_or_sudden_growth(
         sizes, batches = found.sizes, found.batches
         assert (batches >= sizes).all()  # a sample for each worker
         assert (batches <= np.maximum(limit, sizes)).all()
-        assert (batches <= sizes * local).all()
+        assert (batches <= MAX_PARTS * sizes * local).all()
         if last:
             growth = np.maximum(int(settings.epoch_growth * last), sizes)
             assert (batches <= growth).all()
+
+
+def test_a_batch_beyond_memory_is_chosen_where_synchronisation_is_slow() -> None:
+    """Two GPUs with 8 samples each are slower than one; with 32 each, in parts, they are not."""
+    view, job = seen(gpus=2, base=16, limit=8, size=100_000)
+    profile = {
+        Configuration(1, 1, 8, 1): StepTime(0.10, 50),
+        Configuration(1, 1, 16, 2): StepTime(0.20, 50),
+        Configuration(1, 1, 4, 1): StepTime(0.06, 50),
+        Configuration(2, 1, 16, 1): StepTime(0.40, 50),
+    }
+    job = replace(job, profile=profile, progress=replace(job.progress, gradient_noise=10_000.0))
+    found = choices(view, job, most=2, held=1, limit=512)
+    assert found.batches[-1] > 2 * 8
+    assert found.rates[-1] > 1.2 * found.rates[0]
+
+
+def test_the_user_s_largest_batch_limits_batches_and_gpus() -> None:
+    view, job = seen(gpus=16, base=4, limit=4, size=100_000, max_batch=6)
+    assert choices(view, job, most=4, limit=512).batches.max() <= 6
+    assert asked(view, job).problem.most[0] == 6
 
 
 def test_within_an_epoch_a_batch_grows_to_four_times_by_default() -> None:

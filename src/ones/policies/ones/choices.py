@@ -16,7 +16,7 @@ from ones.core.view import JobView, View
 from ones.models.goodput import efficiency
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.flow import usual_sizes
-from ones.policies.ones.limits import BatchLimits
+from ones.policies.ones.limits import MAX_PARTS, BatchLimits
 from ones.policies.ones.newcomers import Newcomers
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
@@ -95,7 +95,8 @@ def most_gpus(
     elif job.description is not None and known.limits.is_warm(job):
         share = min(job.description.base_batch, job.local_limit or job.description.base_batch)
         most = max(least, known.limits.of(job) // share)
-    most = min(most, settings.most_gpus, gpus, job.max_gpus or gpus)
+    # a worker needs a sample, so the user's largest batch is also a number of GPUs
+    most = min(most, settings.most_gpus, gpus, job.max_gpus or gpus, job.job.max_batch or gpus)
     if standing.most is not None:
         most = min(most, max(least, standing.most))
     if owner_room is not None:
@@ -168,11 +169,11 @@ def _proven_slower(
 def _highest_batches(
     job: JobView, sizes: Ints, limit: int, standing: Standing, settings: OnesSettings
 ) -> Ints:
-    """min(R_j, what memory holds), and no sudden growth (§3.3.2)."""
+    """R_j, and no sudden growth (§3.3.2)."""
     if job.description is None:
         return np.zeros(len(sizes), np.int64)
     local = job.local_limit or job.description.base_batch
-    most = np.minimum(limit, sizes * local)
+    most = np.minimum(min(limit, job.job.max_batch or limit), MAX_PARTS * sizes * local)
     if standing.least_batch:
         most = np.minimum(most, int(settings.epoch_growth * standing.least_batch))
     return np.maximum(most, sizes).astype(np.int64)

@@ -62,7 +62,7 @@ class KindLengths:
         if not whole:
             return None
         longer = [length - epochs for length in whole if length > epochs]
-        return max(float(np.mean(longer)) if longer else 0.0, OVERTIME * epochs)
+        return float(np.mean(longer)) if longer else OVERTIME * epochs
 
     def furthest(self) -> dict[str, float]:
         """The most epochs that a running job of each kind has done."""

@@ -16,6 +16,9 @@ from ones.core.job import JobId
 from ones.core.view import JobView
 from ones.policies.ones.settings import OnesSettings
 
+#: micro-steps of a step at most
+MAX_PARTS = 32
+
 
 def start_limit(base_batch: int, max_local_batch: int) -> int:
     """Start: what one GPU can hold, until the warm-up steps are done."""
@@ -41,18 +44,22 @@ def after_epoch(limit: int, *, growth: float, pressure: float, rule: str, floor:
 
 
 def cap(view: JobView, gpus: int, settings: OnesSettings) -> int:
-    """The most that any rule may give: memory, the data, and how far the base batch carries."""
+    """The largest batch that any rule may give, by the user, the data and the base batch.
+
+    Memory is no limit: what does not fit is accumulated in parts, if that is faster.
+    """
     assert view.description is not None
     local = view.local_limit or view.description.base_batch
     base, size = view.description.base_batch, view.description.dataset_size
-    return max(
+    most = max(
         min(base, local),
         min(
-            gpus * local,
+            MAX_PARTS * gpus * local,
             size // settings.least_steps,
             settings.most_base_batches * base,
         ),
     )
+    return min(most, view.job.max_batch or most)
 
 
 class ArrivalRate:

@@ -23,6 +23,8 @@ from ones.models.speed import SpeedModel, fit_speed
 UNKNOWN_STEP_SECONDS = 0.2
 #: batches that are looked at: parts of the limit
 _LADDER = np.array([1.0, 0.71, 0.5, 0.35, 0.25, 0.12, 0.06, 0.0])
+#: and these parts and multiples of what fits into memory at once
+_FILLS = np.array([0.5, 1.0, 2.0, 4.0])
 #: configurations remembered of a kind
 MOST_OF_A_KIND = 64
 
@@ -123,7 +125,9 @@ class Speeds:
         if known is not None and known[0] is view.profile and known[1] == key:
             return known[2]
         least = np.maximum(np.minimum(base, most), sizes)
-        batches = np.maximum((most * _LADDER[:, None]).astype(np.int64), least)
+        full = sizes * (view.local_limit or base)  # what memory holds
+        tried = np.vstack([most * _LADDER[:, None], full * _FILLS[:, None]]).astype(np.int64)
+        batches = np.clip(tried, least, np.maximum(most, least))
         goodput = self.samples_per_second(view, sizes, batches, per_node)
         goodput = goodput * efficiencies(batches, base, noise)
         best = np.argmax(goodput, axis=0)
