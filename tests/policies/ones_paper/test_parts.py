@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from ones.core import Allocation, Cluster, Gpu, JobId, NodeId, Scheduler
 from ones.core.job import Configuration, StepTime
@@ -39,6 +40,18 @@ def test_a_job_without_measurements_has_those_of_its_kind() -> None:
         saved = type(rule)()
         saved.load(json.loads(json.dumps(rule.save())))
         assert saved.rates(a_job(), SIZES, 4)[0] == pytest.approx(128)
+
+
+def test_jobs_without_a_kind_share_no_measurements() -> None:
+    one = measured(a_job(), (1, 64, 0.5))
+    one = replace(one, job=structs.replace(one.job, kind=""))
+    other = replace(one, job=structs.replace(one.job, id=B), profile={})
+    for rule in (PerGpu(), Fitted()):
+        rule.measured(one)
+        assert rule.rates(one, SIZES, 4)[0] == pytest.approx(128)
+        assert rule.rates(other, SIZES, 4)[0] == pytest.approx(320), "not measured yet"
+        rule.forget(one.id)
+        assert rule.save() == {}
 
 
 def test_fitted_knows_that_workers_wait_for_each_other() -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ones.core.job import Configuration, JobId, StepTime
 from ones.core.view import JobView
 from ones.models.bounded_table import MAX_KINDS, recent_profile, set_bounded
+from ones.models.kinds import kind_of, single_job_kind
 from ones.models.speed import SpeedModel, fit_speed
 from ones.policies.ones_paper.genome import Floats
 
@@ -36,22 +37,24 @@ class PerGpu:
         self._learned = 0
 
     def measured(self, job: JobView) -> None:
-        pool = dict(self._kinds.get(job.job.kind, {}))
+        kind = kind_of(job.job)
+        pool = dict(self._kinds.get(kind, {}))
         pool.update(recent_profile(job.profile))
         while len(pool) > KIND_CONFIGURATIONS:
             del pool[next(iter(pool))]
         self._learned += 1
-        set_bounded(self._kinds, job.job.kind, pool, MAX_KINDS)
-        set_bounded(self._versions, job.job.kind, self._learned, MAX_KINDS)
+        set_bounded(self._kinds, kind, pool, MAX_KINDS)
+        set_bounded(self._versions, kind, self._learned, MAX_KINDS)
 
     def finished_epoch(self, job: JobView) -> None:
         pass
 
     def forget(self, job: JobId) -> None:
-        pass
+        self._kinds.pop(single_job_kind(job), None)
+        self._versions.pop(single_job_kind(job), None)
 
     def profile(self, job: JobView) -> Profile:
-        return recent_profile(job.profile) or self._kinds.get(job.job.kind, {})
+        return recent_profile(job.profile) or self._kinds.get(kind_of(job.job), {})
 
     def rates(self, job: JobView, batches: NDArray[np.int64], per_node: int) -> Floats:
         """Samples per second with 1, 2, ... GPUs and these batches."""
@@ -86,6 +89,7 @@ class Fitted(PerGpu):
         self._fits: dict[JobId, tuple[Profile, int, SpeedModel]] = {}  # a cache
 
     def forget(self, job: JobId) -> None:
+        super().forget(job)
         self._fits.pop(job, None)
 
     def rates(self, job: JobView, batches: NDArray[np.int64], per_node: int) -> Floats:
@@ -99,10 +103,10 @@ class Fitted(PerGpu):
         return rates
 
     def _model(self, job: JobView) -> SpeedModel:
-        version = self._versions.get(job.job.kind, 0)
+        version = self._versions.get(kind_of(job.job), 0)
         known = self._fits.get(job.id)
         if known is None or known[0] is not job.profile or known[1] != version:
-            profile = {**self._kinds.get(job.job.kind, {}), **recent_profile(job.profile)}
+            profile = {**self._kinds.get(kind_of(job.job), {}), **recent_profile(job.profile)}
             half = UNKNOWN_STEP / 2
             model = fit_speed(profile) or SpeedModel(half, half / (job.base_batch or 1))
             known = self._fits[job.id] = (job.profile, version, model)
