@@ -308,6 +308,19 @@ def test_a_trace_goes_to_standard_output_and_back(ones: Ones, tmp_path: Path) ->
         assert word in table
 
 
+def test_kinds_may_be_hidden_or_all_different(ones: Ones, tmp_path: Path) -> None:
+    """Also through a file, in which a missing kind would be the model."""
+    for option, kinds in (("--hide-kinds", 1), ("--own-kinds", 8)):
+        assert ones("trace", "generate", *SMALL, option, "--out", "t.csv").code == 0
+        found = ones("trace", "inspect", "t.csv", "--json").json["kinds"]
+        assert len(found) == kinds
+        assert ("" in found) == (option == "--hide-kinds")
+        assert ones(*FIFO, option, "--json").json["finished"] == 8
+    refused = ones(*FIFO, "--hide-kinds", "--own-kinds")
+    assert refused.code == 2
+    assert refused.err == "ones: --hide-kinds and --own-kinds exclude each other\n"
+
+
 def test_bench_sim_prints_the_promised_keys(ones: Ones) -> None:
     found = ones("bench", "sim", "--gpus", "8,16", "--jobs", "20,40", "--json")
     assert found.code == 0

@@ -62,15 +62,17 @@ def test_sweeps_run_are_told_and_go_on_where_they_stopped(
         return capsys.readouterr()
 
     out, _ = run("--list", "--only", "kinds", "--out", "there")
-    assert out.count("ones compare ") == 4
+    assert out.count("ones compare ") == 5
     assert "--hide-kinds" in out
+    assert "--own-kinds" in out
     asked = ("--only", "kinds", "--out", "there", "--processes", "1")
     out, err = run(*asked)
-    assert "16 runs: about" in err
+    assert "20 runs: about" in err
     assert "| kinds hidden |" in out
+    assert "| own kinds |" in out
     assert {path.name for path in Path("there").iterdir()} >= {
         "rows.jsonl", "sweeps.json", "sweeps.md", "sweeps.html",
     }  # fmt: skip
     again, err = run(*asked)
     assert told(again) == told(out)
-    assert "16 runs, 16 of them already stored" in err
+    assert "20 runs, 20 of them already stored" in err

@@ -40,7 +40,10 @@ Rigid = Annotated[
     float,
     typer.Option(help="Share of jobs (0 to 1) that are not elastic: GPUs and batch as requested."),
 ]
-HideKinds = Annotated[bool, typer.Option("--hide-kinds", help="Make every job a kind of its own.")]
+HideKinds = Annotated[
+    bool, typer.Option("--hide-kinds", help="Hide the kinds of jobs from policies.")
+]
+OwnKinds = Annotated[bool, typer.Option("--own-kinds", help="Make every job a kind of its own.")]
 
 # options of commands with many runs
 

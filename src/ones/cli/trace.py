@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from ones.cli.options import Gap, HideKinds, Json, Requests, Scatter, StateDirectory, check_drawn
+from ones.cli.options import (
+    Gap,
+    HideKinds,
+    Json,
+    OwnKinds,
+    Requests,
+    Scatter,
+    StateDirectory,
+    check_drawn,
+)
 from ones.cli.output import print_json, print_table, say
 from ones.cli.play import play
 from ones.cli.settings import effective
@@ -37,6 +46,7 @@ def generate(
     scatter: Scatter = None,
     requests: Requests = None,
     hide_kinds: HideKinds = False,
+    own_kinds: OwnKinds = False,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same trace.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="File to write; default: standard output.")
@@ -65,6 +75,7 @@ def generate(
             scatter=chosen.scatter,
             requests=requests,
             hide_kinds=hide_kinds,
+            own_kinds=own_kinds,
             seed=chosen.seed,
         )
     )

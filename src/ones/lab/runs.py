@@ -17,7 +17,7 @@ from msgspec import structs
 
 from ones import __version__
 from ones.core.cluster import Cluster
-from ones.core.job import JobId
+from ones.core.job import Job, JobId
 from ones.core.state import State
 from ones.errors import InvalidFileError, InvalidSettingError, UserError, WorldError
 from ones.policies import create, located
@@ -70,13 +70,23 @@ class RunSpec:
     load: float | None = None  # instead of a gap
     scatter: float = 0.3
     requests: str | None = None  # mix of requested GPUs; None: the one of each kind
-    hide_kinds: bool = False
+    hide_kinds: bool = False  # no job has a kind
+    own_kinds: bool = False  # every job is a kind of its own
     left_out: str = ""  # kind that is left out
     shares: JobShares = field(default_factory=JobShares)  # of jobs that are made harder
     physics: Mapping[str, float] = field(default_factory=dict)  # changes of simulator numbers
     start_up: float | None = None  # seconds until workers train; None: as the numbers say
     seed: int = 0
     mechanism: str = "native"
+
+    @property
+    def kinds(self) -> str:
+        """What policies see of the kinds of jobs, in a word."""
+        return "hidden" if self.hide_kinds else "own" if self.own_kinds else "given"
+
+    def __post_init__(self) -> None:
+        if self.hide_kinds and self.own_kinds:
+            raise InvalidSettingError("--hide-kinds and --own-kinds exclude each other")
 
 
 def trace_of(spec: RunSpec) -> Trace:
@@ -101,7 +111,11 @@ def _loaded(spec: RunSpec) -> tuple[Trace, int]:
         if spec.load is not None:
             trace = at_load(trace, spec.load, spec.gpus)
     trace = varied(trace, spec.shares, spec.seed, epochs_needed)
-    return (without_kinds(trace) if spec.hide_kinds else trace), left_out
+    if spec.hide_kinds:
+        trace = without_kinds(trace)
+    elif spec.own_kinds:
+        trace = with_own_kinds(trace)
+    return trace, left_out
 
 
 def _generated(spec: RunSpec) -> Trace:
@@ -134,8 +148,17 @@ def at_load(trace: Trace, load: float, gpus: int) -> Trace:
 
 
 def without_kinds(trace: Trace) -> Trace:
-    """Makes every job a kind of its own, so that nothing is learned from others."""
-    jobs = [replace(e, job=structs.replace(e.job, kind=e.job.id)) for e in trace.jobs]
+    """Hides the kinds of jobs: a policy sees that none is given."""
+    return _relabelled(trace, lambda job: "")
+
+
+def with_own_kinds(trace: Trace) -> Trace:
+    """Makes every job a kind of its own: a policy sees kinds, and none of them repeats."""
+    return _relabelled(trace, lambda job: job.id)
+
+
+def _relabelled(trace: Trace, kind_of: Callable[[Job], str]) -> Trace:
+    jobs = [replace(e, job=structs.replace(e.job, kind=kind_of(e.job))) for e in trace.jobs]
     return Trace.of(trace.name, jobs, trace.incidents)
 
 

@@ -45,6 +45,7 @@ def _number(value: str) -> float:
 
 SUBMIT = "submit"
 MAX_TEXT = 300
+NO_KIND = "-"
 EVENTS = (SUBMIT, "cancel", "node-down", "node-drain", "node-up")
 
 _TYPE_NAMES: dict[object, str] = {
@@ -65,7 +66,7 @@ COLUMNS: tuple[Column, ...] = (
         "",
         "a kind of the data file (`ones trace physics` lists them); required for submit",
     ),
-    Column("kind", _text, None, "what schedulers see as its kind; default: the model"),
+    Column("kind", _text, None, "what schedulers see as its kind; default: the model; -: none"),
     Column("dataset_size", int, None, "samples of an epoch; default: the model's middle size", 1),
     Column("classes", int, 10, "classes of the data set: the loss begins at their logarithm", 1),
     Column("base_batch", int, None, "the script's own batch; default: the model's", 1),

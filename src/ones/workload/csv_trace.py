@@ -18,7 +18,7 @@ from ones.core.events import CancelRequested, NodeDown, NodeDraining, NodeUp
 from ones.core.job import Job, JobId
 from ones.errors import InvalidFileError, InvalidJobError, UnknownNameError, UserError, short
 from ones.stopping import StopRule
-from ones.workload.csv_columns import BY_NAME, COLUMNS, EVENTS, MAX_TEXT, SUBMIT, YES_NO
+from ones.workload.csv_columns import BY_NAME, COLUMNS, EVENTS, MAX_TEXT, NO_KIND, SUBMIT, YES_NO
 from ones.workload.kinds import NUMBERS, numbers_of
 from ones.workload.trace import Incident, RecordedTraining, Trace, TraceJob, Training
 
@@ -160,7 +160,7 @@ def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
         job = Job(
             id=JobId(values["id"]),
             submitted_at=values["at"],
-            kind=values["kind"] or kind.name,
+            kind="" if values["kind"] == NO_KIND else values["kind"] or kind.name,
             owner=values["owner"],
             priority=values["priority"],
             min_gpus=values["min_gpus"],
@@ -221,7 +221,7 @@ def _job_row(entry: TraceJob) -> dict[str, Any]:
         "id": job.id,
         "owner": job.owner,
         "model": training.kind,
-        "kind": None if job.kind == training.kind else job.kind,
+        "kind": None if job.kind == training.kind else job.kind or NO_KIND,
         "dataset_size": training.dataset_size,
         "classes": training.classes,
         "base_batch": training.base_batch,

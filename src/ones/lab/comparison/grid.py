@@ -44,6 +44,7 @@ class Cell:
         changes = [f", {name}={value:g}" for name, value in spec.physics.items()]
         changes += [f", {name}={n:g}" for name, n in asdict(spec.shares).items() if n]
         changes += [f", without {spec.left_out}"] if spec.left_out else []
+        changes += [] if spec.kinds == "given" else [f", kinds {spec.kinds}"]
         changes += [] if spec.start_up is None else [f", start-up {spec.start_up:g} s"]
         where = f"{spec.gpus} GPUs, {self.asked}{load}{''.join(changes)}"
         return f"{self.label}, seed {spec.seed}, {where}"

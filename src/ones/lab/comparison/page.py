@@ -87,7 +87,7 @@ def _parts(comparison: Comparison, home: Path) -> Iterator[str]:
 
 def _unusual(spec: RunSpec) -> str:
     parts = [f"{name} x{factor:g}" for name, factor in spec.physics.items()]
-    parts += ["kinds hidden"] if spec.hide_kinds else []
+    parts += [] if spec.kinds == "given" else [f"kinds {spec.kinds}"]
     return "".join(f", {part}" for part in parts)
 
 

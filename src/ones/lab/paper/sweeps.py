@@ -52,6 +52,7 @@ class SweepPart:
     workload: str = "paper"
     scatter: float = RunSpec(policy="").scatter
     hide_kinds: bool = False
+    own_kinds: bool = False
     left_out: str = ""  # kind that is left out
     shares: JobShares = field(default_factory=JobShares)
     physics: Sequence[str] = ()
@@ -69,6 +70,7 @@ class SweepPart:
                 jobs=self.jobs,
                 scatter=self.scatter,
                 hide_kinds=self.hide_kinds,
+                own_kinds=self.own_kinds,
                 left_out=self.left_out,
                 shares=self.shares,
                 physics=factors_of(self.physics),
@@ -87,6 +89,7 @@ class SweepPart:
         usual = self.scatter == RunSpec(policy="").scatter
         words += [] if usual else ["--scatter", f"{self.scatter:g}"]
         words += ["--hide-kinds"] if self.hide_kinds else []
+        words += ["--own-kinds"] if self.own_kinds else []
         words += ["--leave-out", self.left_out] if self.left_out else []
         for name, share in asdict(self.shares).items():
             words += [f"--{name}", f"{share:g}"] if share else []
@@ -161,10 +164,11 @@ def sweeps(size: SweepSize, traces: Sequence[Path] = ()) -> list[Sweep]:
         ),
         Sweep(
             name="kinds",
-            title="Kinds hidden, and lengths that scatter",
+            title="Kinds hidden or never repeated, and lengths that scatter",
             question="How much the lead depends on knowing the kind of a job.",
             parts=[
                 replace(usual, hide_kinds=True, scenario="kinds hidden"),
+                replace(usual, own_kinds=True, scenario="own kinds"),
                 *(
                     replace(usual, scatter=scatter, scenario=f"scatter {scatter:g}")
                     for scatter in (0.0, 0.3, 0.6)
