@@ -38,8 +38,11 @@ WIRE: dict[type[Event], str] = {
     ev.Rescaled: "Switched",
     ev.RescaleFailed: "SwitchFailed",
 }
-#: filled in by the controller, not by the worker
-NOT_REPORTED = {"at", "job", "gpu", "harmless", "not_finite"}
+#: not filled in by a worker: by the controller, or by engines of others only
+NOT_REPORTED = {
+    "at", "job", "gpu", "harmless", "not_finite", "effective_samples", "batch", "min_batch",
+    "max_batch",
+}  # fmt: skip
 
 
 def _whole(least: int, most: int, *, usual: tuple[int, ...] = ()) -> tuple[int, ...]:

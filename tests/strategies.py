@@ -36,7 +36,8 @@ jobs = st.builds(
     priority=finite,
     requested_gpus=st.integers(1, 8),
     requested_batch=st.none() | counts,
-    max_batch=st.none() | counts,
+    max_batch=st.none() | counts.map(lambda n: n + 100),
+    min_batch=st.none() | st.integers(1, 100),
     epochs=st.none() | counts,
     stop=stop_rules,
     retries=st.integers(0, 3),
@@ -47,8 +48,22 @@ configurations = st.builds(
 _report = {"at": times, "job": job_ids, "generation": generations}
 events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.JobSubmitted, times, jobs),
-    st.builds(ev.JobDescribed, **_report, dataset_size=counts, base_batch=counts),
-    st.builds(ev.StepsDone, **_report, epoch=counts, steps=counts, samples=counts),
+    st.builds(
+        ev.JobDescribed,
+        **_report,
+        dataset_size=counts,
+        base_batch=counts,
+        min_batch=st.none() | counts,
+        max_batch=st.none() | counts,
+    ),
+    st.builds(
+        ev.StepsDone,
+        **_report,
+        epoch=counts,
+        steps=counts,
+        samples=counts,
+        effective_samples=st.none() | st.floats(0, 1e9),
+    ),
     st.builds(
         ev.EpochFinished,
         **_report,
@@ -57,6 +72,7 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
         steps=counts,
         loss=st.none() | st.floats(allow_nan=False),
         accuracy=st.none() | st.floats(0, 1),
+        effective_samples=st.none() | st.floats(0, 1e9),
     ),
     st.builds(
         ev.ThroughputMeasured,
@@ -67,10 +83,12 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
     ),
     st.builds(ev.MemoryLimitLearned, **_report, max_local_batch=counts),
     st.builds(ev.JobFoundFixed, times, job_ids, generations),
-    st.builds(ev.WorkerReady, times, job_ids, generations, gpus),
+    st.builds(ev.WorkerReady, times, job_ids, generations, gpus, st.none() | counts),
     st.builds(ev.WorkerLeft, times, job_ids, generations, gpus),
     st.builds(ev.WorkerLost, times, job_ids, generations, gpus, names),
-    st.builds(ev.Rescaled, times, job_ids, generations, st.floats(0, 100)),
+    st.builds(
+        ev.Rescaled, times, job_ids, generations, st.floats(0, 100), batch=st.none() | counts
+    ),
     st.builds(ev.RescaleFailed, times, job_ids, generations, names),
     st.builds(
         ev.NodeUp,

@@ -65,11 +65,12 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
             parameter_bytes=437_935_112,
             max_local_batch=192,
         ),
-        "Sent once, after the first start. A job that never joins never sends it.",
+        "Sent after the first start, and again when a value has changed. A job that never joins "
+        "never sends it.",
     ),
     (
         ev.StepsDone(at=18.9, job=BERT, generation=FIRST, epoch=1, steps=20, samples=2560),
-        "Sent at intervals during a long epoch.",
+        "Sent at intervals during a long epoch, or to report gradient noise.",
     ),
     (
         ev.EpochFinished(
@@ -104,7 +105,7 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
     ),
     (
         ev.MemoryLimitLearned(at=40.0, job=BERT, generation=FIRST, max_local_batch=160),
-        "A batch did not fit into memory, or the maximum that fits was estimated.",
+        "A batch did not fit into memory, or the maximum that fits was estimated or has changed.",
     ),
     (
         ev.WorkerReady(17.5, BERT, FIRST, Gpu(NODE, 0)),

@@ -53,6 +53,8 @@ def trace_jobs(draw: st.DrawFn) -> TraceJob:
             max_gpus=draw(st.none() | st.integers(least, 64)),
             requested_gpus=draw(st.integers(1, 8)),
             requested_batch=draw(st.integers(1, 4096)),
+            min_batch=draw(st.none() | st.integers(1, 64)),
+            max_batch=draw(st.none() | st.integers(64, 4096)),
             epochs=epochs,
             stop=StopRule(
                 target_accuracy=draw(target if epochs is None else st.none() | target),

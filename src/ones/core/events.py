@@ -10,6 +10,7 @@ from __future__ import annotations
 from ones.core.cluster import Gpu, NodeId
 from ones.core.job import Configuration, EndReason, Generation, Job, JobId
 from ones.wire.bounds import (
+    Amount,
     Finite,
     Gpus,
     Index,
@@ -30,7 +31,11 @@ class JobSubmitted(Tagged, frozen=True):
 
 
 class JobDescribed(Tagged, frozen=True, kw_only=True):
-    """The script joined and described what it trains."""
+    """The script joined and described what it trains; sent again when a value has changed.
+
+    `max_local_batch` counts here until it changes: a limit that was learned otherwise
+    (`MemoryLimitLearned`) stays if the script repeats itself.
+    """
 
     at: Time
     job: JobId
@@ -40,6 +45,8 @@ class JobDescribed(Tagged, frozen=True, kw_only=True):
     optimizer: str = ""
     parameter_bytes: Number = 0
     max_local_batch: Positive | None = None
+    min_batch: Positive | None = None  # bounds of the global batch; None: as before
+    max_batch: Positive | None = None
 
 
 class JobFoundFixed(Tagged, frozen=True):
@@ -60,6 +67,8 @@ class StepsDone(Tagged, frozen=True, kw_only=True):
     steps: Number
     samples: Number
     gradient_noise: float | None = None  # noise scale in samples, where it was measured anew
+    #: progress of the job since its first step, in samples of the base batch; None: not known
+    effective_samples: Amount | None = None
 
 
 class EpochFinished(Tagged, frozen=True, kw_only=True):
@@ -81,6 +90,7 @@ class EpochFinished(Tagged, frozen=True, kw_only=True):
     step_seconds: float | None = None
     gradient_noise: float | None = None
     planned_epochs: Positive | None = None  # epochs of the script's loop, this one included
+    effective_samples: Amount | None = None  # as in `StepsDone`: since the job's first step
     not_finite: tuple[str, ...] = ()  # measures that were nan or infinite
 
 
@@ -96,7 +106,7 @@ class ThroughputMeasured(Tagged, frozen=True, kw_only=True):
 
 
 class MemoryLimitLearned(Tagged, frozen=True, kw_only=True):
-    """The maximum number of samples that fit into the memory of one GPU is known."""
+    """The maximum number of samples that fit into the memory of one GPU is known, or another."""
 
     at: Time
     job: JobId
@@ -111,6 +121,7 @@ class WorkerReady(Tagged, frozen=True):
     job: JobId
     generation: Generation
     gpu: Gpu
+    batch: Positive | None = None  # of a start: global batch, if another one than ordered
 
 
 class WorkerLeft(Tagged, frozen=True):
@@ -144,6 +155,7 @@ class Rescaled(Tagged, frozen=True):
     generation: Generation
     pause_seconds: Seconds
     survivors: tuple[Gpu, ...] = ()
+    batch: Positive | None = None  # global batch that was applied, if another one than ordered
 
 
 class RescaleFailed(Tagged, frozen=True):

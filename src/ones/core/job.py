@@ -52,6 +52,7 @@ class Job(Value, frozen=True, kw_only=True):
     max_gpus: Gpus | None = None  # None: no maximum
     requested_gpus: Gpus = 1  # for policies that do not choose a size
     requested_batch: Positive | None = None  # global; None: the script's own
+    min_batch: Positive | None = None  # smallest global batch that the user allows; None: no limit
     max_batch: Positive | None = None  # largest global batch that the user allows; None: no limit
     epochs: Positive | None = None  # declared by the user, or by the script's loop
     stop: StopRule = StopRule()
@@ -66,6 +67,7 @@ class Job(Value, frozen=True, kw_only=True):
             "max_gpus",
             "requested_gpus",
             "requested_batch",
+            "min_batch",
             "max_batch",
             "epochs",
         ):
@@ -77,6 +79,10 @@ class Job(Value, frozen=True, kw_only=True):
         if self.max_gpus is not None and self.max_gpus < self.min_gpus:
             raise InvalidJobError(
                 self.id, f"max_gpus {self.max_gpus} is less than min_gpus {self.min_gpus}"
+            )
+        if self.max_batch is not None and self.max_batch < (self.min_batch or 1):
+            raise InvalidJobError(
+                self.id, f"max_batch {self.max_batch} is less than min_batch {self.min_batch}"
             )
         if not self.submitted_at >= 0.0:
             raise InvalidJobError(self.id, f"submitted_at {self.submitted_at} is negative")
@@ -104,6 +110,7 @@ class Progress:
     accuracy: float | None = None
     step_seconds: float | None = None  # mean of the last epoch
     gradient_noise: float | None = None  # noise scale, in samples
+    effective_samples: float | None = None  # as of the last report; None: it did not say
 
 
 class Configuration(NamedTuple):

@@ -99,6 +99,7 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
     epoch_samples: int = 0
     first_loss: float | None = None
     gradient_noise: float | None = None
+    effective_samples: float | None = None  # None: the last report did not say
     max_local_batch: int | None = None
     proven_part: int = 0  # samples that one GPU has had in memory without failing
     profile: Mapping[Configuration, StepTime] = field(default_factory=dict)

@@ -44,12 +44,22 @@ def described(state: State, event: ev.JobDescribed) -> bool:
     record = reporting_job(state, event)
     if record is None:
         return False
+    if event.min_batch or event.max_batch:
+        least, most = (
+            event.min_batch or record.job.min_batch,
+            event.max_batch or record.job.max_batch,
+        )
+        # refuses bounds that contradict each other
+        record.job = replace(record.job, min_batch=least, max_batch=most)
+    known, limit = record.description, event.max_local_batch
+    if limit is not None:
+        is_new = known is not None and known.max_local_batch not in (None, limit)
+        if record.max_local_batch is None or is_new:
+            _limit_memory(record, limit)
     record.description = Description(**shared(event, Description))
     if record.found_fixed:  # the script joined later than expected
         record.found_fixed = False
         record.job = replace(record.job, elastic=True)
-    if event.max_local_batch is not None and record.max_local_batch is None:
-        record.max_local_batch = event.max_local_batch
 
     def resolved(allocation: Allocation | None) -> Allocation | None:
         if allocation is None:
@@ -85,6 +95,7 @@ def steps_done(state: State, event: ev.StepsDone) -> bool:
     record.epoch_steps, record.epoch_samples = event.steps, event.samples
     if event.gradient_noise is not None:
         record.gradient_noise = event.gradient_noise
+    record.effective_samples = event.effective_samples
     _prove(record)
     return True
 
@@ -109,6 +120,7 @@ def epoch_finished(state: State, event: ev.EpochFinished) -> bool:
         record.step_seconds = event.step_seconds
     if event.gradient_noise is not None:
         record.gradient_noise = event.gradient_noise
+    record.effective_samples = event.effective_samples
     if event.planned_epochs is not None and event.planned_epochs != record.job.epochs:
         record.job = replace(record.job, epochs=event.planned_epochs)
     _prove(record)
@@ -145,9 +157,13 @@ def memory_limit_learned(state: State, event: ev.MemoryLimitLearned) -> bool:
     record = reporting_job(state, event)
     if record is None:
         return False
-    record.max_local_batch = event.max_local_batch
-    record.proven_part = min(record.proven_part, event.max_local_batch)
+    _limit_memory(record, event.max_local_batch)
     return True
+
+
+def _limit_memory(record: JobRecord, limit: int) -> None:
+    record.max_local_batch = limit
+    record.proven_part = min(record.proven_part, limit)
 
 
 def _prove(record: JobRecord) -> None:

@@ -65,6 +65,12 @@ class Allocation(Value, frozen=True):
             return self
         return Allocation.even(self.gpus, max(base_batch, self.n_gpus), max_local_batch)
 
+    def with_batch(self, batch: int) -> Allocation:
+        """The same workers with another global batch, split evenly in as many parts as before."""
+        split = Allocation.even(self.gpus, batch)
+        parts = self.micro_steps
+        return Allocation(tuple(worker._replace(micro_steps=parts) for worker in split.workers))
+
     def survivors(self, gpus: frozenset[Gpu], limit: int | None = None) -> Allocation:
         """The workers on these GPUs with the whole global batch, in parts no larger than before.
 

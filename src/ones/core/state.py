@@ -204,6 +204,7 @@ class State:
                 accuracy=record.accuracy,
                 step_seconds=record.step_seconds,
                 gradient_noise=record.gradient_noise,
+                effective_samples=record.effective_samples,
             ),
             profile=record.profile,
             local_limit=record.local_limit(),

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from ones.core import events as ev
 from ones.core import failures, reasons
 from ones.core import node_transitions as nodes
@@ -88,9 +90,13 @@ def _worker_ready(state: State, event: ev.WorkerReady) -> bool:
         return False
     order = record.in_flight
     if order is not None and order.kind is OrderKind.START and order.allocation is not None:
+        allocation = _applied(record, order.allocation, event.batch)
+        _follow(state, record, order.allocation, allocation)
+        if allocation is not order.allocation:
+            record.in_flight = replace(order, allocation=allocation)
         record.ready.add(event.gpu)
-        if len(record.ready) == order.allocation.n_gpus:
-            record.held, record.in_flight = order.allocation, None
+        if len(record.ready) == allocation.n_gpus:
+            record.held, record.in_flight = allocation, None
             record.ready.clear()
             state.advance(record, Trigger.ALL_READY)
     return True
@@ -105,14 +111,21 @@ def _rescaled(state: State, event: ev.Rescaled) -> bool:
         return state.drop("stale")  # the workers have left since
     ordered = order is not None and order.kind is OrderKind.RESCALE
     if order is not None and ordered and event.generation.plan == order.plan:
-        if _gpus_of(record.held) != _gpus_of(order.allocation):
+        assert order.allocation is not None
+        allocation = _applied(record, order.allocation, event.batch)
+        if _gpus_of(record.held) != allocation.gpus:
             record.moves += 1
             record.moved_seconds += event.pause_seconds
-        record.held, record.in_flight = order.allocation, None
+        _follow(state, record, order.allocation, allocation)
+        record.held, record.in_flight = allocation, None
         record.rescales += 1
         record.pause_seconds += event.pause_seconds
     elif event.generation <= record.generation:
         return state.drop("duplicate")
+    elif record.held is not None:
+        allocation = _applied(record, record.held, event.batch)
+        _follow(state, record, record.held, allocation)
+        record.held = allocation
     record.reforming = False
     record.formed = event.survivors
     record.generation = event.generation
@@ -122,6 +135,23 @@ def _rescaled(state: State, event: ev.Rescaled) -> bool:
     else:
         state.due[record.id] = None
     return True
+
+
+def _applied(record: JobRecord, ordered: Allocation, batch: int | None) -> Allocation:
+    """The allocation with the batch that the engine reports; None: it has the ordered one."""
+    if batch is None or batch == ordered.batch:
+        return ordered
+    if batch < ordered.n_gpus:
+        raise BrokenEngineError(
+            f"job {record.id}: batch {batch} is too small for {ordered.n_gpus} workers"
+        )
+    return ordered.with_batch(batch)
+
+
+def _follow(state: State, record: JobRecord, ordered: Allocation, applied: Allocation) -> None:
+    """Put what was applied into the schedule, if the order was not only the first of two steps."""
+    if record.goal == ordered:
+        state.set_goal(record, applied)
 
 
 def _gpus_of(allocation: Allocation | None) -> tuple[Gpu, ...]:

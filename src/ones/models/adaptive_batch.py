@@ -73,6 +73,7 @@ class GoodputModel:
         self._rules, self._steps = rules, steps
         self._base = view.description.base_batch
         self._max = _max_batch(view, rules)
+        self._least = max(self._base, view.job.min_batch or 1)
         self._limit = view.local_limit or self._base
         self._noise = noise_scale(view.progress.gradient_noise, self._base)
 
@@ -97,7 +98,7 @@ class GoodputModel:
 
     def _search(self, gpus: Ints, nodes: Ints, most: float) -> BestBatches:
         rules = self._rules
-        least = np.maximum(self._base, rules.min_local * gpus).astype(np.float64)
+        least = np.maximum(self._least, rules.min_local * gpus).astype(np.float64)
         if self._steps is None:  # not measured: linear scaling is assumed
             batch = least.astype(np.int64)
             return BestBatches(gpus.astype(np.float64), batch, self._fewest_parts(gpus, batch))

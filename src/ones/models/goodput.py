@@ -38,6 +38,7 @@ class SimpleGoodput:
     def __init__(self, view: JobView) -> None:
         assert view.description is not None
         self._base = view.description.base_batch
+        self._least = max(self._base, view.job.min_batch or 1)
         self._limit = view.local_limit or self._base
         self._largest = view.description.dataset_size
         self._noise = noise_scale(view.progress.gradient_noise, self._base)
@@ -50,7 +51,7 @@ class SimpleGoodput:
 
     def best_batch(self, gpus: int, nodes: int, *, at_most: int) -> int:
         """The best batch without accumulation, from the base batch (or one sample per GPU) up."""
-        least = max(self._base, gpus)
+        least = max(self._least, gpus)
         most = max(least, min(at_most, gpus * self._limit, self._largest))
         ratio = (most / least) ** (1 / (_CANDIDATES - 1))
         batches: list[int] = sorted({round(least * ratio**i) for i in range(_CANDIDATES)})

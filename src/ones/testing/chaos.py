@@ -238,7 +238,8 @@ class ChaosEngine:
             self._later(self._now, ("ready", (job, order, gpus, n + 1)))
         else:
             self._train(job)
-        return ev.WorkerReady(self._now, job, self.generation[job], gpus[n])
+        batch = self._dice.choice((None, 8 * len(gpus)))
+        return ev.WorkerReady(self._now, job, self.generation[job], gpus[n], batch)
 
     def _switch(self, job: JobId, order: int, plan: int, allocation: Allocation) -> Event | None:
         if job not in self.alive:
@@ -259,7 +260,8 @@ class ChaosEngine:
         self.generation[job] = Generation(plan)
         self._bump(job)
         self._train(job)
-        return ev.Rescaled(self._now, job, Generation(plan), 0.5)
+        batch = self._dice.choice((None, allocation.batch + allocation.n_gpus))
+        return ev.Rescaled(self._now, job, Generation(plan), 0.5, batch=batch)
 
     def _leave_all(self, job: JobId, there: list[tuple[Gpu, int]]) -> Event | None:
         if job in self.alive:

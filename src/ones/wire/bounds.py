@@ -55,6 +55,7 @@ Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 SomeSeconds = Annotated[float, Meta(gt=0.0, le=1e12)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Time = Finite  # seconds on the engine's clock
+Amount = Annotated[float, Meta(ge=0.0, le=MOST_MEASURE)]
 Measure = Annotated[float, Meta(ge=-MOST_MEASURE, le=MOST_MEASURE)]
 
 # in reports only

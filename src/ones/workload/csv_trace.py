@@ -167,6 +167,7 @@ def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
             max_gpus=values["max_gpus"],
             requested_gpus=values["gpus"],
             requested_batch=values["batch"] or base * values["gpus"],
+            min_batch=values["min_batch"],
             max_batch=values["max_batch"],
             epochs=values["epochs"],
             stop=StopRule(
@@ -227,6 +228,7 @@ def _job_row(entry: TraceJob) -> dict[str, Any]:
         "base_batch": training.base_batch,
         "gpus": job.requested_gpus,
         "batch": job.requested_batch,
+        "min_batch": job.min_batch,
         "max_batch": job.max_batch,
         "min_gpus": job.min_gpus,
         "max_gpus": job.max_gpus,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from ones.core import JobId
+from ones.core import JobId, JobView
 from ones.models.goodput import ASSUMED_NOISE_RATIO
 from ones.policies.ones.effort import Effort, Shape
 from tests.policies.ones.jobs import a_job, seen, told
@@ -40,6 +40,24 @@ def test_reports_told_twice_count_once_and_a_return_to_a_checkpoint_counts_back(
     effort.learn(told(job, samples=100, batch=448))
     effort.learn(told(job, samples=0))
     assert effort.done(job) == 0
+
+
+def test_effective_samples_that_are_told_replace_the_estimate() -> None:
+    effort = Effort(raw=False)
+    job = told(a_job(), samples=640, noise=64.0, batch=448)
+
+    def also(job: JobView, effective: float | None) -> JobView:
+        return replace(job, progress=replace(job.progress, effective_samples=effective))
+
+    effort.learn(also(job, 500.0))
+    assert effort.done(job) == 500.0
+    effort.learn(told(job, samples=1640))  # not told: the estimate goes on from there
+    assert effort.done(job) == 500.0 + 250
+    effort.learn(also(told(job, samples=1700), 600.0))
+    assert effort.done(job) == 600.0
+    raw = Effort(raw=True)
+    raw.learn(also(job, 500.0))
+    assert raw.done(job) == 640
 
 
 def test_the_paper_counts_every_sample_as_one() -> None:

@@ -50,7 +50,10 @@ class Effort:
             set_bounded(self._noise, kind_of(view.job), noise, MAX_KINDS)
         more = view.progress.samples - self._reported.get(view.id, 0)
         self._reported[view.id] = view.progress.samples
-        self._done[view.id] = max(0.0, self._done.get(view.id, 0.0) + more * self.worth(view))
+        done = view.progress.effective_samples  # the engine may know better than an estimate
+        if done is None:
+            done = max(0.0, self._done.get(view.id, 0.0) + more * self.worth(view))
+        self._done[view.id] = done
 
     def worth(self, view: JobView) -> float:
         """Of a sample, with the batch that the job has now."""
