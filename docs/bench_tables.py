@@ -125,20 +125,25 @@ def _convergence(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def _fidelity(rows: Sequence[Row]) -> Iterable[str]:
-    keys = ["case", "n", "mean_jct_seconds", "simulated_mean_jct_seconds", "mean_jct_error_percent",
-            "mean_job_error_percent", "max_job_error_percent", "rescales", "simulated_rescales",
-            "preemptions", "restarts", "losses", "load_average"]  # fmt: skip
-    yield markdown_table(
-        ["case", "jobs", "mean JCT s", "simulated s", "error %", "mean job error %",
-         "max job error %", "rescales", "simulated", "preemptions", "restarts", "lost workers",
-         "load"],
-        [[row[key] for key in keys] for row in rows if "policy" in row],
-    )  # fmt: skip
+    columns = {
+        "trace": "trace", "case": "case", "runs": "runs", "n": "jobs",
+        "mean_jct_seconds": "mean JCT s", "mean_jct_seconds_sd": "sd",
+        "simulated_mean_jct_seconds": "simulated s", "mean_jct_error_percent": "error %",
+        "mean_job_error_percent": "mean job error %", "max_job_error_percent": "max job error %",
+        "rescales": "rescales", "simulated_rescales": "simulated", "preemptions": "preemptions",
+        "restarts": "restarts", "losses": "lost workers", "load_average": "load",
+    }  # fmt: skip
+    lines = [
+        ["-" if row[key] is None else row[key] for key in columns]
+        for row in rows
+        if "policy" in row
+    ]
+    yield markdown_table(list(columns.values()), lines)
     for row in rows:
         if row["case"] == "order":
             live, simulated = (" < ".join(row[f"{b}_order"]) for b in ("live", "simulated"))
-            pairs = f"{row['pairs_in_order']} of {row['n']} pairs"
-            yield f"Order, live: {live}; simulated: {simulated} ({pairs} alike)."
+            pairs = f"{row['pairs_in_order']} of {row['n']} pairs alike"
+            yield f"Order of `{row['trace']}`, live: {live}; simulated: {simulated} ({pairs})."
 
 
 def _control(rows: Sequence[Row]) -> Iterable[str]:

@@ -187,18 +187,23 @@ CONTROL_ROW_KEYS = {
 }
 FIDELITY_ROW_KEYS = {
     "case": ("", "`calibration`, a policy and its mechanism, or `order`"),
+    "trace": ("", "name of the trace: `mixed`, `bursts` or `long`; `quick` with `--quick`"),
     "policy": ("", "name of the policy"),
     "mechanism": ("", "`elastic`, or `restart`: real checkpoints and restarts"),
     "jobs": ("jobs", "of the trace"),
     "slots": ("", "CPU slots"),
-    "n": ("", "compared jobs; of `order`, pairs of policies"),
+    "runs": ("", "live runs of each policy (`--repeats`); live values are means over them"),
+    "n": ("", "compared jobs: completed in every run; of `order`, pairs of policies"),
     "mean_jct_error_percent": (
         "%",
-        "of the simulated mean completion time; of `order`, the first policy's",
+        "of the simulated mean completion time against the live one, without sign; of `order`,"
+        " the first policy's",
     ),
     "max_job_error_percent": ("%", "of the job with the largest error"),
     "mean_job_error_percent": ("%", "mean of the absolute values over the jobs"),
     "mean_jct_seconds": ("s", "live"),
+    "mean_jct_seconds_sd": ("s", "standard deviation over the runs; null with one run"),
+    "mean_jct_seconds_each": ("s", "list with a value for each run"),
     "simulated_mean_jct_seconds": ("s", "simulated"),
     "makespan_seconds": ("s", "live"),
     "simulated_makespan_seconds": ("s", "simulated"),

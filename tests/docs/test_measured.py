@@ -43,14 +43,16 @@ def test_the_fidelity_table_has_errors_and_the_order() -> None:
          "max_job_error_percent", "rescales", "simulated_rescales", "preemptions", "restarts",
          "losses", "load_average"), 3,
     )  # fmt: skip
+    texts = {"trace": "mixed", "runs": 1, "mean_jct_seconds_sd": None}
     rows = [
         {"case": "calibration", "restart_ms": 900.0},
-        {"case": "ones, elastic", "policy": "ones", "mean_jct_error_percent": 4.2, **row},
-        {"case": "order", "n": 1, "pairs_in_order": 1, "live_order": ["ones", "fifo"],
-         "simulated_order": ["ones", "fifo"]},
+        {"case": "ones, elastic", "policy": "ones", "mean_jct_error_percent": 4.2, **row, **texts},
+        {"case": "order", "trace": "mixed", "n": 1, "pairs_in_order": 1,
+         "live_order": ["ones", "fifo"], "simulated_order": ["ones", "fifo"]},
     ]  # fmt: skip
     lines = markdown([result("fidelity", rows)]).splitlines()
-    assert lines[2].startswith("| ones, elastic | 3 | 3 | 3 | 4.2 |")
+    assert lines[2].startswith("| mixed | ones, elastic | 1 | 3 | 3 | - | 3 | 4.2 |")
+    assert lines[4].startswith("Order of `mixed`, live: ")
     assert "ones < fifo; simulated: ones < fifo (1 of 1 pairs alike)." in lines[4]
     told = markdown([result("control", [{"case": "idle", "policy": "ones", "memory_mb": 134.0}])])
     assert "| idle | memory mb 134.0 |" in told

@@ -7,7 +7,97 @@ import pytest
 from ones.train.layout import GroupLayout
 from ones.train.progress import TrainingProgress
 from ones.train.reporting import Reporter
-from ones.wire.messages import Member, Report, Steps
+from ones.wire.messages import Member, Report, Speed, Steps
+
+
+class TimedReporter:
+    """A reporter under a clock of its own, and what it has reported."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("ones.train.reporting.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("ones.train.reporting.time.perf_counter", lambda: self.now)
+        self.sent: list[Report] = []
+        self.layout = layout_of(8)
+        self.reporter = Reporter(self.sent.append)
+
+    def steps(self, count: int, seconds: float, *, is_disturbed: bool = False) -> None:
+        for _ in range(count):
+            self.now += seconds
+            self.reporter.after_step(self.layout, TrainingProgress(), 0, is_disturbed=is_disturbed)
+
+    def switch(self, batch: int) -> None:
+        """As the training loop does it."""
+        self.reporter.report_speed(self.layout)
+        self.layout = layout_of(batch)
+        self.reporter.reset()
+
+    def speeds(self) -> list[tuple[int, int, float]]:
+        """Batch, steps and seconds of a step of each report."""
+        found = [report for report in self.sent if isinstance(report, Speed)]
+        return [(report.batch, report.steps, round(report.step_seconds, 6)) for report in found]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> TimedReporter:
+    return TimedReporter(monkeypatch)
+
+
+def layout_of(batch: int) -> GroupLayout:
+    return GroupLayout(plan=1, incarnation=0, members=(Member(worker="n0/0", batch=batch),))
+
+
+def test_the_first_speed_is_that_of_twenty_steps_after_the_slow_ones(timed: TimedReporter) -> None:
+    timed.steps(3, 5.0)  # the first one is not timed, two are left out
+    timed.steps(19, 0.1)
+    assert timed.speeds() == []
+    timed.steps(1, 0.1)
+    assert timed.speeds() == [(8, 20, 0.1)]
+    timed.steps(105, 0.1)
+    assert [steps for _, steps, _ in timed.speeds()] == pytest.approx([20, 100], abs=1)
+
+
+def test_what_was_measured_before_a_change_is_reported(timed: TimedReporter) -> None:
+    timed.steps(3 + 12, 0.1)
+    timed.switch(16)
+    assert timed.speeds() == [(8, 12, 0.1)]
+    timed.steps(3 + 20, 0.3)
+    assert timed.speeds()[1:] == [(16, 20, 0.3)]
+
+
+def test_a_few_steps_are_no_measurement_whenever_the_last_report_was(timed: TimedReporter) -> None:
+    timed.steps(3 + 50, 0.1)
+    timed.now += 60.0
+    timed.switch(16)
+    before = len(timed.speeds())
+    timed.steps(3 + 4, 0.1)
+    timed.reporter.report_speed(timed.layout)  # the end of an epoch
+    assert len(timed.speeds()) == before
+    timed.steps(1, 0.1)
+    timed.reporter.report_speed(timed.layout)
+    assert timed.speeds()[before:] == [(16, 5, 0.1)]
+
+
+def test_a_step_of_many_seconds_is_a_measurement(timed: TimedReporter) -> None:
+    timed.steps(3 + 1, 15.0)
+    assert timed.speeds() == [(8, 1, 15.0)]
+
+
+def test_steps_that_also_send_state_or_save_do_not_count(timed: TimedReporter) -> None:
+    timed.steps(3 + 10, 0.1)
+    timed.steps(5, 0.9, is_disturbed=True)
+    timed.steps(10, 0.1)
+    assert timed.speeds() == [(8, 20, 0.1)]
+    assert timed.reporter.take_epoch_step_seconds() == pytest.approx(0.1)
+
+
+def test_the_step_time_of_an_epoch_is_that_of_its_last_layout(timed: TimedReporter) -> None:
+    timed.steps(3 + 10, 0.1)
+    timed.switch(16)
+    timed.steps(3, 2.0)
+    timed.steps(10, 0.4)
+    assert timed.reporter.take_epoch_step_seconds() == pytest.approx(0.4)
+    assert timed.reporter.take_epoch_step_seconds() is None
 
 
 def test_gradient_noise_is_reported_once_a_minute_however_long_the_epoch_is(
@@ -16,7 +106,7 @@ def test_gradient_noise_is_reported_once_a_minute_however_long_the_epoch_is(
     clock = 0.0
     monkeypatch.setattr("ones.train.reporting.time.monotonic", lambda: clock)
     sent: list[Report] = []
-    layout = GroupLayout(plan=1, incarnation=0, members=(Member(worker="n0/0", batch=8),))
+    layout = layout_of(8)
     reporter = Reporter(sent.append)
     for second in range(1, 182):
         clock = float(second)

@@ -120,18 +120,22 @@ class CheckpointSaver:
             else:
                 return
 
-    def save_if_due(self, generation: tuple[int, int]) -> None:
-        """Saves every few minutes, in the background, in case all workers are lost."""
+    def save_if_due(self, generation: tuple[int, int]) -> bool:
+        """Saves every few minutes, in the background, in case all workers are lost.
+
+        Returns True if a save has started.
+        """
         if time.monotonic() - self._saved < self._interval:
-            return
+            return False
         if self._thread is not None and self._thread.is_alive():
-            return
+            return False
         self._saved = time.monotonic()
         state = copy_to_cpu(self._replica.state())
         self._thread = threading.Thread(
             target=self._write_in_background, args=(state, generation), name="ones-save"
         )
         self._thread.start()
+        return True
 
     def wait(self) -> None:
         if self._thread is not None:

@@ -171,11 +171,14 @@ class ElasticGroup:
         self._mismatch = sums[Notice.UNEQUAL] > 0.0
         return not self._mismatch
 
-    def after_step(self) -> None:
+    def after_step(self) -> bool:
+        """Returns True if the step was disturbed: this worker sent state or saved a checkpoint."""
         self._step_ended = time.perf_counter()
-        self.context.after_step()
+        was_sending = self.transfer.is_active
+        has_saved = self.context.after_step()
         if not self._agreed:
             self.transfer.update(self._next_group)
+        return has_saved or was_sending or self.transfer.is_active
 
     def step_failed(self) -> None:
         """Records that a member was lost in the step; nothing was updated."""

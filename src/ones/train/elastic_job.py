@@ -143,9 +143,12 @@ class ElasticJob:
 
     def _settle(self, epoch: int) -> bool:
         """Makes pending changes; False if the epoch is done, here or in the state received."""
-        if self._elastic is not None:
-            self._elastic.settle()
-            self._partition = self._elastic.context.partition
+        elastic = self._elastic
+        if elastic is not None:
+            if elastic.has_pending_change and not elastic.is_over:
+                self._report_speed()  # what was measured so far is of the present layout
+            elastic.settle()
+            self._partition = elastic.context.partition
         return self._progress.epoch == epoch and not self._is_over
 
     def _on_switched(self, was_first: bool) -> None:
@@ -164,13 +167,22 @@ class ElasticJob:
         self._advance_schedule(part.total)
         elastic = self._elastic
         if elastic is not None and elastic.context.layout is not None:
-            elastic.after_step()
+            is_disturbed = elastic.after_step()
             if elastic.rank == 0:
                 micro_batch = max(part.micro_batches, default=0)
                 noise = self._stepper.noise.scale
                 self._reporter.after_step(
-                    elastic.context.layout, self._progress, micro_batch, noise
+                    elastic.context.layout,
+                    self._progress,
+                    micro_batch,
+                    noise,
+                    is_disturbed=is_disturbed,
                 )
+
+    def _report_speed(self) -> None:
+        elastic = self._elastic
+        if elastic is not None and elastic.rank == 0 and elastic.context.layout is not None:
+            self._reporter.report_speed(elastic.context.layout)
 
     def _advance_schedule(self, samples: int) -> None:
         """Steps a per-step schedule once per base batch: a larger batch makes several steps."""
@@ -197,7 +209,7 @@ class ElasticJob:
                 )
                 self._stopped = reason is not None
         elif elastic.rank == 0 and elastic.context.layout is not None:
-            self._reporter.report_speed(elastic.context.layout)
+            self._report_speed()
             self._report_epoch()
 
     def _report_epoch(self) -> None:

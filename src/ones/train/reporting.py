@@ -16,12 +16,18 @@ from ones.wire.messages import Memory, Report, Speed, Steps
 
 _STEPS_INTERVAL = 0.5  # seconds
 _SPEED_INTERVAL = 10.0
+_FIRST_STEPS = 20  # of a new layout: its speed is reported after them; as `sim.MEASURED_STEPS`
+_FEWEST_STEPS = 5  # the mean of fewer is mostly chance, unless they took `_SPEED_INTERVAL`
 _NOISE_INTERVAL = 60.0  # an epoch may take hours
 _SKIPPED = 2  # steps after a change, which are slower than others
 
 
 class Reporter:
-    """Times the steps of a layout. Time outside the loop over batches does not count."""
+    """Times the steps of a layout.
+
+    Not counted: time outside the loop over batches, the first steps of a layout, and steps in which
+    state was sent or a checkpoint saved.
+    """
 
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
@@ -29,12 +35,16 @@ class Reporter:
         self._skip = _SKIPPED
         self._seconds, self._steps = 0.0, 0
         self._epoch_seconds, self._epoch_steps = 0.0, 0
+        self._has_reported = False  # the speed of this layout
         self._steps_reported = self._speed_reported = self._noise_reported = time.monotonic()
 
     def reset(self) -> None:
-        """Starts again, for another layout."""
+        """Starts again, for another layout: no mean is over steps of two layouts."""
         self._last, self._skip = None, _SKIPPED
         self._seconds, self._steps = 0.0, 0
+        self._epoch_seconds, self._epoch_steps = 0.0, 0
+        self._has_reported = False
+        self._speed_reported = time.monotonic()
 
     def start_epoch(self) -> None:
         self._last = None
@@ -45,18 +55,20 @@ class Reporter:
         progress: TrainingProgress,
         micro_batch: int,
         noise: float | None = None,
+        *,
+        is_disturbed: bool = False,
     ) -> None:
-        """Reports what is due. `noise`: the gradient noise scale in samples, if it is known."""
+        """Reports what is due. `noise`: the gradient noise scale in samples, if it is known.
+
+        `is_disturbed`: the worker also sent state or saved a checkpoint in this step.
+        """
         now = time.perf_counter()
         last, self._last = self._last, now
-        if last is not None:
-            self._epoch_seconds += now - last
-            self._epoch_steps += 1
+        if last is not None and not is_disturbed:
             if self._skip:
                 self._skip -= 1
             else:
-                self._seconds += now - last
-                self._steps += 1
+                self._add(now - last)
         clock = time.monotonic()
         if clock - self._steps_reported >= _STEPS_INTERVAL:
             self._steps_reported = clock
@@ -73,13 +85,23 @@ class Reporter:
                     gradient_noise=as_measure(noise),
                 )
             )
-        if clock - self._speed_reported >= _SPEED_INTERVAL:
+        is_first_due = not self._has_reported and self._steps >= _FIRST_STEPS
+        if is_first_due or clock - self._speed_reported >= _SPEED_INTERVAL:
             self.report_speed(layout)
             self._report(Memory(peak_bytes(), micro_batch))
 
+    def _add(self, seconds: float) -> None:
+        self._seconds += seconds
+        self._steps += 1
+        self._epoch_seconds += seconds
+        self._epoch_steps += 1
+
     def report_speed(self, layout: GroupLayout) -> None:
+        """Reports the mean of the steps since the last report; too few of them are kept for the
+        next one."""
         self._speed_reported = time.monotonic()
-        if self._steps and self._seconds:
+        if self._seconds and (self._steps >= _FEWEST_STEPS or self._seconds >= _SPEED_INTERVAL):
+            self._has_reported = True
             self._report(
                 Speed(
                     gpus=len(layout.members),
@@ -93,7 +115,7 @@ class Reporter:
             self._seconds, self._steps = 0.0, 0
 
     def take_epoch_step_seconds(self) -> float | None:
-        """Mean seconds per step since the last call."""
+        """Mean seconds per counted step since the last call or change of the layout."""
         mean = self._epoch_seconds / self._epoch_steps if self._epoch_seconds else None
         self._epoch_seconds, self._epoch_steps = 0.0, 0
         return mean

@@ -195,11 +195,13 @@ class WorkerContext:
         """Takes smaller micro-batches: a worker ran out of memory with larger ones."""
         self.limit = min(self.limit or limit, limit)
 
-    def after_step(self) -> None:
+    def after_step(self) -> bool:
+        """Returns True if this worker has saved a checkpoint."""
         if self._old_groups and self._old_groups[0][0] <= self.replica.progress.step:
             self._old_groups.pop(0)
         if self.rank == 0 and self.layout is not None:
-            self.saver.save_if_due(self.layout.generation)
+            return self.saver.save_if_due(self.layout.generation)
+        return False
 
     def close_group(self) -> None:
         group, self.group = self.group, None

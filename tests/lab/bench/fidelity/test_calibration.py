@@ -12,7 +12,7 @@ from ones.core.events import NodeUp
 from ones.core.job import JobId, SwitchCost
 from ones.lab.bench.fidelity.benchmark import final_state
 from ones.lab.bench.fidelity.calibration import Calibrator, MeasuredTimes
-from ones.lab.bench.fidelity.paced_jobs import calibration_trace, measured_trace
+from ones.lab.bench.fidelity.paced_jobs import calibration_trace, mixed_trace
 from ones.lab.bench.fidelity.simulated_run import PacedPhysics, simulate
 from ones.policies import create
 from ones.runlog import VERSION, Header, LogWriter, RunLog, decode, encode
@@ -82,10 +82,10 @@ def test_steps_cost_what_they_did(learned: MeasuredTimes) -> None:
 def test_other_jobs_are_foretold_from_it(
     learned: MeasuredTimes, policy: str, mechanism: str
 ) -> None:
-    trace = measured_trace()
+    trace = mixed_trace()
     lengths = []
     for calibration in (TRUTH, learned):
-        state = simulate(trace, policy, mechanism, SLOTS, calibration)
+        state = simulate(trace, policy, mechanism, calibration)
         assert len(state.ended) == len(trace.jobs)
         assert sum(o.losses for o in state.ended.values()) == 1
         lengths.append(sum(o.completion_seconds for o in state.ended.values()))

@@ -28,7 +28,7 @@ class LiveRun:
 
 
 def run_live(
-    connect: Connect, trace: PacedTrace, policy: str, mechanism: str, slots: int, directory: Path
+    connect: Connect, trace: PacedTrace, policy: str, mechanism: str, directory: Path
 ) -> LiveRun:
     """Runs the trace until all jobs have ended; the log stays in the directory."""
     require("ones bench fidelity", *NEEDS)
@@ -36,10 +36,8 @@ def run_live(
     from ones.control.statedir import StateDir
 
     state = directory / "state"
-    with live_service(connect, state, policy=policy, slots=slots, mechanism=mechanism) as (
-        client,
-        _,
-    ):
+    settings = {"policy": policy, "slots": trace.slots, "mechanism": mechanism}
+    with live_service(connect, state, **settings) as (client, _):
         names = _submit_all(client, trace, directory)
         time.sleep(LEAVE_SECONDS)
         log = directory / LOG_NAME

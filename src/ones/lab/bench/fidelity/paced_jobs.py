@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,7 @@ class Kill:
 @dataclass(frozen=True, slots=True)
 class PacedTrace:
     name: str
+    slots: int  # of the machine that runs it
     jobs: tuple[PacedJob, ...]
     kills: tuple[Kill, ...] = ()
 
@@ -137,10 +138,11 @@ def _jobs(
     )
 
 
-def measured_trace() -> PacedTrace:
+def mixed_trace() -> PacedTrace:
     """Fourteen jobs for eight slots; in the middle three urgent jobs preempt others."""
     return PacedTrace(
-        "paced",
+        "mixed",
+        8,
         _jobs(
             [
                 (0, VISION, 20, 4), (4, LANGUAGE, 10, 2), (9, VISION, 12, 4), (14, SMALL, 6, 2),
@@ -154,10 +156,43 @@ def measured_trace() -> PacedTrace:
     )  # fmt: skip
 
 
-def calibration_trace() -> PacedTrace:
+def bursts_trace() -> PacedTrace:
+    """Three bursts of five short jobs for four slots; each burst ends before the next one."""
+    burst = [(SMALL, 2, 1), (VISION, 1, 2), (SMALL, 3, 2), (LANGUAGE, 1, 1), (VISION, 2, 4)]
+    return PacedTrace(
+        "bursts",
+        4,
+        _jobs(
+            [
+                (at + 0.5 * number, kind, epochs, gpus)
+                for at in (0, 35, 70)
+                for number, (kind, epochs, gpus) in enumerate(burst)
+            ]
+        ),
+    )
+
+
+def long_trace() -> PacedTrace:
+    """A job of four minutes on one slot and twelve short jobs, for four slots."""
+    return PacedTrace(
+        "long",
+        4,
+        _jobs(
+            [
+                (0, VISION, 24, 4), (6, SMALL, 2, 1), (12, LANGUAGE, 1, 2), (18, VISION, 1, 1),
+                (24, SMALL, 3, 2), (30, SMALL, 1, 1), (36, LANGUAGE, 1, 1), (42, VISION, 2, 2),
+                (48, SMALL, 2, 4), (54, LANGUAGE, 1, 2), (60, SMALL, 1, 1), (66, VISION, 1, 2),
+                (72, SMALL, 2, 1),
+            ]
+        ),
+    )  # fmt: skip
+
+
+def calibration_trace(slots: int = 8) -> PacedTrace:
     """Other jobs at other times, with every kind of change."""
     return PacedTrace(
         "calibration",
+        slots,
         _jobs(
             [
                 (0, SMALL, 3, 2), (6, VISION, 3, 4), (14, LANGUAGE, 2, 1), (22, SMALL, 2, 2),
@@ -170,4 +205,12 @@ def calibration_trace() -> PacedTrace:
 
 def quick_trace() -> PacedTrace:
     """A short trace for tests: runs every stage, measures little."""
-    return PacedTrace("quick", _jobs([(0, TINY, 8, 2), (2, TINY, 5, 2), (4, TINY, 3, 1)]))
+    return PacedTrace("quick", 3, _jobs([(0, TINY, 8, 2), (2, TINY, 5, 2), (4, TINY, 3, 1)]))
+
+
+#: the measured traces, by name; the first is the default
+TRACES: Mapping[str, Callable[[], PacedTrace]] = {
+    "mixed": mixed_trace,
+    "bursts": bursts_trace,
+    "long": long_trace,
+}

@@ -54,13 +54,11 @@ class PacedPhysics:
         return Setback()
 
 
-def simulate(
-    trace: PacedTrace, policy: str, mechanism: str, slots: int, times: MeasuredTimes
-) -> State:
+def simulate(trace: PacedTrace, policy: str, mechanism: str, times: MeasuredTimes) -> State:
     """Simulates the trace under the policy as the service would run it."""
     simulator = Simulator(
         trace.simulated(),
-        Cluster.of(slots, slots),
+        Cluster.of(trace.slots, trace.slots),
         create(policy, seed=0, **SHORT_JOB_SETTINGS[policy]),
         mechanism="elastic",
         physics=lambda training: PacedPhysics(training, times),
