@@ -114,3 +114,28 @@ def test_a_worker_dies_while_the_group_is_formed_again(zygote: str, tmp_path: Pa
     job.play(PATIENCE_SECONDS)
     assert generations(job) == [(1, 0, 3), (1, 2, 1)]
     equals_one_process(job, "sgd", "0:1x16")
+
+
+@pytest.mark.parametrize("moment", ["send", "settings", "switch", "connect", "device", "broadcast"])
+def test_an_unexpected_error_fails_the_plan_and_not_the_job(
+    zygote: str, tmp_path: Path, moment: str
+) -> None:
+    """In the only worker that has trained. At most, a step is made again."""
+    strict = {"STRICT": 1} if moment in ("device", "broadcast") else {}
+    job = elastic(
+        zygote, tmp_path, "0:1x16,10:2x16", exact=False, OPTIMIZER="adamw",
+        CRASH=f"local-0:{moment}:error:1", HOLD="10:crashed-local-0", **strict, **EXACT,
+    )  # fmt: skip
+    job.play(PATIENCE_SECONDS)
+    equals_one_process(job, "adamw", "0:1x16")
+
+
+def test_a_state_that_cannot_be_sent_keeps_the_worker_that_has_it(
+    zygote: str, tmp_path: Path
+) -> None:
+    job = elastic(
+        zygote, tmp_path, "0:1x16,10:2x16", exact=False, OPTIMIZER="adamw", STRICT=1,
+        CRASH="local-0:broadcast:errors:1", HOLD="10:crashed-local-0", **EXACT,
+    )  # fmt: skip
+    job.play(PATIENCE_SECONDS)
+    equals_one_process(job, "adamw", "0:1x16")
