@@ -86,6 +86,7 @@ class _Attempts:
             context.close_group()
             if self._errors == _ERRORS:
                 raise
+        gc.collect()  # as above
         self._failed_transfers += joins
         if self._failed_transfers == _TRANSFERS:
             self._leave(f"it did not receive the state in {_TRANSFERS} attempts")
@@ -116,7 +117,8 @@ def _connect(context: WorkerContext, survivors: Survivors) -> bool:
             context.synchronise(compare=True)
         elif context.position == STATE_LOST:
             raise StateLostError
-    except GroupLostError:
+    except GroupLostError as error:
+        _log.info("worker %s: group %s is lost: %s", context.worker, layout.name, error)
         context.close_group()
         return False
     context.replica.has_state = True

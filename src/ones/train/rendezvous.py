@@ -216,6 +216,10 @@ class Rendezvous:
             )
         except BaseException:
             given_up.set()
+            with contextlib.suppress(queue.Empty):
+                late = results.get_nowait()
+                if isinstance(late, ProcessGroup):
+                    late.close()
             raise
 
     def _await_group(
