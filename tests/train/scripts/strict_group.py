@@ -18,6 +18,7 @@ Differs from NCCL: `wait()` also waits on the host, because the CPU has no strea
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import queue
 import random
 import threading
@@ -32,12 +33,11 @@ import torch.distributed
 from torch import Tensor
 
 from ones.train import process_group, replica
-from ones.train.connection_tracking import shut_down, track_connections
+from ones.train.connection_tracking import track_connections
 
 dist: Any = torch.distributed
 _POLL_SECONDS = 0.0005
 _CONNECT_SECONDS = 60.0
-_kept: list[object] = []  # gloo waits for its operations when it is destroyed
 
 
 class Device:
@@ -90,7 +90,6 @@ class StrictGroup:
         self._random = random.Random(f"{seed} {rank}")
         self._most_skew, self._is_on_device = most_skew, is_on_device
         self._gloo: Any = None
-        self._connections: set[str] = set()
         self._aborted = threading.Event()
         self.connected_eagerly = False
         self.operations: list[str] = []
@@ -101,15 +100,15 @@ class StrictGroup:
 
     def _connect(self) -> None:
         self._skew(10)
-        with track_connections() as connections:
+        with track_connections():
             options = dist.ProcessGroupGloo._Options()
             options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
             options._timeout = timedelta(seconds=_CONNECT_SECONDS)
             options._threads = 1
             self._gloo = dist.ProcessGroupGloo(self._store, self._rank, self._size, options)
             self._gloo._set_default_timeout(timedelta(hours=1))
-        self._connections = connections
-        _kept.append(self._gloo)
+        # never destroyed: gloo would wait for operations with members that have aborted
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
 
     def allreduce(self, tensors: list[Tensor], options: Any) -> Work:
         return self._submit("allreduce", tensors, options)
@@ -118,8 +117,8 @@ class StrictGroup:
         return self._submit("broadcast", tensors, options)
 
     def abort(self) -> None:
+        """Other members do not notice."""
         self._aborted.set()
-        shut_down(self._connections)
 
     def _submit(self, name: str, tensors: list[Tensor], options: Any) -> Work:
         (tensor,) = tensors
@@ -157,7 +156,6 @@ class StrictGroup:
     def _wait(self, work: Any) -> None:
         while not work.is_completed():
             if self._aborted.wait(_POLL_SECONDS):
-                _kept.append(work)
                 return
         try:
             work.wait(timedelta(seconds=1))
