@@ -49,7 +49,7 @@ class JoiningWorker(WorkerContext):
     def switched(self, pause: float, parts: dict[str, float]) -> None:
         pass
 
-    def close_group(self) -> None:
+    def close_all_groups(self) -> None:
         pass
 
     def finish(self, *, done: bool) -> None:

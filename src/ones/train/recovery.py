@@ -32,7 +32,7 @@ def recover(context: WorkerContext, since: float) -> bool:
     `since`: end of the last step, from which the pause counts.
     """
     discarded, attempts = context.next_group.discard(), _Attempts(context)
-    context.close_group()
+    context.close_all_groups()
     gc.collect()  # other members wait as long as anything refers to the group
     while True:
         layout = context.layout

@@ -34,10 +34,12 @@ class Rendezvous:
         on_store_started: Callable[[StoreAddress], None],
         on_lost: Callable[[str, bool], None],
         on_store_silent: Callable[[], None],
+        on_broken: Callable[[tuple[int, int]], None] = lambda generation: None,
     ) -> None:
         self._environment = environment
         self._on_store_started = on_store_started
         self._on_lost, self._on_store_silent = on_lost, on_store_silent  # (worker, hangs)
+        self._on_broken = on_broken  # argument: the generation of a group that failed
         self._announced: StoreAddress | None = None  # by the controller
         self._started: StoreAddress | None = None  # here, as a replacement
         self._silent: StoreAddress | None = None  # on another node, does not answer any more
@@ -115,6 +117,7 @@ class Rendezvous:
             generations=self._generations,
             on_joined=self._lost.discard,
             on_left=self._on_left,
+            on_broken=self._on_broken,
         )
         threading.Thread(
             target=self._reconnect, args=(client,), name="ones-store", daemon=True

@@ -78,6 +78,7 @@ class WorkerContext:
             on_store_started=lambda address: self.report(StoreStarted(str(address))),
             on_lost=self._on_lost,
             on_store_silent=lambda: self._abort_group(hangs=True),
+            on_broken=self._on_broken,
         )
         self.controller = ControllerClient(
             environment,
@@ -218,6 +219,14 @@ class WorkerContext:
         if self.rank == 0 and self.layout is not None:
             self.saver.save_if_due(self.layout.generation)
 
+    def close_all_groups(self) -> None:
+        """After a loss. Leaving workers may wait for acknowledgements in an old group."""
+        old, self._old_groups = self._old_groups, []
+        for _, group in old:
+            if group is not None:
+                self._close(group)
+        self.close_group()
+
     def close_group(self) -> None:
         group, self.group = self.group, None
         if group is not None:
@@ -278,6 +287,11 @@ class WorkerContext:
             self.report(Hung(worker))
         if self.layout is not None and worker in self.layout:
             self._abort_group(hangs=hangs)
+
+    def _on_broken(self, generation: tuple[int, int]) -> None:
+        """Aborts a group that another member, which lives, has given up."""
+        if self.layout is not None and self.layout.generation == generation:
+            self._abort_group(hangs=False)
 
     def _abort_group(self, *, hangs: bool) -> None:
         group = self.group
