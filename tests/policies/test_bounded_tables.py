@@ -50,7 +50,7 @@ def test_the_table_of_kinds_remembers_the_configurations_measured_last() -> None
 
 
 def test_kinds_without_recent_reports_are_forgotten() -> None:
-    effort, lengths, one = Effort(raw=False), KindLengths(), told(a_job(), noise=77.0)
+    effort, lengths, one = Effort(), KindLengths(), told(a_job(), noise=77.0)
     for i in range(MAX_KINDS + 10):
         job = replace(one, job=structs.replace(one.job, kind=f"kind-{i}"))
         effort.joined(job)

@@ -38,7 +38,7 @@ OTHER_SETTINGS: list[tuple[str, dict[str, object]]] = [
     ("tiresias", {"variant": "gittins", "placement": "step-time"}),
     ("optimus", {"lookahead": True, "placement": "stay"}),
     ("optimus", {"knowledge": "oracle"}),
-    ("ones", {"link": "max", "throughput": "per-gpu"}),
+    ("ones", {"draws": 1, "population": 2, "generations": 0}),
     ("ones-paper", {"predictor": "gaussian-process", "throughput": "fitted"}),
     ("pollux", {"power": -1.0, "least_local_batch": 2}),
 ]

@@ -145,7 +145,7 @@ def test_a_state_that_cannot_be_sent_keeps_the_worker_that_has_it(
 MOMENTS = ["forward", "step", "connect", "device", "allocate", "broadcast", "leave", "save"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(25))
 def test_random_switches_and_losses(zygote: str, tmp_path: Path, seed: int) -> None:
     """Five switches to 1 to 4 workers; two workers die or fail at a random moment."""

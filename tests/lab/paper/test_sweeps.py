@@ -17,7 +17,7 @@ from ones.lab.comparison.result_store import ResultStore
 from ones.lab.comparison.tasks import run_task
 from ones.lab.paper.sweep_results import read_panels, sweep_result, write_sweeps
 from ones.lab.paper.sweeps import (
-    DEFAULT_SENIORITY,
+    DEFAULT_AGEING,
     FULL,
     QUICK,
     Sweep,
@@ -65,9 +65,9 @@ def test_every_sweep_of_the_list_can_be_run() -> None:
     by_name = {sweep.name: sweep for sweep in sweeps(replace(QUICK, jobs=2))}
     errors = {c.spec.settings.get("prediction_error") for c in by_name["predictor"].cells(1)}
     assert errors == {None, 2.0, 4.0}
-    line = {c.spec.settings.get("seniority") for c in by_name["frontier"].cells(1)}
+    line = {c.spec.settings.get("ageing") for c in by_name["frontier"].cells(1)}
     assert line == {None, 0.0, 0.25, 1.0, 2.0}
-    assert OnesSettings().seniority == DEFAULT_SENIORITY, "which None stands for"
+    assert OnesSettings().ageing == DEFAULT_AGEING, "which None stands for"
     worlds = [dict(c.spec.physics) for c in by_name["physics"].cells(1)]
     assert {"rescale": 10.0} in worlds
     assert {} not in worlds

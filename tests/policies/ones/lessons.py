@@ -8,7 +8,6 @@ from ones.core import JobId
 from ones.policies.ones.progress import (
     Features,
     ProgressModel,
-    ProgressSettings,
 )
 
 NEW = Features(dataset_size=1000, samples=0.0)
@@ -44,9 +43,9 @@ def teach(model: ProgressModel, name: str, job: list[Features], *, completed: bo
     model.finished(JobId(name), completed)
 
 
-def taught(jobs: int, seed: int = 0, **chosen: object) -> ProgressModel:
+def taught(jobs: int, seed: int = 0) -> ProgressModel:
     rng = np.random.default_rng(seed)
-    model = ProgressModel(ProgressSettings(**chosen), seed=seed)  # type: ignore[arg-type]
+    model = ProgressModel(seed=seed)
     for i in range(jobs):
         kind, mean = (("cnn", 40.0), ("bert", 12.0))[i % 2]
         teach(model, f"j{i}", epochs_of_job(rng, kind=kind, mean=mean))

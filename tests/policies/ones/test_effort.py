@@ -15,7 +15,7 @@ from tests.policies.ones.jobs import a_job, seen, told
 
 
 def test_a_sample_of_the_base_batch_counts_as_one() -> None:
-    effort = Effort(raw=False)
+    effort = Effort()
     job = told(a_job(), samples=640, noise=64.0, batch=64)
     effort.learn(job)
     assert effort.done(job) == 640
@@ -23,7 +23,7 @@ def test_a_sample_of_the_base_batch_counts_as_one() -> None:
 
 def test_a_sample_of_a_large_batch_counts_for_less() -> None:
     """(noise + base) / (noise + batch) = 128 / 512."""
-    effort = Effort(raw=False)
+    effort = Effort()
     job = told(a_job(), samples=640, noise=64.0, batch=64)
     effort.learn(job)
     effort.learn(told(job, samples=1640, batch=448))
@@ -31,7 +31,7 @@ def test_a_sample_of_a_large_batch_counts_for_less() -> None:
 
 
 def test_reports_told_twice_count_once_and_a_return_to_a_checkpoint_counts_back() -> None:
-    effort = Effort(raw=False)
+    effort = Effort()
     job = told(a_job(), noise=64.0, batch=64)
     for samples, done in ((500, 500), (500, 500), (300, 300), (0, 0)):
         effort.learn(told(job, samples=samples))
@@ -43,7 +43,7 @@ def test_reports_told_twice_count_once_and_a_return_to_a_checkpoint_counts_back(
 
 
 def test_effective_samples_that_are_told_replace_the_estimate() -> None:
-    effort = Effort(raw=False)
+    effort = Effort()
     job = told(a_job(), samples=640, noise=64.0, batch=448)
 
     def also(job: JobView, effective: float | None) -> JobView:
@@ -55,21 +55,10 @@ def test_effective_samples_that_are_told_replace_the_estimate() -> None:
     assert effort.done(job) == 500.0 + 250
     effort.learn(also(told(job, samples=1700), 600.0))
     assert effort.done(job) == 600.0
-    raw = Effort(raw=True)
-    raw.learn(also(job, 500.0))
-    assert raw.done(job) == 640
-
-
-def test_the_paper_counts_every_sample_as_one() -> None:
-    effort = Effort(raw=True)
-    job = told(a_job(), samples=1000, noise=1.0, batch=512)
-    effort.learn(job)
-    assert effort.done(job) == 1000
-    assert effort.worth(job) == 1.0
 
 
 def test_noise_is_its_own_or_its_kinds_or_a_usual_multiple_of_the_base_batch() -> None:
-    effort = Effort(raw=False)
+    effort = Effort()
     own = told(a_job(), samples=10, noise=77.0)
     other = replace(a_job(), job=structs.replace(own.job, id=JobId("b")))
     assert effort.noise(other) == ASSUMED_NOISE_RATIO * 64
@@ -81,7 +70,7 @@ def test_noise_is_its_own_or_its_kinds_or_a_usual_multiple_of_the_base_batch() -
 
 
 def test_a_job_that_has_not_joined_is_thought_to_be_as_the_last_of_its_kind() -> None:
-    effort = Effort(raw=False)
+    effort = Effort()
     joined = a_job(size=5_000)
     waiting = replace(joined, description=None)
     assert effort.shape(waiting) is None
@@ -91,7 +80,7 @@ def test_a_job_that_has_not_joined_is_thought_to_be_as_the_last_of_its_kind() ->
 
 
 def test_what_was_counted_is_forgotten_with_the_job_and_the_kind_stays_known() -> None:
-    effort = Effort(raw=False)
+    effort = Effort()
     job = told(a_job(), samples=10, noise=77.0, batch=64)
     effort.joined(job)
     effort.learn(job)
@@ -102,7 +91,7 @@ def test_what_was_counted_is_forgotten_with_the_job_and_the_kind_stays_known() -
 
 
 def test_a_saved_count_goes_on() -> None:
-    one, other = Effort(raw=False), Effort(raw=False)
+    one, other = Effort(), Effort()
     job = told(a_job(), samples=640, noise=64.0, batch=448)
     one.joined(job)
     one.learn(job)
@@ -115,7 +104,7 @@ def test_a_saved_count_goes_on() -> None:
 
 
 def test_jobs_without_a_kind_share_neither_noise_nor_shape() -> None:
-    effort = Effort(raw=False)
+    effort = Effort()
     own = told(a_job(), samples=10, noise=77.0)
     one = replace(own, job=structs.replace(own.job, kind=""))
     other = replace(a_job(), job=structs.replace(one.job, id=JobId("b")), description=None)

@@ -8,8 +8,9 @@ import pytest
 from ones.core import Cluster, Generation, Job, JobId, Scheduler, View
 from ones.core import events as ev
 from ones.core.schedule import Schedule
+from ones.lab.bench.search import reference
 from ones.policies import create
-from ones.policies.ones import kernels, reference
+from ones.policies.ones import kernels
 from ones.policies.ones.choices import Knowledge, Standing
 from ones.policies.ones.deploy import deploy
 from ones.policies.ones.genome import Rows, counts_of, room_for, write
@@ -143,10 +144,9 @@ def deployed(
         view,
         question,
         [np.array(counts, np.int32)],
-        OnesSettings(switching_cost=False),
         may_change=True,
         batch_seconds=0.0,
-        speeds=Speeds("fitted"),
+        speeds=Speeds(),
     )
 
 
@@ -163,9 +163,9 @@ def running(sizes: list[int]) -> tuple[View, Question]:
             scheduler.handle(ev.WorkerReady(1.0, JobId(name), Generation(number), gpu))
     view = scheduler.state.view()
     settings = OnesSettings()
-    known = Knowledge.none(settings)
+    known = Knowledge.none()
     jobs = list(view.jobs.values())
-    standing = Standing(may_grow=True, may_shrink=True, may_stop=True, least_batch=0)
+    standing = Standing(smallest_batch=0)
     question = ask(
         view, jobs, dict.fromkeys(view.jobs, standing), np.ones((1, len(jobs))), known, settings
     )

@@ -22,8 +22,8 @@ from tests.policies.ones.test_placing import PER_NODE, Held, check, moments, vie
 
 SETTINGS = OnesSettings()
 BASE = 64
-STAYS = Standing(may_grow=True, may_shrink=False, may_stop=False, least_batch=0, most=2)
-MOVES = Standing(may_grow=True, may_shrink=True, may_stop=True, least_batch=0)
+STAYS = Standing(smallest_batch=0, most_gpus=2, since_start=0.0)  # not preempted
+MOVES = Standing(smallest_batch=0)
 
 
 def times(between_nodes: float) -> dict[Configuration, StepTime]:
@@ -52,7 +52,7 @@ def jobs_of(view: View, between_nodes: float) -> list[JobView]:
 def question_of(
     view: View, jobs: list[JobView], standings: dict[JobId, Standing]
 ) -> tuple[Question, Speeds]:
-    known = Knowledge.none(SETTINGS)
+    known = Knowledge.none()
     work = np.full((4, len(jobs)), 1e6)
     question = ask(view, jobs, standings, work, known, SETTINGS)
     assert question is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ones.models.allocation import exact, total
+from ones.policies.ones import flow
 from ones.policies.ones.flow import (
     AGE_SECONDS,
     MOST_UNITS,
@@ -17,7 +18,6 @@ from ones.policies.ones.flow import (
     POWER,
     Floats,
     Ints,
-    Leanings,
     flow_weights,
     marginal_reference,
     marginal_weights,
@@ -53,17 +53,17 @@ def test_the_kernel_equals_the_reference(jobs: int, gpus: int, per_node: int, se
     sizes = usual_sizes(int(rng.integers(1, gpus + 9)), per_node)  # some beyond the cluster
     speedups = curves(rng, jobs, sizes)
     order = rng.permutation(jobs).astype(np.int64)
-    places = some_places(rng, jobs)
-    found = marginal(order, places, speedups, sizes, usual_worth(gpus))
-    reference = marginal_reference(order, places, speedups, sizes, usual_worth(gpus))
+    ranks = some_ranks(rng, jobs)
+    found = marginal(order, ranks, speedups, sizes, usual_worth(gpus))
+    reference = marginal_reference(order, ranks, speedups, sizes, usual_worth(gpus))
     assert found.tolist() == reference.tolist()
     assert (found > 0).all()
 
 
-def some_places(rng: np.random.Generator, jobs: int) -> Floats:
-    """Nobody is to come, or some who stand anywhere between those who are here."""
-    to_come = rng.integers(0, 3) * rng.uniform(0.0, 2.0, jobs)
-    return np.asarray(np.arange(1, jobs + 1) + np.cumsum(to_come), np.float64)
+def some_ranks(rng: np.random.Generator, jobs: int) -> Floats:
+    """No job is expected to arrive, or some that rank anywhere between the present jobs."""
+    arrivals = rng.integers(0, 3) * rng.uniform(0.0, 2.0, jobs)
+    return np.asarray(np.arange(1, jobs + 1) + np.cumsum(arrivals), np.float64)
 
 
 @settings(max_examples=60)
@@ -71,20 +71,19 @@ def some_places(rng: np.random.Generator, jobs: int) -> Floats:
 def test_with_the_k_longest_left_the_best_division_is_worth_k(
     jobs: int, gpus: int, seed: int
 ) -> None:
-    """And no more than that with those to come, who have a part in it."""
+    """With expected arrivals, which have a part in it, no more than their rank."""
     rng = np.random.default_rng(seed)
     sizes = usual_sizes(gpus, 4)
     speedups = curves(rng, jobs, sizes)
     order = rng.permutation(jobs).astype(np.int64)
-    alone = np.arange(1.0, jobs + 1)
-    places = some_places(rng, jobs)
-    weights = marginal(order, alone, speedups, sizes, usual_worth(gpus))
-    among_others = marginal(order, places, speedups, sizes, usual_worth(gpus))
+    ranks = some_ranks(rng, jobs)
+    weights = marginal(order, np.arange(1.0, jobs + 1), speedups, sizes, usual_worth(gpus))
+    with_arrivals = marginal(order, ranks, speedups, sizes, usual_worth(gpus))
     for k in range(1, jobs + 1):
         left = order[:k]
         assert most_worth(weights[left], speedups[left], sizes, gpus) == pytest.approx(k)
-        worth = most_worth(among_others[left], speedups[left], sizes, gpus)
-        assert worth <= places[k - 1] * (1 + 1e-9)
+        worth = most_worth(with_arrivals[left], speedups[left], sizes, gpus)
+        assert worth <= ranks[k - 1] * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("shares", [[1.0], [1 / 32, 31 / 32], [1 / 243, 31 / 243, 211 / 243]])
@@ -97,9 +96,9 @@ def test_the_closed_form_gives_the_shares_of_hesrpt(shares: list[float]) -> None
 
 @given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=30), st.floats(0.0, 20.0))
 def test_of_two_jobs_the_one_that_ends_sooner_weighs_more(
-    seconds: list[float], behind: float
+    seconds: list[float], arrivals: float
 ) -> None:
-    weights = rank_weights(np.array(seconds), behind)
+    weights = rank_weights(np.array(seconds), arrivals)
     assert weights.max() == pytest.approx(1.0)
     for i, mine in enumerate(seconds):
         for j, other in enumerate(seconds):
@@ -136,7 +135,7 @@ def of_two(
     ages: list[float],
     seconds: tuple[float, float] = (100.0, 100.0),
     done: float = 0.0,
-    **leanings: float,
+    ageing: float = 0.0,
 ) -> Floats:
     sizes = usual_sizes(8, 4)
     weights: Floats = flow_weights(
@@ -146,34 +145,51 @@ def of_two(
         8,
         done_seconds=np.array([done, done]),
         ages=np.array(ages),
-        leanings=Leanings(**leanings),
+        ageing=ageing,
     )[0]
     return weights
 
 
-def test_the_more_are_to_come_the_more_equal_are_weights() -> None:
-    """So that GPUs are divided more equally, too, and used better. Both have been as long as
-    whoever comes."""
-    ratios = short_over_long(done=1000.0)
+def test_expected_arrivals_make_the_weights_of_jobs_of_usual_length_more_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The future jobs are as long as both jobs were, and rank behind both."""
+    ratios = short_over_long(monkeypatch, done=1000.0)
     assert ratios == sorted(ratios, reverse=True)
     assert ratios[0] > 1.9
     assert 1.0 < ratios[-1] < 1.2
 
 
-def test_who_is_longer_than_all_that_come_gains_nothing_by_them() -> None:
-    """They will pass it. A job of hours among jobs of minutes held a fifth of all GPUs while
-    dozens of them had one each."""
-    ratios = short_over_long(done=0.0)
+def test_expected_arrivals_do_not_favour_a_job_that_is_longer_than_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The future jobs will overtake it, so they only add to the weight of the shorter job."""
+    ratios = short_over_long(monkeypatch, done=0.0)
     assert ratios == sorted(ratios)
     assert ratios[0] > 1.9
+    assert ratios[-1] > 1.05 * ratios[0]
 
 
-def short_over_long(*, done: float) -> list[float]:
-    """What the shorter of two weighs over the other, the more are to come."""
+def test_half_a_job_is_expected_to_arrive_for_each_present_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = of_two(ages=[0.0, 0.0], seconds=(400.0, 100.0), done=1000.0)
+    (expected,) = short_over_long(monkeypatch, done=1000.0, expectations=[0.5])
+    assert weights[1] / weights[0] == expected
+
+
+def short_over_long(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    done: float,
+    expectations: Sequence[float] = (0.0, 0.5, 2.0),
+) -> list[float]:
+    """Weight of the shorter of two jobs relative to the longer, for each expectation."""
     ratios = []
-    for to_come in (0.0, 0.5, 2.0):
-        weights = of_two(ages=[0.0, 0.0], seconds=(400.0, 100.0), done=done, to_come=to_come)
-        ratios.append(weights[1] / weights[0])
+    for expected in expectations:
+        monkeypatch.setattr(flow, "EXPECTED_ARRIVALS", expected)
+        weights = of_two(ages=[0.0, 0.0], seconds=(400.0, 100.0), done=done)
+        ratios.append(float(weights[1] / weights[0]))
     return ratios
 
 
@@ -181,36 +197,21 @@ def short_over_long(*, done: float) -> list[float]:
 SHARED = 100.0 / 4**0.8 + AGE_SECONDS
 
 
-def test_age_raises_a_weight_against_the_length_of_the_job() -> None:
+def test_age_raises_a_weight_by_the_length_of_the_job_and_of_all_jobs() -> None:
     young = of_two(ages=[0.0, 0.0], ageing=1.0)
     old = of_two(ages=[SHARED, 0.0], ageing=1.0)
-    assert old[0] == pytest.approx(2 * young[0])
+    assert old[0] == pytest.approx(3 * young[0])  # its own length, and the mean
     assert old[1] == young[1]
-    assert of_two(ages=[SHARED, 0.0], ageing=0.0).tolist() == young.tolist()
-    # the same age counts less in a job that is longer
-    longer = SHARED * 4**0.8
-    found = of_two(ages=[SHARED, 0.0], ageing=1.0, done=longer)
-    assert found[0] == pytest.approx(1.5 * young[0])
+    assert of_two(ages=[SHARED, 0.0]).tolist() == young.tolist()
 
 
-def test_who_has_been_here_for_long_for_the_length_of_all_weighs_more_up_to_a_bound() -> None:
-    """Both have 60 s left and have done 40 s, on one GPU."""
-    given: dict[str, Any] = {"seconds": (60.0, 60.0), "done": 40.0, "seniority": 1.0}
-    young = of_two(ages=[0.0, 0.0], **given)
-    old = of_two(ages=[SHARED, SHARED / 2], **given)
-    assert old == pytest.approx([2.0 * young[0], 1.5 * young[1]])
-    # the same age of all is no reason to favour anybody
-    assert of_two(ages=[SHARED, SHARED], **given) == pytest.approx(2 * young)
-    assert of_two(ages=[1e6, 0.0], **given)[0] == pytest.approx((1 + OLDEST) * young[0])
-
-
-@given(ages=st.lists(st.floats(0, 1e9), min_size=2, max_size=2), seniority=st.floats(0, 10))
-def test_a_job_of_weeks_does_not_push_everybody_else_aside(
-    ages: list[float], seniority: float
-) -> None:
-    raised = of_two(ages=ages, seniority=seniority) / of_two(ages=[0.0, 0.0])
-    assert (raised >= 1 - 1e-9).all()
-    assert (raised <= (1 + OLDEST * seniority) * (1 + 1e-9)).all()
+def test_the_same_age_counts_less_in_a_longer_job_and_the_mean_up_to_a_bound() -> None:
+    young = of_two(ages=[0.0, 0.0], seconds=(400.0, 100.0), ageing=1.0)
+    raised = of_two(ages=[60.0, 60.0], seconds=(400.0, 100.0), ageing=1.0) / young
+    assert 1.0 < raised[0] < raised[1]
+    lengths = np.array([400.0, 100.0]) / 4**0.8 + AGE_SECONDS
+    ancient = of_two(ages=[1e6, 0.0], seconds=(400.0, 100.0), ageing=1.0) / young
+    assert ancient[0] == pytest.approx(1 + 1e6 / lengths[0] + OLDEST)
 
 
 def test_large_clusters_are_counted_in_coarser_units() -> None:

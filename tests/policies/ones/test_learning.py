@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from math import inf
+
 from ones.core import Allocation, Generation, Gpu, NodeId, Plan
 from ones.core import events as ev
-from ones.core.plan import PlanAdopted, Rescale
+from ones.core.job import EndReason
+from ones.core.plan import PlanAdopted, Rescale, Start
 from ones.policies.ones.learning import Learned
 from ones.policies.ones.settings import OnesSettings
 from tests.policies.ones.jobs import A, seen
@@ -23,11 +27,31 @@ def test_a_batch_grows_from_the_smallest_since_the_last_epoch() -> None:
             actions=(Rescale(A, Allocation.even(gpus, batch, None)),),
         )
         learned.adopted(PlanAdopted(plan.at, plan))
-    assert learned.standing(job, 10.0).least_batch == 256
+    assert learned.standing(job, 10.0).smallest_batch == 256
     generation = Generation(1)
     epoch = ev.EpochFinished(
         at=11.0, job=A, generation=generation, epoch=1, samples=10_000, steps=20
     )
     learned.learn(epoch, view)
     assert job.held is not None
-    assert learned.standing(job, 12.0).least_batch == job.held.batch
+    assert learned.standing(job, 12.0).smallest_batch == job.held.batch
+
+
+def test_the_time_since_the_last_start_is_saved_and_loaded() -> None:
+    """A rescale is no start."""
+    _, job = seen()
+    learned = Learned(OnesSettings(), seed=0)
+    assert learned.standing(job, 10.0).since_start == inf
+    one = Allocation.even([Gpu(NodeId("n0"), 0)], 64, None)
+    actions: list[Start | Rescale] = [Start(A, one), Start(A, one), Rescale(A, one)]
+    for number, action in enumerate(actions, start=2):
+        plan = Plan(number=number, at=10.0 * number, actions=(action,))
+        learned.adopted(PlanAdopted(plan.at, plan))
+    assert learned.standing(job, 100.0).since_start == 70.0
+    other = Learned(OnesSettings(), seed=0)
+    other.load(json.loads(json.dumps(learned.save())))
+    assert other.standing(job, 100.0).since_start == 70.0
+    assert other.save() == learned.save()
+    end = ev.JobEnded(at=120.0, job=A, reason=EndReason.CANCELLED)
+    other.learn(end, seen()[0])
+    assert other.standing(job, 130.0).since_start == inf

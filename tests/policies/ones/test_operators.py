@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ones.policies.ones import kernels, reference
+from ones.lab.bench.search import reference
+from ones.policies.ones import kernels
 from ones.policies.ones.genome import Rows, counts_of, renamed, room_for, write
 from ones.policies.ones.operators import Tables
 from ones.policies.ones.problem import Problem

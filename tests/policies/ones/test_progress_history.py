@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ from ones.core import JobId
 from ones.policies.ones.history import History, Lesson
 from ones.policies.ones.progress import (
     ProgressModel,
-    ProgressSettings,
 )
 from tests.policies.ones.lessons import NEW, epochs_left, epochs_of_job, taught, teach
 
@@ -83,20 +81,18 @@ def test_more_samples_than_the_last_epoch_told_can_be_the_whole() -> None:
     assert lesson.rho.tolist() == [0.25, 0.5]  # two of a job, no more
 
 
-@pytest.mark.parametrize("kinds", [True, False])
-def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(kinds: bool) -> None:
-    chosen = ProgressSettings(kinds=kinds, points=150, per_job=20)
+def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been() -> None:
     rng = np.random.default_rng(6)
     jobs = [epochs_of_job(rng, kind=("cnn", "bert")[i % 2]) for i in range(24)]
     jobs[3] = [replace(f, accuracy=None) for f in jobs[3]]
-    one = ProgressModel(chosen, seed=1)
+    one = ProgressModel(seed=1)
     for i, job in enumerate(jobs[:12]):
         teach(one, f"j{i}", job)
     jobs[12] = epochs_of_job(rng, scatter=0.0)
     jobs[12][5] = replace(jobs[12][5], loss=float("nan"))
     for features in jobs[12][:30]:
         one.saw_epoch(JobId("half"), features)
-    other = ProgressModel(chosen, seed=2)
+    other = ProgressModel(seed=2)
     other.load(json.loads(json.dumps(one.save(), allow_nan=False)))
     assert other.save() == one.save()
     for model in (one, other):

@@ -17,13 +17,13 @@ from ones.policies.ones.reasons import Reasons, rebatched
 from ones.policies.ones.settings import OnesSettings
 from tests.policies.ones.jobs import A, seen
 
-STAYS = Standing(may_grow=True, may_shrink=True, may_stop=True, least_batch=64)
+STAYS = Standing(smallest_batch=64)
 
 
 def question_of(view: View, *jobs: JobView) -> Question:
     """The first has 64,000 samples to go, the next twice as many, ..."""
     settings = OnesSettings()
-    known = Knowledge.none(settings)
+    known = Knowledge.none()
     for job in jobs:
         known.speeds.learn(job)
     work = np.tile(64_000.0 * np.arange(1, len(jobs) + 1), (4, 1))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ones.lab.bench.search import reference
 from ones.models.allocation import exact
-from ones.policies.ones import reference
 from ones.policies.ones.problem import IDLE, Problem
 from ones.policies.ones.search import Search, SearchOptions
 from tests.policies.ones.problems import check, flow_problems, problems, simple

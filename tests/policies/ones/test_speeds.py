@@ -47,7 +47,7 @@ def test_one_rate_is_as_in_many(
     rule: str, profile: dict[Configuration, StepTime], gpus: int, batch: int
 ) -> None:
     job = replace(a_job(), profile=profile)
-    speeds = Speeds(rule)
+    speeds = Speeds()
     speeds.learn(job)
     many = speeds.samples_per_second(job, np.array([gpus]), np.array([batch]), 4)
     assert speeds.rate(job, gpus, batch, 4) == many[0]
@@ -56,7 +56,7 @@ def test_one_rate_is_as_in_many(
 def test_what_was_measured_is_not_guessed() -> None:
     profile = {Configuration(2, 1, 256, 1): StepTime(0.5, 20)}
     job = replace(a_job(), profile=profile)
-    speeds = Speeds("model")
+    speeds = Speeds()
     assert speeds.rate(job, 2, 256, 4) == 512.0
     assert speeds.epoch_seconds(job) is not None
 
@@ -64,7 +64,7 @@ def test_what_was_measured_is_not_guessed() -> None:
 def test_sizes_tried_are_its_own_and_its_kinds() -> None:
     one = replace(a_job(), profile={Configuration(2, 1, 256, 1): StepTime(0.5, 20)})
     other = replace(a_job(), profile={Configuration(8, 2, 256, 1): StepTime(0.2, 20)})
-    speeds = Speeds("model")
+    speeds = Speeds()
     speeds.learn(one)
     assert speeds.tried(other, np.array([1, 2, 4, 8])).tolist() == [False, True, False, True]
 
@@ -80,7 +80,7 @@ def test_a_job_that_reports_ever_more_configurations_costs_no_more(
         return fit_speed(profile)
 
     monkeypatch.setattr("ones.policies.ones.speeds.fit_speed", counted)
-    speeds, job = Speeds("model"), a_job()
+    speeds, job = Speeds(), a_job()
     profile: dict[Configuration, StepTime] = {}
     for batch in range(1, 501):
         profile = {**profile, Configuration(1, 1, batch): StepTime(0.1 + batch / 1000, 20)}
@@ -95,7 +95,7 @@ def test_a_job_that_reports_ever_more_configurations_costs_no_more(
 
 
 def test_kinds_that_nobody_has_run_for_long_are_forgotten() -> None:
-    speeds, one = Speeds("model"), a_job()
+    speeds, one = Speeds(), a_job()
     profile = {Configuration(2, 1, 256, 1): StepTime(0.5, 20)}
     for i in range(MAX_KINDS + 10):
         job = replace(one, job=structs.replace(one.job, kind=f"kind-{i}"), profile=profile)
@@ -108,7 +108,7 @@ def test_kinds_that_nobody_has_run_for_long_are_forgotten() -> None:
 
 def test_jobs_without_a_kind_teach_one_another_nothing() -> None:
     """Their step times have nothing in common: in one pool they spoil each other's fit."""
-    speeds = Speeds("model")
+    speeds = Speeds()
     own = replace(a_job(), profile={Configuration(2, 1, 256, 1): StepTime(0.5, 20)})
     one = replace(own, job=structs.replace(own.job, kind=""))
     other = replace(one, job=structs.replace(one.job, id=JobId("b")), profile={})

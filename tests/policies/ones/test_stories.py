@@ -106,7 +106,7 @@ def test_a_short_job_that_comes_while_a_long_one_holds_all_is_let_in(policy: str
 def test_a_job_of_hours_gives_way_to_a_crowd_of_short_ones() -> None:
     """It was alone and has most GPUs. That there will be others after those that are here, as
     short as they are, is no reason to let it keep four of sixteen, as it once was."""
-    short = [job(f"j{i}", 300.0 + 16.0 * i) for i in range(60)]
+    short = [job(f"j{i}", 300.0 + 8.0 * i) for i in range(60)]
     _, log = play("ones", [job("long", 0.0, epochs=1500), *short], 16, mechanism="checkpoint")
     here, held, before = 0, 0, 0.0
     gpu_seconds, crowded = 0.0, 0.0
@@ -164,10 +164,13 @@ def test_who_comes_between_two_updates_starts_with_the_next_one() -> None:
     assert start.allocation.n_gpus > 1
 
 
-def test_of_equal_jobs_the_first_is_served_first() -> None:
-    _, log = play("ones", [job(f"j{i}", 0.0, epochs=30) for i in range(12)], 2)
-    starts = [start.job for _, start in starts_of(log)]
-    assert starts[:2] == ["j0", "j1"]
+def test_of_equal_jobs_those_that_come_first_are_served_first() -> None:
+    """Weights of equal jobs differ by chance, since each has its own order of draws: a job may
+    pass the one before it, and no more."""
+    for gap in (1.0, 20.0):
+        _, log = play("ones", [job(f"j{i}", gap * i, epochs=30) for i in range(12)], 2)
+        first = list(dict.fromkeys(int(start.job[1:]) for _, start in starts_of(log)))
+        assert all(abs(place - number) <= 1 for place, number in enumerate(first))
 
 
 class Silent(KindPhysics):
@@ -213,11 +216,29 @@ def test_a_job_whose_throughput_falls_when_it_grows_is_not_grown_again() -> None
 
 
 def test_what_one_job_of_a_kind_has_tried_in_vain_the_next_one_does_not_try() -> None:
+    """It may try a batch on several GPUs that the first one has not tried, once."""
     jobs = [job("first", 0.0, epochs=30), job("second", 2_000.0, epochs=30)]
     simulator, log = play("ones", jobs, 8, physics=of_kind(Stubborn))
     ended = simulator.scheduler.state.ended[JobId("first")].ended_at
     assert ended < 2_000.0
-    assert set(sizes(log, "second")) == {1}
+    vain = {name: tried_on_several(log, name) for name in ("first", "second")}
+    assert vain["first"]
+    assert not vain["first"] & vain["second"]
+    assert len(vain["second"]) <= 1 < len(vain["first"])
+    assert sizes(log, "second")[0] == sizes(log, "second")[-1] == 1
+
+
+def tried_on_several(log: list[Event | Plan], name: str) -> set[tuple[int, int]]:
+    """Numbers of GPUs above 1 that a job was given, each with its batch."""
+    return {
+        (action.allocation.n_gpus, action.allocation.batch)
+        for plan in log
+        if isinstance(plan, Plan)
+        for action in plan.actions
+        if isinstance(action, Start | Rescale)
+        and action.job == name
+        and action.allocation.n_gpus > 1
+    }
 
 
 class Noisy(KindPhysics):
@@ -334,14 +355,14 @@ def test_a_preempted_job_names_the_job_it_made_room_for() -> None:
 
 
 def test_an_urgent_job_that_wants_most_gpus_does_not_wait_for_those_who_have_just_changed() -> None:
-    """Who has just got or lost GPUs stays as it is for a while; an urgent job need not wait for it,
-    though on a busy cluster somebody always has."""
+    """Jobs that have just started are not preempted for others of their priority. On a busy
+    cluster there always are such jobs; an urgent job does not wait for them."""
     urgent = TraceJob(
         Job(id=JobId("urgent"), submitted_at=100.0, kind=KIND, priority=3.0, min_gpus=6, epochs=3),
         Training(kind=KIND, dataset_size=10_000, base_batch=64),
     )
     others = [job(f"j{i}", 12.0 * i) for i in range(15)]
-    _, log = play("ones", [*others[:9], urgent, *others[9:]], 8, least_stay=60.0)
+    _, log = play("ones", [*others[:9], urgent, *others[9:]], 8)
     started = next(
         plan.at
         for plan in log

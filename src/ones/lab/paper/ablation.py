@@ -13,22 +13,15 @@ from ones.lab.comparison.variants import Variant
 
 POLICY = "ones"
 
-#: what each group is without its idea; as in the paper where the paper has a counterpart
+#: what each group is without its idea
 GROUPS: Mapping[str, Mapping[str, Any]] = {
-    "weights of ages and arrivals": {"to_come": 0.0, "ageing": 0.0, "seniority": 0.0},
-    "cost of changes": {"switching_cost": False},
+    "ageing": {"ageing": 0.0},
+    "cost of changes": {"change_worth": 0.0},
     "draws": {"draws": 1},
-    "limits": {"ripening": 0.0, "epoch_growth": 2.0, "trust_requested": False},
-    "scale-down": {"shrink_only_when_waiting": False},
-    "minimum stay": {"least_stay": 0.0, "least_run": 0.0},
-    "predictor": {
-        "link": "max", "kinds": False, "temper": False, "trust_declared": False, "overruns": False,
-    },
-    "speed and goodput": {"throughput": "per-gpu", "effective": False, "batch": "limit"},
-    "sizes": {"sizes": "limit"},
-    "placement of several candidates": {"candidates": 1},
-    "search effort": {"seeds": False, "population": 0, "generations": 1},
-}  # fmt: skip
+    "limits": {"epoch_growth": 2.0, "most_base_batches": 8},
+    "exploration": {"exploration": 2.0},
+    "search": {"population": 2, "generations": 0},
+}
 
 
 def cumulative() -> list[Variant]:

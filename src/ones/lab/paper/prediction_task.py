@@ -5,7 +5,6 @@ The predictor sees what the scheduler sees; no decision depends on it.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from ones.core import events as ev
@@ -16,8 +15,8 @@ from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision, Policy
 from ones.core.view import View
 from ones.lab.runs import RunSpec, trace_of
-from ones.policies import create, settings_of
-from ones.policies.ones.progress import ProgressModel, ProgressSettings, features_of
+from ones.policies import create
+from ones.policies.ones.progress import ProgressModel, features_of
 from ones.sim.run import Simulator
 
 MAX_POINTS = 60  # of one job
@@ -47,13 +46,7 @@ class _Observer:
         self.native_mechanism = policy.native_mechanism
         self.save = policy.save
         self.load = policy.load
-        chosen: dict[str, Any] = {s.name: s.default for s in settings_of(spec.policy)}
-        chosen.update(spec.settings)
-        own = {f.name for f in fields(ProgressSettings)}
-        self._model = ProgressModel(
-            ProgressSettings(**{name: value for name, value in chosen.items() if name in own}),
-            seed=spec.seed,
-        )
+        self._model = ProgressModel(seed=spec.seed)
         self._under_way: dict[JobId, list[tuple[float, float, float, float]]] = {}
         self.jobs: list[dict[str, Any]] = []
 

@@ -158,7 +158,7 @@ def _figure(
     if sweep.name == "frontier":
         painters, caption = list(_frontiers(records)), (
             "Mean completion time against the time within which 99 % of the jobs of all seeds are"
-            " done, as `seniority` moves; left and low is good."
+            " done, as `ageing` moves; left and low is good."
         )  # fmt: skip
     elif len({margin.scenario for margin in margins}) > 1:
         return None, ""

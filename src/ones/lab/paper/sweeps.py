@@ -21,9 +21,9 @@ from ones.workload.variations import JobShares
 OURS = "ones"
 RIVALS = (OURS, "equi", "sia")
 BOTH = ("elastic", "checkpoint")  # the same cost of a change for all policies
-#: values of `seniority`, and the one that `ones` has
-DEFAULT_SENIORITY = 0.5
-SENIORITY = (0.0, 0.25, 1.0, 2.0)
+#: values of `ageing`, and the one that `ones` has
+DEFAULT_AGEING = 0.5
+AGEING = (0.0, 0.25, 1.0, 2.0)
 PREDICTION_ERRORS = (2, 4)
 PHYSICS_CHANGES = ("noise=0.3", "noise=3", "network=0.3", "rescale=10")
 #: physics against which the predictions of `ones` are of little use
@@ -200,8 +200,8 @@ def sweeps(size: SweepSize, traces: Sequence[Path] = ()) -> list[Sweep]:
         Sweep(
             name="frontier",
             title="Fairness: the mean against the slowest",
-            question="The setting `seniority` moves `ones` along a line;"
-            f" its default is {DEFAULT_SENIORITY:g}.",
+            question="The setting `ageing` moves `ones` along a line;"
+            f" its default is {DEFAULT_AGEING:g}.",
             parts=[_seniorities(usual)],
         ),
         Sweep(
@@ -250,13 +250,13 @@ def _wrong_predictions(usual: SweepPart) -> SweepPart:
 
 
 def _seniorities(usual: SweepPart) -> SweepPart:
-    labels = {value: f"{OURS}:seniority-{value:g}" for value in SENIORITY}
-    before = [label for value, label in labels.items() if value < DEFAULT_SENIORITY]
-    after = [label for value, label in labels.items() if value > DEFAULT_SENIORITY]
+    labels = {value: f"{OURS}:ageing-{value:g}" for value in AGEING}
+    before = [label for value, label in labels.items() if value < DEFAULT_AGEING]
+    after = [label for value, label in labels.items() if value > DEFAULT_AGEING]
     return replace(
         usual,
         policies=(*before, OURS, *after, "equi", "sia"),
-        given=[f"{label}.seniority={value:g}" for value, label in labels.items()],
+        given=[f"{label}.ageing={value:g}" for value, label in labels.items()],
         mechanisms=("elastic",),
     )
 

@@ -7,9 +7,10 @@ restart for anything else. Until one has been seen it is taken to be cheap.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ones.core.job import JobId
+from ones.policies.ones.memory import Remembers
 
 #: seconds, before the first
 EXPECTED = 1.0
@@ -17,7 +18,7 @@ EXPECTED = 1.0
 NEWEST = 0.2
 
 
-class BatchChanges:
+class BatchChanges(Remembers):
     """
     >>> changes = BatchChanges()
     >>> changes.ordered(JobId("a"), alone=False)
@@ -27,6 +28,11 @@ class BatchChanges:
     >>> changes.seconds
     2.0
     """
+
+    memory: ClassVar[Mapping[str, Any]] = {
+        "seconds": float,
+        "_alone": set[JobId],
+    }
 
     def __init__(self) -> None:
         self.seconds = EXPECTED
@@ -46,10 +52,3 @@ class BatchChanges:
 
     def forget(self, job: JobId) -> None:
         self._alone.discard(job)
-
-    def save(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "alone": sorted(self._alone)}
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self.seconds = float(saved["seconds"])
-        self._alone = {JobId(job) for job in saved["alone"]}

@@ -1,12 +1,13 @@
 """What a job may have: sizes, with the batch and the speed that it would have in each.
 
-How many GPUs follows from its batch limit R_j, or from the sizes that its kind has tried; the batch
-is R_j's, or that of the best goodput up to it.
+The numbers of GPUs follow from those that its kind has tried; the batch is the one with the best
+goodput.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from ones.core.view import JobView, View
 from ones.models.goodput import efficiency
 from ones.policies.ones.effort import Effort
 from ones.policies.ones.flow import usual_sizes
-from ones.policies.ones.limits import MAX_PARTS, BatchLimits
+from ones.policies.ones.limits import largest_batch, largest_batches
 from ones.policies.ones.newcomers import Newcomers
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
@@ -46,33 +47,24 @@ class Choices(NamedTuple):
 class Standing:
     """What the policy knows of a job beside its view."""
 
-    may_grow: bool  # it has had the GPUs it has for long enough
-    may_shrink: bool  # it has stayed long enough
-    may_stop: bool  # it has run long enough since its last start to be sent away
-    least_batch: int  # that it has trained with since its last epoch ended; 0: it has not
-    most: int | None = None  # GPUs that it may ask for, after a refusal
+    smallest_batch: int  # that it has trained with since its last epoch ended; 0: it has not
+    most_gpus: int | None = None  # that it may ask for, after a refusal
+    since_start: float = inf  # seconds since its last start
 
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
     """What has been learned of all jobs."""
 
-    limits: BatchLimits
     speeds: Speeds
     effort: Effort
     visits: Visits
     newcomers: Newcomers
 
     @classmethod
-    def none(cls, settings: OnesSettings) -> Knowledge:
+    def none(cls) -> Knowledge:
         """Before anything has happened."""
-        return cls(
-            BatchLimits(settings),
-            Speeds(settings.throughput),
-            Effort(raw=not settings.effective),
-            Visits(),
-            Newcomers(),
-        )
+        return cls(Speeds(), Effort(), Visits(), Newcomers())
 
 
 def most_gpus(
@@ -83,22 +75,18 @@ def most_gpus(
     settings: OnesSettings,
     gpus: int,
 ) -> int:
-    """By what R_j feeds, or what its kind has tried; a job that is not warm starts small."""
+    """A multiple of what its kind has tried; a job that has not joined, at most as many as that."""
     least, owner_room = job.job.min_gpus, view.room(job.job.owner)
     most, tried = least, known.speeds.largest_tried(job)
-    if settings.sizes == "tried":
-        shape = known.effort.shape(job)
-        if job.description is not None:
-            most = max(least, int(settings.exploration * max(tried, 1)))
-        elif shape is not None:  # its own batch, which it starts with, is shared by its workers
-            most = max(least, min(tried, shape.base_batch))
-    elif job.description is not None and known.limits.is_warm(job):
-        share = min(job.description.base_batch, job.local_limit or job.description.base_batch)
-        most = max(least, known.limits.of(job) // share)
+    shape = known.effort.shape(job)
+    if job.description is not None:
+        most = max(least, int(settings.exploration * max(tried, 1)))
+    elif shape is not None:  # its own batch, which it starts with, is shared by its workers
+        most = max(least, min(tried, shape.base_batch))
     # a worker needs a sample, so the user's largest batch is also a number of GPUs
     most = min(most, settings.most_gpus, gpus, job.max_gpus or gpus, job.job.max_batch or gpus)
-    if standing.most is not None:
-        most = min(most, max(least, standing.most))
+    if standing.most_gpus is not None:
+        most = min(most, max(least, standing.most_gpus))
     if owner_room is not None:
         most = min(most, (job.wanted.n_gpus if job.wanted else 0) + owner_room)
     return most if most >= least else 0
@@ -114,16 +102,18 @@ def choices_of(
     settings: OnesSettings,
 ) -> Choices:
     """A job that has not joined is taken for one of its kind, and starts with its own batch."""
-    joined, limit = job.description is not None, known.limits.of(job)
-    if not joined:
+    joined = job.description is not None
+    if joined:
+        limit = largest_batch(job, settings)
+    else:
         job = known.effort.like_its_kind(job)
-        limit = max(limit, known.speeds.largest_batch(job))
+        limit = max(job.job.requested_batch or 1, known.speeds.largest_batch(job))
     per_node = max(1, view.cluster.width)
     up_to = max(1, most, held)
     usual = usual_sizes(up_to, per_node).tolist()
     sizes = np.array(sorted({*usual, held, job.job.min_gpus} - {0}), np.int64)
-    highest = _highest_batches(job, sizes, limit, standing, settings)
-    if settings.batch == "goodput" and job.description is not None:
+    highest = largest_batches(job, sizes, limit, standing.smallest_batch, settings)
+    if job.description is not None:
         noise = known.effort.noise(job)
         batches, rates = known.speeds.best_batches(job, sizes, highest, per_node, noise)
         if not joined:  # what others of its kind have measured is not to be guessed
@@ -137,17 +127,13 @@ def choices_of(
     if not joined:
         batches = np.zeros_like(batches)
     sizes, batches, rates = sizes[useful], batches[useful], rates[useful]
-    return Choices(sizes, batches, rates, _present_rate(job, held, known, per_node, settings))
+    return Choices(sizes, batches, rates, _present_rate(job, held, known, per_node))
 
 
-def _present_rate(
-    job: JobView, held: int, known: Knowledge, per_node: int, settings: OnesSettings
-) -> float:
+def _present_rate(job: JobView, held: int, known: Knowledge, per_node: int) -> float:
     if not held or job.wanted is None or job.wanted.n_gpus != held or job.description is None:
         return 0.0
     rate = known.speeds.rate(job, held, job.wanted.batch, per_node)
-    if settings.batch != "goodput":
-        return rate
     base, noise = job.description.base_batch, known.effort.noise(job)
     return rate * efficiency(job.wanted.batch or base, base, noise)
 
@@ -164,16 +150,3 @@ def _proven_slower(
     before = np.append(-np.inf, np.maximum.accumulate(proven)[:-1])
     slower: NDArray[np.bool_] = tried & (rates < CLEARLY_SLOWER * before)
     return slower
-
-
-def _highest_batches(
-    job: JobView, sizes: Ints, limit: int, standing: Standing, settings: OnesSettings
-) -> Ints:
-    """R_j, and no sudden growth (§3.3.2)."""
-    if job.description is None:
-        return np.zeros(len(sizes), np.int64)
-    local = job.local_limit or job.description.base_batch
-    most = np.minimum(min(limit, job.job.max_batch or limit), MAX_PARTS * sizes * local)
-    if standing.least_batch:
-        most = np.minimum(most, int(settings.epoch_growth * standing.least_batch))
-    return np.maximum(most, sizes).astype(np.int64)

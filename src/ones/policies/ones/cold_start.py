@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+#: expected epochs when nothing is known or declared (docs/paper.md, 17)
+COLD_START_EPOCHS = 30.0
 #: completed jobs whose length is remembered, and how many it takes to tell what is usual
 REMEMBERED, ENOUGH = 100, 5
 
 
 class ColdStart:
-    def __init__(self, epochs: float) -> None:
-        self._epochs = epochs
+    def __init__(self) -> None:
         self._seconds: list[float] = []  # of completed jobs, on one GPU
         self._usual: float | None = None  # of them, once there are enough
 
@@ -37,8 +38,8 @@ class ColdStart:
         if usual is None:
             if not known:
                 return [None] * len(epoch_seconds)
-            usual = self._epochs * float(np.exp(np.mean(np.log(known))))
-        return [s and sqrt(self._epochs * usual / s) for s in epoch_seconds]
+            usual = COLD_START_EPOCHS * float(np.exp(np.mean(np.log(known))))
+        return [s and sqrt(COLD_START_EPOCHS * usual / s) for s in epoch_seconds]
 
     def save(self) -> dict[str, Any]:
         return {"seconds": list(self._seconds)}

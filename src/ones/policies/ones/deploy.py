@@ -19,7 +19,6 @@ from ones.policies.ones.choices import Choices
 from ones.policies.ones.fitting import fitted
 from ones.policies.ones.question import Question
 from ones.policies.ones.reasons import Reasons
-from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
 
 #: a change of nothing but the batch must save so many times what it costs
@@ -32,7 +31,6 @@ def deploy(
     view: View,
     question: Question,
     candidates: Sequence[NDArray[np.int32]],
-    settings: OnesSettings,
     *,
     may_change: bool,
     batch_seconds: float,
@@ -44,7 +42,7 @@ def deploy(
     `may_change`: who runs may be touched, and is not only joined by others. A change of nothing
     but the batch costs `batch_seconds`.
     """
-    choosy, stay = settings.switching_cost, question.stay
+    stay = question.stay
     places = fitted(view, question, candidates, speeds, again=may_change)
     edit = view.schedule.edit()
     notes: dict[JobId, str] = {}
@@ -59,9 +57,7 @@ def deploy(
             continue
         gpus = places[job.id]
         left = float(question.remaining[i])
-        allocation = allocate(
-            job, question.choices[i], left, gpus, choosy=choosy, stay=stay, cost=batch_seconds
-        )
+        allocation = allocate(job, question.choices[i], left, gpus, stay=stay, cost=batch_seconds)
         if allocation != job.wanted:
             edit.put(job.id, allocation)
             notes[job.id] = reasons.changed(i, allocation)
@@ -74,25 +70,23 @@ def allocate(
     remaining: float,
     gpus: tuple[Gpu, ...],
     *,
-    choosy: bool,
     stay: float,
     cost: float,
 ) -> Allocation:
-    """The batch for these GPUs; if it has them already, only if it is worth the change, `cost`
-    seconds, before the next one, `stay` seconds from now."""
+    """The batch for these GPUs. If the job has these GPUs already, its batch changes only if the
+    change, which takes `cost` seconds, pays within `stay` seconds, or if the user's smallest batch
+    asks for it."""
     size = len(gpus)
     place = choices.at(size)
     batch = max(int(choices.batches[place]), size)
     if not choices.batches[place]:
         return Allocation.as_scripted(gpus)
-    if choosy and job.wanted is not None and job.wanted.gpus == gpus:
+    if job.wanted is not None and job.wanted.gpus == gpus:
         speed, now = float(choices.rates[place]), choices.present
         saved = min(remaining / now, stay) * (1 - now / speed) if now else inf
         gain = LARGER_BATCH_GAIN if batch > job.wanted.batch else SMALLER_BATCH_GAIN
-        if (
-            saved < BATCH_CHANGE_WORTH * cost
-            or now > (1 - gain) * speed
-            or batch == job.wanted.batch
-        ):
+        worth_it = saved >= BATCH_CHANGE_WORTH * cost and now <= (1 - gain) * speed
+        too_small = job.wanted.batch < (job.job.min_batch or 1)
+        if batch == job.wanted.batch or not (worth_it or too_small):
             return job.wanted
     return Allocation.even(gpus, batch, job.local_limit)

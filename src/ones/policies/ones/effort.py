@@ -8,14 +8,23 @@ have in common (data, batch, noise) is remembered for those that have not joined
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
 
 from ones.core.job import Description, JobId
 from ones.core.view import JobView
 from ones.models.bounded_table import MAX_KINDS, set_bounded
-from ones.models.goodput import efficiency, noise_scale
+from ones.models.goodput import noise_scale
 from ones.models.kinds import kind_of, single_job_kind
+from ones.policies.ones.memory import Remembers
+from ones.policies.ones.noise_calibration import (
+    FACTORS,
+    Floats,
+    NoiseCalibration,
+    efficiencies_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +36,20 @@ class Shape:
     local_limit: int | None = None  # samples that fitted one GPU at once
 
 
-class Effort:
-    """Same reports, same counts; `raw` counts every sample as one (the paper)."""
+class Effort(Remembers):
+    """Same reports, same counts."""
 
-    def __init__(self, *, raw: bool) -> None:
-        self._raw = raw
-        self._done: dict[JobId, float] = {}
+    memory: ClassVar[Mapping[str, Any]] = {
+        "_done": dict[JobId, np.ndarray],
+        "_reported": dict[JobId, int],
+        "_noise": dict[str, float],
+        "_shapes": dict[str, Shape],
+        "_calibration": None,
+    }
+
+    def __init__(self) -> None:
+        self._done: dict[JobId, Floats] = {}  # under each factor of the noise
+        self._calibration = NoiseCalibration()
         self._reported: dict[JobId, int] = {}  # raw samples that `_done` covers
         self._noise: dict[str, float] = {}  # by kind
         self._shapes: dict[str, Shape] = {}  # by kind
@@ -50,27 +67,40 @@ class Effort:
             set_bounded(self._noise, kind_of(view.job), noise, MAX_KINDS)
         more = view.progress.samples - self._reported.get(view.id, 0)
         self._reported[view.id] = view.progress.samples
-        done = view.progress.effective_samples  # the engine may know better than an estimate
-        if done is None:
-            done = max(0.0, self._done.get(view.id, 0.0) + more * self.worth(view))
-        self._done[view.id] = done
+        if view.progress.effective_samples is not None:  # the engine knows better
+            self._done[view.id] = np.full_like(FACTORS, view.progress.effective_samples)
+        else:
+            before = self._done.get(view.id, np.zeros_like(FACTORS))
+            self._done[view.id] = np.maximum(before + more * self._worths(view), 0.0)
+
+    def _worths(self, view: JobView) -> Floats:
+        """Of a sample with the batch that the job has now, under each factor of the noise."""
+        if view.description is None or view.held is None or not view.held.batch:
+            return np.ones_like(FACTORS)
+        noise = self._reported_noise(view)
+        return efficiencies_of(view.held.batch, view.description.base_batch, noise)
 
     def worth(self, view: JobView) -> float:
         """Of a sample, with the batch that the job has now."""
-        if self._raw or view.description is None or view.held is None or not view.held.batch:
-            return 1.0
-        return efficiency(view.held.batch, view.description.base_batch, self.noise(view))
+        return float(self._worths(view)[self._calibration.index])
 
     def done(self, view: JobView) -> float:
-        if self._raw:
-            return float(view.progress.samples)
-        return self._done.get(view.id, 0.0)
+        return self.done_by(view.id) or 0.0
 
     def done_by(self, job: JobId) -> float | None:
-        """At its end, when there is no view of it any more; None: not told."""
-        return self._reported.get(job) if self._raw else self._done.get(job)
+        """Also at its end, when there is no view of it; None: it has reported no samples."""
+        done = self._done.get(job)
+        return None if done is None else float(done[self._calibration.index])
+
+    def completed(self, job: JobId, kind: str) -> None:
+        if job in self._done:
+            self._calibration.completed(kind, self._done[job])
 
     def noise(self, view: JobView) -> float:
+        """The gradient noise scale, corrected by the lengths of completed jobs."""
+        return self._calibration.factor * self._reported_noise(view)
+
+    def _reported_noise(self, view: JobView) -> float:
         """As reported; before that, by its kind; or a usual multiple of its base batch."""
         own = view.progress.gradient_noise
         if own is None:
@@ -96,20 +126,6 @@ class Effort:
         self._reported.pop(job, None)
         self._noise.pop(single_job_kind(job), None)
         self._shapes.pop(single_job_kind(job), None)
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "done": dict(self._done),
-            "reported": dict(self._reported),
-            "noise": dict(self._noise),
-            "shapes": {kind: list(astuple(shape)) for kind, shape in self._shapes.items()},
-        }
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._done = {JobId(job): float(n) for job, n in saved["done"].items()}
-        self._reported = {JobId(job): int(n) for job, n in saved["reported"].items()}
-        self._noise = {kind: float(n) for kind, n in saved["noise"].items()}
-        self._shapes = {kind: Shape(*row) for kind, row in saved["shapes"].items()}
 
 
 def _shape_of(view: JobView, description: Description) -> Shape:

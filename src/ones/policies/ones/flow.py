@@ -1,29 +1,22 @@
-"""What a job's speed is worth to everybody: weights of flow time, for any speed-up curve.
+"""Weights of jobs in the sum of completion times, for any speed-up curve.
 
-The sum of all completion times falls fastest if GPUs go where weight times speed-up is
-largest. A job's weight is what the others would gain if it were gone: jobs that will end
-soon weigh more, because all those behind them wait for their GPUs.
+The sum of completion times falls fastest if GPUs go where weight x speed-up is largest. The
+weight of a job is what all other jobs would gain if it were done: short jobs weigh more, because
+the jobs behind them wait for their GPUs.
 
-Two estimates are mixed, since each errs the other way:
+The weight is the geometric mean of two estimates that err in opposite directions:
 
-* `marginal_weights`, from each job's own speed-up curve: with the k longest jobs left,
-  the best division of the GPUs must be worth exactly k. It favours jobs that scale badly.
-* `rank_weights`, the closed form for jobs that all speed up as c^p (heSRPT): it knows only
-  the order, so that an error of prediction costs little. It favours the middle ones.
+* `marginal_weights` uses the speed-up curve of each job: with the k longest jobs left, the best
+  division of the GPUs must be worth exactly k. It favours jobs that scale badly.
+* `rank_weights` is the closed form for jobs that all speed up as c^p (heSRPT). It uses only the
+  order of jobs, so that a wrong prediction costs little. It favours jobs of middle length.
 
-Both know of nobody who is yet to come. With jobs arriving at rate Λ, each of which costs all
-others and itself C seconds in sum, the best division is worth k + ΛC instead of k (the
-Hamilton-Jacobi-Bellman equation of the sum of completion times). Who comes and is shorter than
-the k-th longest delays all k: that is a part of k and makes all weights larger alike. Who comes
-and is longer is as good as here already, behind it. So weights become more equal among jobs that
-are no longer than most, and GPUs are used better, as an equal division does; one that is longer
-than all who will come gains nothing by them: they will pass it. `to_come` is how many are on the
-way for each job that is here; they are taken to be as long as those.
+Jobs that are still to arrive delay the jobs that are longer than they are. So the rank k of a job
+counts EXPECTED_ARRIVALS future jobs for each present job that is longer than what is left of it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -34,21 +27,14 @@ Ints = NDArray[np.int64]
 
 #: speed-up c^p of the closed form; from 0.5 to 0.95 it makes no difference
 POWER = 0.8
-#: a job's age counts against its own length on an equal share of the GPUs, and so many seconds
+#: future jobs for each present job
+EXPECTED_ARRIVALS = 0.5
+#: added to the length of every job to which its age is compared
 AGE_SECONDS = 30.0
-#: an age of so many times the usual length of a job is the most that counts
+#: largest age that counts, as a multiple of the mean length of jobs
 OLDEST = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leanings:
-    """`ageing` lets jobs that have been here for long, for their length, go first; `seniority`,
-    those that have been here for long, for the length of all jobs: long ones, which end last.
-    The more of it, the better the slowest fare. `to_come`: see above."""
-
-    ageing: float = 0.0
-    seniority: float = 0.0
-    to_come: float = 0.0
+#: GPUs, or groups of GPUs, for which weights are computed
+MOST_UNITS = 256
 
 
 def flow_weights(
@@ -59,27 +45,28 @@ def flow_weights(
     *,
     done_seconds: Floats,
     ages: Floats,
-    leanings: Leanings,
+    ageing: float,
 ) -> Floats:
-    """[draw, job]. `seconds` [draw, job]: left on one GPU; `speedups` [job, size]: over one GPU.
+    """[draw, job]. `seconds` [draw, job]: remaining time on one GPU; `speedups` [job, size]:
+    relative to one GPU; `done_seconds`: finished work of each job, in seconds on one GPU.
 
-    `done_seconds` is what each job has done, on one GPU. Its length is what it takes on an equal
-    share, so that age counts alike whether it is crowded or not: against a length on one GPU,
-    newcomers were kept waiting on small clusters.
+    `ageing` is the weight of a job's age, relative to its own length and to the mean length of
+    all jobs; without it the longest jobs wait for most of a busy day. A length is the time on an
+    equal share of the GPUs, so that ages count alike on small and on large clusters.
     """
     middle = np.median(seconds, axis=0)
-    behind = leanings.to_come * longer_than(middle, middle + done_seconds)
-    marginal = marginal_weights(middle, speedups, sizes, gpus, behind)
-    weights = np.sqrt(marginal / marginal.max() * rank_weights(seconds, behind))
-    share = speedups[:, _share(sizes, gpus, len(middle))]
-    lengths = (middle + done_seconds) / share + AGE_SECONDS
+    whole = middle + done_seconds
+    arrivals = EXPECTED_ARRIVALS * longer_than(middle, whole)
+    marginal = marginal_weights(middle, speedups, sizes, gpus, arrivals)
+    weights = np.sqrt(marginal / marginal.max() * rank_weights(seconds, arrivals))
+    lengths = whole / speedups[:, _share(sizes, gpus, len(middle))] + AGE_SECONDS
     among_all = np.minimum(ages / lengths.mean(), OLDEST)
-    aged: Floats = weights * (1 + leanings.ageing * ages / lengths + leanings.seniority * among_all)
+    aged: Floats = weights * (1 + ageing * (ages / lengths + among_all))
     return aged
 
 
 def longer_than(left: Floats, whole: Floats) -> Ints:
-    """How many of these whole lengths are longer than what is left of each job.
+    """For each job, the number of whole lengths that exceed its remaining time.
 
     >>> longer_than(np.array([5.0, 40.0, 100.0]), np.array([50.0, 50.0, 100.0])).tolist()
     [3, 3, 0]
@@ -88,12 +75,11 @@ def longer_than(left: Floats, whole: Floats) -> Ints:
     return longer
 
 
-def rank_weights(seconds: Floats, behind: ArrayLike = 0.0) -> Floats:
-    """(k^q - (k-1)^q)^(1/q), the longest job has k = 1 and who is to come and will be `behind`
-    each job; the largest of a draw is 1."""
+def rank_weights(seconds: Floats, arrivals: ArrayLike = 0.0) -> Floats:
+    """(k^q - (k-1)^q)^(1/q), where the longest job has k = 1; the largest of a draw is 1."""
     power = 1.0 / (1.0 - POWER)
     order = _longest_first(seconds)
-    k = _places(order, behind)
+    k = _ranks(order, arrivals)
     most = k.max(axis=-1, keepdims=True)
     shares = k / most  # powers of large numbers lose digits
     by_rank = (shares**power - (shares - 1.0 / most) ** power) ** (1.0 / power)
@@ -103,77 +89,40 @@ def rank_weights(seconds: Floats, behind: ArrayLike = 0.0) -> Floats:
     return weights
 
 
-def _places(order: Ints, behind: ArrayLike) -> Floats:
-    """k in this order, from the longest: those who are to come stand between those who are here.
-
-    >>> _places(np.array([1, 0, 2]), [3.0, 0.5, 2.0]).tolist()
-    [1.5, 5.0, 6.0]
-    """
-    jobs = order.shape[-1]
-    passed = np.broadcast_to(behind, jobs).astype(np.float64)[order]
-    places: Floats = np.arange(1, jobs + 1) + np.maximum.accumulate(passed, axis=-1)
-    return places
-
-
 def marginal_weights(
-    seconds: Floats, speedups: Floats, sizes: Ints, gpus: int, behind: ArrayLike = 0.0
+    seconds: Floats, speedups: Floats, sizes: Ints, gpus: int, arrivals: ArrayLike = 0.0
 ) -> Floats:
-    """λ_j, by adding jobs from the one that ends last: max Σ λ v = k after the k-th, who is to
-    come and will be `behind` it counted.
+    """λ_j, by adding jobs from the one that ends last: max Σ λ v = k after the k-th job.
 
-    Large clusters are counted in coarser units: a weight is no better known than that.
+    Large clusters are counted in coarser units: weights are not known more exactly than that.
     """
     from ones.policies.ones.flow_kernels import marginal
 
     sizes, speedups, units = _coarse(sizes, speedups, gpus)
-    share = speedups[:, _share(sizes, units, len(seconds))]
-    order = _longest_first(seconds / share)
-    return marginal(
-        order,
-        _places(order, behind),
-        np.ascontiguousarray(speedups),
-        sizes,
-        usual_worth(units),
-    )
+    order = _longest_first(seconds / speedups[:, _share(sizes, units, len(seconds))])
+    ranks = _ranks(order, arrivals)
+    return marginal(order, ranks, np.ascontiguousarray(speedups), sizes, usual_worth(units))
 
 
 def usual_worth(gpus: int) -> Floats:
-    """What 0, 1, ... GPUs are worth, over all of them, to jobs that speed up as c^p."""
+    """The value of 0, 1, ... GPUs to jobs that speed up as c^p, relative to that of all GPUs."""
     worth: Floats = (np.arange(gpus + 1) / gpus) ** POWER
     return worth
 
 
-def _longest_first(seconds: Floats) -> Ints:
-    """Jobs are in the order in which they came. Of equals the last one comes first here, so that
-    the first one weighs most and is served first.
-
-    >>> _longest_first(np.array([5.0, 9.0, 5.0])).tolist()
-    [1, 2, 0]
-    """
-    from_the_last = np.argsort(-seconds[..., ::-1], axis=-1, kind="stable")
-    order: Ints = seconds.shape[-1] - 1 - from_the_last
-    return order
-
-
-def _share(sizes: Ints, gpus: int, jobs: int) -> int:
-    """The place of the size that each gets where all get the same."""
-    equal = max(1, gpus // max(1, jobs))
-    return max(0, int(np.searchsorted(sizes, equal, side="right")) - 1)
-
-
 def marginal_reference(
-    order: Ints, places: Floats, speedups: Floats, sizes: Ints, usual: Floats
+    order: Ints, ranks: Floats, speedups: Floats, sizes: Ints, usual: Floats
 ) -> Floats:
-    """As `flow_kernels.marginal`, to be read: worth[u] is the most that u GPUs are worth.
+    """`flow_kernels.marginal`, to be read: worth[u] is the largest value of u GPUs.
 
-    `places` are k of the jobs in this order. Between two of them stand those who are to come, who
-    make GPUs worth more and use them like those before; behind the first, as is `usual`.
+    `ranks` are k of the jobs in this order. Future jobs rank between two present jobs; they are
+    worth as much as the jobs before them, or as `usual` before the first.
     """
     gpus = len(usual) - 1
-    worth = (places[0] - 1.0) * usual
+    worth = (ranks[0] - 1.0) * usual
     weights = np.zeros(len(order))
     before = 0.0
-    for job, k in zip(order, places, strict=True):
+    for job, k in zip(order, ranks, strict=True):
         if before:
             worth = worth * ((k - 1.0) / before)
         weight = min(
@@ -190,15 +139,41 @@ def marginal_reference(
     return weights
 
 
-#: GPUs, or groups of them, that weights are worked out with at most
-MOST_UNITS = 256
+def _ranks(order: Ints, arrivals: ArrayLike) -> Floats:
+    """k of the jobs in this order, from the longest, with the future jobs that rank before them.
+
+    >>> _ranks(np.array([1, 0, 2]), [3.0, 0.5, 2.0]).tolist()
+    [1.5, 5.0, 6.0]
+    """
+    jobs = order.shape[-1]
+    longer = np.broadcast_to(arrivals, jobs).astype(np.float64)[order]
+    ranks: Floats = np.arange(1, jobs + 1) + np.maximum.accumulate(longer, axis=-1)
+    return ranks
+
+
+def _longest_first(seconds: Floats) -> Ints:
+    """Jobs are in the order of submission. Of equal jobs the last comes first here, so that the
+    first weighs most and is served first.
+
+    >>> _longest_first(np.array([5.0, 9.0, 5.0])).tolist()
+    [1, 2, 0]
+    """
+    from_the_last = np.argsort(-seconds[..., ::-1], axis=-1, kind="stable")
+    order: Ints = seconds.shape[-1] - 1 - from_the_last
+    return order
+
+
+def _share(sizes: Ints, gpus: int, jobs: int) -> int:
+    """The index of the size of an equal share."""
+    equal = max(1, gpus // max(1, jobs))
+    return max(0, int(np.searchsorted(sizes, equal, side="right")) - 1)
 
 
 def _coarse(sizes: Ints, speedups: Floats, gpus: int) -> tuple[Ints, Floats, int]:
     unit = -(-gpus // MOST_UNITS)
     if unit == 1:
         return sizes, speedups, gpus
-    # a size takes the units it needs; of equals the largest size is the best
+    # a size takes the units that it needs; of sizes with equal units the largest is the best
     units = -(-sizes // unit)
     last = np.append(units[1:] != units[:-1], True)
     return units[last], speedups[:, last], gpus // unit
@@ -206,7 +181,8 @@ def _coarse(sizes: Ints, speedups: Floats, gpus: int) -> tuple[Ints, Floats, int
 
 @cache
 def usual_sizes(most: int, per_node: int) -> Ints:
-    """Powers of two within a node, then whole nodes, ever coarser: odd sizes break nodes up."""
+    """Numbers of GPUs that jobs may have: powers of two within a node, then whole nodes in growing
+    steps. Other sizes would fragment nodes."""
     sizes = [1]
     while sizes[-1] * 2 <= min(per_node, most):
         sizes.append(sizes[-1] * 2)
@@ -218,7 +194,7 @@ def usual_sizes(most: int, per_node: int) -> Ints:
         nodes += max(1, nodes // 4)
     whole = most // per_node * per_node
     if sizes[-1] < whole:
-        sizes.append(whole)  # who is alone may have them all
+        sizes.append(whole)  # a job that is alone may have them all
     found = np.array(sizes, np.int64)
-    found.flags.writeable = False  # it is kept
+    found.flags.writeable = False  # the cache returns the same array
     return found

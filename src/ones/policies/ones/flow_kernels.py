@@ -10,18 +10,19 @@ from numpy.typing import NDArray
 @njit(cache=True, nogil=True)
 def marginal(
     order: NDArray[np.int64],
-    places: NDArray[np.float64],
+    ranks: NDArray[np.float64],
     speedups: NDArray[np.float64],
     sizes: NDArray[np.int64],
     usual: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """`flow.marginal_reference`, in place: from the most GPUs down, so that `worth` is the old."""
+    """`flow.marginal_reference` in place: from the most GPUs down, so that `worth[u - size]` is
+    still the value before this job."""
     gpus = len(usual) - 1
-    worth = (places[0] - 1.0) * usual
+    worth = (ranks[0] - 1.0) * usual
     weights = np.zeros(len(order))
     before = 0.0
     for at in range(len(order)):
-        job, k = order[at], places[at]
+        job, k = order[at], ranks[at]
         if before:
             worth *= (k - 1.0) / before
         before = k

@@ -7,7 +7,6 @@ over jobs, then over a job's epochs, so that long jobs do not outvote short ones
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from math import isfinite, isnan, log, log1p
@@ -21,7 +20,6 @@ from ones.core.view import JobView
 
 Floats = NDArray[np.float64]
 
-EARLIER = (0.5, 0.25, 0.125)  # of what a running job has done: looked back at
 MOST_EPOCHS = 1e9  # done or left of any job: quantiles of Be(α, β) are not numbers far beyond
 MOST_RHO = 0.999  # of a point that is learned: ln(1 - ρ) must stay finite
 
@@ -195,16 +193,6 @@ class History:
             self._running[job].add(features, self._per_job)
         else:
             self._running[job] = _Epochs(features)
-
-    def earlier(self, job: JobId, samples: float) -> list[Features]:
-        """A job that runs, as it was when it had done a half, a quarter and an eighth of this."""
-        known = self._running[job].kept if job in self._running else []
-        found = []
-        for part in EARLIER:
-            place = bisect_right(known, part * samples, key=lambda f: f.samples)
-            if place:
-                found.append(known[place - 1])
-        return found
 
     def whole(self, job: JobId, samples: float | None = None) -> tuple[str, float] | None:
         """Kind and length, in epochs, of a job that ends now; None: it has told of none."""

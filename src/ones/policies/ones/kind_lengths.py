@@ -8,12 +8,13 @@ which so much is done, is what was left of those that got as far.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ones.core.job import JobId
 from ones.models.bounded_table import MAX_KINDS, set_bounded
+from ones.policies.ones.memory import Remembers
 
 #: lengths remembered of a kind, the last ones
 MOST_LENGTHS = 50
@@ -23,22 +24,21 @@ OVERTIME = 0.1
 AS_MUCH_AGAIN = 2.0
 
 
-class KindLengths:
+class KindLengths(Remembers):
     """In epochs (of effective samples), for kinds that have a name."""
+
+    memory: ClassVar[Mapping[str, Any]] = {
+        "_whole": dict[str, list[float]],
+        "_running": dict[JobId, tuple[str, float]],
+    }
 
     def __init__(self) -> None:
         self._whole: dict[str, list[float]] = {}
         self._running: dict[JobId, tuple[str, float]] = {}
-        self._repeat = False  # have two jobs been of one kind? Else kinds say nothing of length
 
     def saw(self, job: JobId, kind: str, epochs: float) -> None:
-        if not kind:
-            return
-        if not self._repeat and job not in self._running:
-            self._repeat = self.knows(kind) or any(
-                kind == other for other, _ in self._running.values()
-            )
-        self._running[job] = (kind, epochs)
+        if kind:
+            self._running[job] = (kind, epochs)
 
     def ended(self, job: JobId) -> None:
         self._running.pop(job, None)
@@ -51,10 +51,6 @@ class KindLengths:
     def knows(self, kind: str) -> bool:
         """Has one of them completed?"""
         return kind in self._whole
-
-    def lacks(self, kind: str) -> bool:
-        """Has none of them completed, where kinds repeat?"""
-        return self._repeat and kind != "" and not self.knows(kind)
 
     def left(self, kind: str, epochs: float) -> float | None:
         """Epochs to come after so many; None if none of its kind has completed."""
@@ -70,18 +66,3 @@ class KindLengths:
         for kind, epochs in self._running.values():
             furthest[kind] = max(furthest.get(kind, 0.0), epochs)
         return furthest
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "whole": {kind: list(lengths) for kind, lengths in self._whole.items()},
-            "running": {job: list(told) for job, told in self._running.items()},
-            "repeat": self._repeat,
-        }
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._whole = {kind: list(map(float, told)) for kind, told in saved["whole"].items()}
-        self._running = {
-            JobId(job): (str(kind), float(epochs))
-            for job, (kind, epochs) in saved["running"].items()
-        }
-        self._repeat = bool(saved["repeat"])

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from math import inf
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ones.core import events as ev
+from ones.core.cluster import Gpu
 from ones.core.events import Event
 from ones.core.job import Forecast, JobId
 from ones.core.plan import PlanAdopted, Prepare, Rescale, Start
@@ -21,14 +23,13 @@ from ones.core.view import JobView, View
 from ones.policies.ones.batch_changes import BatchChanges
 from ones.policies.ones.choices import Knowledge, Standing
 from ones.policies.ones.cold_start import ColdStart
-from ones.policies.ones.history import MOST_EPOCHS, sure_epochs
-from ones.policies.ones.limits import ArrivalRate
+from ones.policies.ones.history import sure_epochs
+from ones.policies.ones.memory import Remembers
 from ones.policies.ones.mistakes import mistakes
 from ones.policies.ones.paces import Paces
-from ones.policies.ones.progress import Features, ProgressModel, ProgressSettings, features_of
+from ones.policies.ones.progress import Features, ProgressModel, features_of
 from ones.policies.ones.refusals import Refusals
 from ones.policies.ones.settings import OnesSettings
-from ones.policies.ones.stays import Stays
 
 #: samples of an epoch of a job that has not joined, when no other job can tell
 UNKNOWN_DATASET = 10_000
@@ -36,32 +37,40 @@ UNKNOWN_DATASET = 10_000
 MOST_SECONDS = 1e9
 
 
-class Learned:
+class Learned(Remembers):
+    memory: ClassVar[Mapping[str, Any]] = {
+        "_spoke": JobId | None,
+        "stirred": list[JobId],
+        "_gpus": dict[JobId, tuple[Gpu, ...]],
+        "_visits": None,
+        "_smallest_batch": dict[JobId, int],
+        "_started_at": dict[JobId, float],
+        "_progress": None,
+        "_speeds": None,
+        "_effort": None,
+        "_refusals": None,
+        "batch_changes": None,
+        "_newcomers": None,
+        "_paces": None,
+        "_cold_start": None,
+        "_epoch_seconds": dict[JobId, float],
+    }
+
     def __init__(self, settings: OnesSettings, seed: int) -> None:
         self._settings = settings
         self._seed = seed
-        self._progress = ProgressModel(
-            ProgressSettings(
-                link=settings.link,
-                kinds=settings.kinds,
-                temper=settings.temper,
-                cold_start_epochs=settings.cold_start_epochs,
-                declared=settings.trust_declared,
-            ),
-            seed=seed,
-        )
-        self.known = known = Knowledge.none(settings)
-        self._limits, self._speeds, self._effort = known.limits, known.speeds, known.effort
+        self._progress = ProgressModel(seed=seed)
+        self.known = known = Knowledge.none()
+        self._speeds, self._effort = known.speeds, known.effort
         self._visits, self._newcomers = known.visits, known.newcomers
-        self._arrivals = ArrivalRate()
         self._refusals = Refusals()
         self.batch_changes = BatchChanges()
-        self._stays = Stays()
+        self._gpus: dict[JobId, tuple[Gpu, ...]] = {}  # that the last order was for
         self._paces = Paces()
-        self._cold_start = ColdStart(settings.cold_start_epochs)
+        self._cold_start = ColdStart()
         self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
-        self._new: set[JobId] = set()  # never deployed
-        self._least_batch: dict[JobId, int] = {}  # since its last epoch ended
+        self._smallest_batch: dict[JobId, int] = {}  # since its last epoch ended
+        self._started_at: dict[JobId, float] = {}  # the last start
         self._spoke: JobId | None = None  # whose epoch was the last event
         self.stirred: list[JobId] = []  # jobs of which it has changed what batch they may have
 
@@ -71,14 +80,9 @@ class Learned:
         self._spoke = None
         self.stirred = []
         match event:
-            case ev.JobSubmitted():
-                self._arrivals.saw(event.at)
-                self._new.add(event.job.id)
             case ev.JobDescribed():
-                self._limits.joined(view.job(event.job))
                 self._effort.joined(view.job(event.job))
             case ev.ThroughputMeasured():
-                self._limits.stepped(view.job(event.job), event.steps)
                 self._speeds.learn(view.job(event.job))
                 self.stirred.append(event.job)
             case ev.StepsDone():
@@ -108,25 +112,10 @@ class Learned:
         features = self._features([job])[0]
         self._progress.saw_epoch(job.id, features)
         self._epoch_seconds[job.id] = self._speeds.epoch_seconds(job) or 0.0
-        if self._is_sure(features) and (seconds := self._seconds_to_go(job)) is not None:
+        if features.sure_epochs is not None and (seconds := self._seconds_to_go(job)) is not None:
             self._paces.told(job.id, view.now, seconds[0])
         if job.held is not None:
-            self._least_batch[job.id] = job.held.batch
-        rate = self._arrivals.at(view.now)
-        sigma = rate / max(1, view.cluster.n_gpus) if self._settings.sigma == "per-gpu" else rate
-        self._limits.finished_epoch(
-            job,
-            pressure=sigma * job.run_seconds_at(view.now),
-            gpus=view.cluster.n_gpus,
-            crowded=view.n_waiting > 0,
-        )
-
-    def ripen(self, view: View) -> None:
-        """Limits grow by the clock, in jobs that train."""
-        for job in view.schedule:
-            if self._limits.is_ripe(job, view.now):
-                self._limits.ripen(view.job(job), view.now, gpus=view.cluster.n_gpus)
-                self.stirred.append(job)
+            self._smallest_batch[job.id] = job.held.batch
 
     def adopted(self, event: PlanAdopted) -> bool:
         """Only now is a job deployed. Was there any?"""
@@ -136,79 +125,57 @@ class Learned:
         for action in event.plan.actions:
             if isinstance(action, Start | Rescale | Prepare):
                 moved = True
-                self._new.discard(action.job)
                 self._refusals.asked(action.job, action.allocation.n_gpus)
                 if isinstance(action, Prepare):
-                    self._stays.announced(action.job, event.at)
-                    continue
-                batch = action.allocation.batch
-                least = min(self._least_batch.get(action.job, batch), batch)
-                self._least_batch[action.job] = least
-                self._visits.started(action.job, event.at)
-                starts, gpus = isinstance(action, Start), action.allocation.gpus
-                some = not starts and self._stays.comes_to(action.job, gpus)
-                self._newcomers.ordered(action.job, event.at, some=some)
-                note = self._stays.started if starts else self._stays.changed
-                self.batch_changes.ordered(action.job, alone=note(action.job, gpus, event.at))
+                    continue  # it will be changed once others have left
+                job, batch, gpus = action.job, action.allocation.batch, action.allocation.gpus
+                self._smallest_batch[job] = min(self._smallest_batch.get(job, batch), batch)
+                self._visits.started(job, event.at)
+                if isinstance(action, Start):
+                    self._started_at[job] = event.at
+                before = self._gpus.get(job)
+                self._gpus[job] = gpus
+                grows = isinstance(action, Rescale) and not set(gpus) <= set(before or ())
+                self._newcomers.ordered(job, event.at, some=grows)
+                self.batch_changes.ordered(job, alone=before == gpus)
         return moved
-
-    def updated(self, view: View) -> None:
-        """An update was deployed, which left some jobs waiting (Resume)."""
-        for job in view.waiting:
-            if job.id not in self._new:
-                self._limits.rejected(job)
 
     def _forget(self, job: JobId, *, completed: bool) -> None:
         epoch_seconds = self._epoch_seconds.pop(job, 0.0)
         whole = self._progress.finished(job, completed, self._effort.done_by(job))
-        if whole is not None and epoch_seconds:
-            self._cold_start.learn(whole * epoch_seconds)
-        self._limits.forget(job)
+        if whole is not None:
+            kind, epochs = whole
+            self._effort.completed(job, kind)
+            if epoch_seconds:
+                self._cold_start.learn(epochs * epoch_seconds)
         self._speeds.forget(job)
         self._effort.forget(job)
         self._refusals.forget(job)
         self.batch_changes.forget(job)
         self._newcomers.forget(job)
-        self._new.discard(job)
-        self._stays.forget(job)
-        self._least_batch.pop(job, None)
+        self._gpus.pop(job, None)
+        self._smallest_batch.pop(job, None)
+        self._started_at.pop(job, None)
 
     # what it means
 
     def standing(self, job: JobView, now: float) -> Standing:
-        cost = job.switch_cost
-        free = job.description is None
-        epoch = 0.0
-        if job.description and job.progress.step_seconds and job.wanted and job.wanted.batch:
-            steps = job.description.dataset_size / job.wanted.batch
-            epoch = steps * job.progress.step_seconds
-        stay = min(self._settings.least_stay, epoch)
         return Standing(
-            may_grow=free or self._stays.may_grow(job.id, cost, now),
-            may_shrink=free or self._stays.may_shrink(job.id, cost, now, least=stay),
-            may_stop=self._stays.may_stop(job.id, cost, now, least=self._settings.least_run),
-            least_batch=self._least_batch.get(job.id, 0),
-            most=self._refusals.most(job.id, now),
+            self._smallest_batch.get(job.id, 0),
+            self._refusals.most(job.id, now),
+            now - self._started_at.get(job.id, -inf),
         )
 
     def work(self, jobs: list[JobView]) -> NDArray[np.float64]:
         """Remaining samples of each job, in each draw (Eq. 7): one bank for all candidates."""
         features = self._features(jobs)
-        alpha, beta = self._predicted(jobs, features)
+        alpha, beta = self._progress.predict(features)
         rho = self._progress.quantiles(alpha, beta, self._settings.draws)
         left = self._progress.remaining(features, rho)
         error = self._settings.prediction_error
         if error > 1.0:
             left = left * mistakes(self._seed, (job.number for job in jobs), error)
         return left
-
-    def _predicted(
-        self, jobs: list[JobView], features: list[Features]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        alpha, beta = self._progress.predict(features)
-        if self._settings.overruns:
-            beta = beta * self._progress.outlived([job.id for job in jobs], features)
-        return alpha, np.minimum(beta, MOST_EPOCHS)
 
     def _features(self, jobs: list[JobView]) -> list[Features]:
         known = [job.description.dataset_size for job in jobs if job.description]
@@ -246,56 +213,11 @@ class Learned:
         if job.description is None or not step or job.held is None or not job.held.batch:
             return None
         features = self._features([job])[0]
-        alpha, beta = self._predicted([job], [features])
+        alpha, beta = self._progress.predict([features])
         middle, low, high = self._progress.forecast(features, float(alpha[0]), float(beta[0]))
         second = job.held.batch / step * self._effort.worth(job)  # (effective) samples
-        if self._is_sure(features):  # what is to come is known, but not at which speed
+        if features.sure_epochs is not None:  # what is to come is known, but not at which speed
             least, most = self._paces.range()
             low, high = least * middle, most * middle
         most = MOST_SECONDS * second
         return min(middle, most) / second, min(low, most) / second, min(high, most) / second
-
-    def _is_sure(self, features: Features) -> bool:
-        return self._settings.trust_declared and features.sure_epochs is not None
-
-    # memory
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "spoke": self._spoke,
-            "stirred": list(self.stirred),
-            "new": sorted(self._new),
-            "stays": self._stays.save(),
-            "visits": self._visits.save(),
-            "least_batch": dict(self._least_batch),
-            "progress": self._progress.save(),
-            "limits": self._limits.save(),
-            "speeds": self._speeds.save(),
-            "effort": self._effort.save(),
-            "arrivals": self._arrivals.save(),
-            "refusals": self._refusals.save(),
-            "batch_changes": self.batch_changes.save(),
-            "newcomers": self._newcomers.save(),
-            "paces": self._paces.save(),
-            "cold_start": self._cold_start.save(),
-            "epoch_seconds": dict(self._epoch_seconds),
-        }
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._spoke = saved["spoke"]
-        self.stirred = list(saved["stirred"])
-        self._new = set(saved["new"])
-        self._stays.load(saved["stays"])
-        self._visits.load(saved["visits"])
-        self._least_batch = {JobId(job): int(n) for job, n in saved["least_batch"].items()}
-        self._progress.load(saved["progress"])
-        self._limits.load(saved["limits"])
-        self._speeds.load(saved["speeds"])
-        self._effort.load(saved["effort"])
-        self._arrivals.load(saved["arrivals"])
-        self._refusals.load(saved["refusals"])
-        self.batch_changes.load(saved["batch_changes"])
-        self._newcomers.load(saved["newcomers"])
-        self._paces.load(saved["paces"])
-        self._cold_start.load(saved["cold_start"])
-        self._epoch_seconds = {JobId(job): float(s) for job, s in saved["epoch_seconds"].items()}

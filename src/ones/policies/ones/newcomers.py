@@ -7,15 +7,16 @@ time between an order and its fulfilment; until one has been seen it is taken fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ones.core.job import JobId
+from ones.policies.ones.memory import Remembers
 
 #: part of the mean that the newest one makes up
 NEWEST = 0.2
 
 
-class Newcomers:
+class Newcomers(Remembers):
     """
     >>> newcomers = Newcomers()
     >>> newcomers.ordered(JobId("a"), 100.0, some=True)
@@ -23,6 +24,11 @@ class Newcomers:
     >>> newcomers.seconds
     2.0
     """
+
+    memory: ClassVar[Mapping[str, Any]] = {
+        "seconds": float,
+        "_since": dict[JobId, float],
+    }
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -42,10 +48,3 @@ class Newcomers:
 
     def forget(self, job: JobId) -> None:
         self._since.pop(job, None)
-
-    def save(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "since": dict(self._since)}
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self.seconds = float(saved["seconds"])
-        self._since = {JobId(job): float(at) for job, at in saved["since"].items()}

@@ -14,7 +14,7 @@ would grow to its limit R_j, whoever adds least cost goes first (smallest Δφ_j
 ours: each job would go to the size from which further growth pays less, the least cost
 added *per GPU* goes first. Each fill draws its rule and the draw of Y it goes by.
 
-`kernels` and `reference` hold the same operators twice, the first for speed, the second
+`kernels` is compiled; `ones.lab.bench.search.reference` holds the same operators in plain Python,
 to be read and to be compared with.
 """
 

@@ -8,12 +8,13 @@ range that users read holds nine tenths of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ones.core.job import JobId
 from ones.policies.ones.calibration import HIGH, LOW
+from ones.policies.ones.memory import Remembers
 
 #: forecasts remembered, and those of one job that still runs
 MOST_RATIOS, MOST_OF_A_JOB = 400, 20
@@ -21,7 +22,12 @@ MOST_RATIOS, MOST_OF_A_JOB = 400, 20
 FEWEST, UNKNOWN = 20, (0.5, 2.0)
 
 
-class Paces:
+class Paces(Remembers):
+    memory: ClassVar[Mapping[str, Any]] = {
+        "_told": dict[JobId, list[tuple[float, float]]],
+        "_ratios": list[float],
+    }
+
     def __init__(self) -> None:
         self._told: dict[JobId, list[tuple[float, float]]] = {}  # when, and seconds to go
         self._ratios: list[float] = []
@@ -42,16 +48,3 @@ class Paces:
             return UNKNOWN
         low, high = np.quantile(self._ratios, [LOW, HIGH]).tolist()
         return min(low, 1.0), max(high, 1.0)
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "told": {job: [list(pair) for pair in told] for job, told in self._told.items()},
-            "ratios": list(self._ratios),
-        }
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._told = {
-            JobId(job): [(float(at), float(seconds)) for at, seconds in told]
-            for job, told in saved["told"].items()
-        }
-        self._ratios = list(map(float, saved["ratios"]))

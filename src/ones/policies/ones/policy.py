@@ -24,14 +24,17 @@ from ones.core.view import JobView, View
 from ones.policies.ones.choices import choices_of
 from ones.policies.ones.deploy import allocate, deploy
 from ones.policies.ones.learning import Learned
+from ones.policies.ones.limits import largest_batch
 from ones.policies.ones.problem import optimum
 from ones.policies.ones.question import Question, ask, movable
 from ones.policies.ones.reasons import rebatched
-from ones.policies.ones.search import Search, SearchOptions
+from ones.policies.ones.search import Search
 from ones.policies.ones.settings import OnesSettings
 
-#: seconds between two generations when nothing else happens
-IDLE_SECONDS = 5.0
+#: members of the population that are placed on nodes, to compare them
+CANDIDATES = 16
+#: seconds between two looks at all jobs, for each of them
+SECONDS_PER_JOB = 0.0005
 
 
 class Ones:
@@ -63,23 +66,21 @@ class Ones:
             moved = self._learned.adopted(event)
             if moved and self._may_update(view):  # no second strokes, nor starts in between
                 self._deployed_at = event.at
-                self._learned.updated(view)
             return
         self._learned.learn(event, view)
         if type(event) not in self.decides_on:
             return
-        if self._settings.ripening:
-            self._learned.ripen(view)
         woke = isinstance(event, ev.Woke)
         if not woke:
             report = self._is_mere_report(event, view)
             self._reported, self._pressing = self._reported or report, self._pressing or not report
-            if not self._may_think(view):
-                return
-        chosen, idle = self._settings, not (self._reported or self._pressing)
+        # before the next update nothing is deployed: the event is remembered until then
+        if not self._may_update(view) or not (woke or self._may_think(view)):
+            return
+        idle = not (self._reported or self._pressing)
         self._thought_at, self._reported, self._pressing = view.now, False, False
         if woke or view.now > self._evolved_at:  # of many events at one instant, once
-            self._evolve(view, chosen.idle_generations if idle else chosen.generations)
+            self._evolve(view, 0 if idle else self._settings.generations)
 
     def _may_think(self, view: View) -> bool:
         return view.now == self._thought_at or view.now >= self._next_thought(view)
@@ -87,7 +88,7 @@ class Ones:
     def _next_thought(self, view: View) -> float:
         """To look at all jobs takes time for each of them: a thousand submissions in a burst must
         not bring a thousand looks at a thousand jobs. Reports can wait for the next update."""
-        rest = self._settings.thinking * len(view.jobs)
+        rest = SECONDS_PER_JOB * len(view.jobs)
         if not self._pressing:
             rest = max(rest, self._settings.spacing)
         return self._thought_at + rest
@@ -100,8 +101,6 @@ class Ones:
         return isinstance(event, ev.EpochFinished)
 
     def _evolve(self, view: View, generations: int) -> None:
-        if not self._may_update(view):
-            return  # nothing is deployed before the next update: it starts from there
         question = self._question(view)
         if question is None:
             return
@@ -112,27 +111,18 @@ class Ones:
 
     def _pose(self, search: Search, question: Question) -> None:
         search.refresh(question.problem)
-        if self._settings.seeds:
-            search.add(optimum(question.problem), question.problem)
+        search.add(optimum(question.problem), question.problem)
 
     def _search_for(self, view: View) -> Search:
         if self._search is None:
-            chosen = self._settings
-            size = chosen.population or view.cluster.n_gpus
-            self._search = Search(
-                max(2, min(size, max(2, view.cluster.n_gpus))),
-                self._seed,
-                options=self._options(),
-            )
+            size = max(2, min(self._settings.population, view.cluster.n_gpus))
+            self._search = Search(size, self._seed)
         return self._search
 
     def _twin(self, search: Search) -> Search:
-        twin = Search(2, self._seed, options=self._options())
+        twin = Search(2, self._seed)
         twin.load(search.save())
         return twin
-
-    def _options(self) -> SearchOptions:
-        return SearchOptions(fill_waiting_first=self._settings.fill_waiting_first)
 
     # asking
 
@@ -172,7 +162,7 @@ class Ones:
             if self._evolved != self._seen:  # deciding must not change what was learned
                 search = self._twin(search)
                 self._pose(search, question)
-            ranked = search.ranked(question.problem, self._settings.candidates)
+            ranked = search.ranked(question.problem, CANDIDATES)
             candidates = [question.rounded(counts) for counts in ranked]
         else:
             candidates = [_only_starts(question)]
@@ -180,7 +170,6 @@ class Ones:
             view,
             question,
             candidates,
-            self._settings,
             may_change=may_change,
             batch_seconds=self._learned.batch_changes.seconds,
             speeds=self._learned.known.speeds,
@@ -212,13 +201,12 @@ class Ones:
                 choices,
                 left,
                 job.wanted.gpus,
-                choosy=True,
                 stay=stay,
                 cost=learned.batch_changes.seconds,
             )
             if chosen != job.wanted:
                 edit.put(job.id, chosen)
-                limit = learned.known.limits.of(job)
+                limit = largest_batch(job, self._settings)
                 notes[job.id] = rebatched(job.wanted, chosen, choices, limit)
         return (edit.done(), notes) if notes else (view.schedule, {})
 
@@ -226,13 +214,7 @@ class Ones:
         return view.now >= self._deployed_at + self._settings.spacing
 
     def _wake_at(self, view: View, *, may_change: bool) -> float:
-        """Evolution goes on between events, until it has stopped finding anything better."""
-        chosen, search = self._settings, self._search
-        if not may_change:
-            return self._deployed_at + chosen.spacing
-        if chosen.idle_generations and search and search.stalled < chosen.patience:
-            return view.now + IDLE_SECONDS
-        return inf
+        return inf if may_change else self._deployed_at + self._settings.spacing
 
     # memory
 
@@ -257,7 +239,7 @@ class Ones:
         self._deployed_at = -inf if saved["deployed_at"] is None else float(saved["deployed_at"])
         self._learned.load(saved["learned"])
         if saved["search"] is not None:
-            self._search = Search(2, self._seed, options=self._options())
+            self._search = Search(2, self._seed)
             self._search.load(saved["search"])
         self._asked = (-1, None)
 
@@ -273,16 +255,15 @@ def _is_sized(job: JobView) -> bool:
 
 
 def _only_starts(question: Question) -> NDArray[np.int32]:
-    """Before an update no job is changed, but jobs of one size take GPUs that are free."""
+    """Between updates no job is changed, but waiting jobs of a fixed size start on free GPUs, as
+    far as these are not the minimum of an elastic job that waits before them."""
     problem = question.problem
     kept: NDArray[np.int32] = problem.held.copy()
     left = problem.gpus - int(kept.sum())
-    # new ones first, then as they came
-    order = sorted(range(len(kept)), key=lambda i: (not problem.new[i], i))
-    for i in order:
-        if not _is_sized(question.jobs[i]):
+    for i in range(len(kept)):
+        if kept[i] or not problem.most[i] or problem.least[i] > left:
             continue
-        if kept[i] == 0 and problem.most[i] and problem.least[i] <= left:
+        left -= int(problem.least[i])
+        if _is_sized(question.jobs[i]):
             kept[i] = problem.least[i]
-            left -= int(problem.least[i])
     return kept

@@ -1,6 +1,6 @@
 """The Beta regression: how many epochs a job has left, learned from those that are done.
 
-    ρ ~ Be(α, β)        α = epochs done, given        β = link(A z + b), fitted
+    ρ ~ Be(α, β)        α = epochs done, given        β = 1 + softplus(A z + b), fitted
 
 z are the five features of the paper, standardised over the points at hand. Maximum a
 posteriori with an exact gradient; each fit starts from the one before.
@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ones.policies.ones.history import Floats, Lesson
+from ones.policies.ones.memory import Remembers
 
-LINKS = ("softplus", "max")
 START = 10.0  # epochs left, before anything is known
 PENALTY = 1e-3  # on |A|²
 FARTHEST = 4.0  # standard deviations: beyond, a job is only "unlike any other"
@@ -32,21 +32,19 @@ class Data(NamedTuple):
     rho: Floats
 
 
-def link_of(name: str, u: Floats) -> tuple[Floats, Floats]:
-    """β and dβ/du."""
+def link_of(u: Floats) -> tuple[Floats, Floats]:
+    """β, at least 1, and dβ/du. The paper's max(1, u) is flat below 1 (docs/paper.md, 14)."""
     from scipy.special import expit
 
-    if name == "max":  # as printed: Eq. of β, flat below 1
-        return np.maximum(u, 1.0), (u > 1.0).astype(float)
     return 1.0 + np.logaddexp(0.0, u), expit(u)
 
 
-def loss_and_gradient(theta: Floats, data: Data, link: str) -> tuple[float, Floats]:
+def loss_and_gradient(theta: Floats, data: Data) -> tuple[float, Floats]:
     """-mean log likelihood + penalty, of θ = (A, b)."""
     from scipy.special import betaln, psi
 
     a = theta[:-1]
-    beta, slope = link_of(link, data.x @ a + theta[-1])
+    beta, slope = link_of(data.x @ a + theta[-1])
     rest = np.log1p(-data.rho)
     likelihood = (data.alpha - 1) * np.log(data.rho) + (beta - 1) * rest - betaln(data.alpha, beta)
     down = -slope * (rest - psi(beta) + psi(data.alpha + beta)) / len(beta)
@@ -54,11 +52,18 @@ def loss_and_gradient(theta: Floats, data: Data, link: str) -> tuple[float, Floa
     return float(PENALTY * (a @ a) - likelihood.mean()), gradient
 
 
-class BetaRegression:
-    def __init__(self, *, link: str = "softplus", kinds: bool = False) -> None:
-        if link not in LINKS:
-            raise ValueError(f"link {link} is not one of {', '.join(LINKS)}")
-        self._link, self._with_kinds = link, kinds
+class BetaRegression(Remembers):
+    memory: ClassVar[Mapping[str, Any]] = {
+        "_kinds": list[str],
+        "_mean": np.ndarray,
+        "_sd": np.ndarray,
+        "_young": np.ndarray,
+        "_a": np.ndarray,
+        "_b": float,
+        "_fitted": bool,
+    }
+
+    def __init__(self) -> None:
         self._kinds: list[str] = []
         self._mean, self._sd, self._young = np.zeros(5), np.ones(5), np.zeros(5)
         self._a, self._b = np.zeros(5), START  # A, b
@@ -75,7 +80,7 @@ class BetaRegression:
         found = minimize(
             loss_and_gradient,
             start,
-            args=(data, self._link),
+            args=(data,),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": WARM_STEPS if self._fitted else COLD_STEPS},
@@ -87,7 +92,7 @@ class BetaRegression:
         z = self._standardise(rows)
         unknown = np.isnan(z)
         z[unknown] = np.where(alpha[:, None] < YOUNG, self._young, 0.0)[unknown]
-        return link_of(self._link, self._design(z, kinds) @ self._a + self._b)[0]
+        return link_of(self._design(z, kinds) @ self._a + self._b)[0]
 
     def _take(self, lessons: Sequence[Lesson]) -> Data:
         """The points as arrays, with the scale and kinds of the fit to come; A and b follow."""
@@ -110,8 +115,6 @@ class BetaRegression:
 
     def _meet(self, lessons: Sequence[Lesson]) -> None:
         """The kinds that most jobs are of; those known before keep their coefficients."""
-        if not self._with_kinds:
-            return
         before = dict(zip(self._kinds, self._a[5:], strict=True))
         jobs = Counter(lesson.kind for lesson in lessons)
         often = sorted(jobs, key=lambda kind: (-jobs[kind], kind))[:MOST_KINDS]
@@ -128,24 +131,6 @@ class BetaRegression:
         place = {kind: i for i, kind in enumerate(self._kinds)}
         number: NDArray[np.intp] = np.array([place.get(kind, -1) for kind in kinds], np.intp)
         return np.hstack([z, (number[:, None] == np.arange(len(place))).astype(float)])
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "kinds": list(self._kinds),
-            "mean": self._mean.tolist(),
-            "sd": self._sd.tolist(),
-            "young": self._young.tolist(),
-            "a": self._a.tolist(),
-            "b": self._b,
-            "fitted": self._fitted,
-        }
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._kinds = list(saved["kinds"])
-        self._mean, self._sd, self._young, self._a = (
-            np.array(saved[name]) for name in ("mean", "sd", "young", "a")
-        )
-        self._b, self._fitted = saved["b"], saved["fitted"]
 
 
 def _known_mean(columns: Floats) -> Floats:

@@ -8,6 +8,7 @@ number of GPUs that it may have (`choices`) follows from its speed there, by flo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from ones.core.cluster import Gpu, NodeState
 from ones.core.job import JobId
 from ones.core.view import JobView, View
 from ones.policies.ones.choices import Choices, Knowledge, Standing, choices_of, most_gpus
-from ones.policies.ones.flow import Leanings, flow_weights, usual_sizes
+from ones.policies.ones.flow import flow_weights, usual_sizes
 from ones.policies.ones.problem import Problem
 from ones.policies.ones.settings import OnesSettings
 
@@ -25,8 +26,14 @@ Ints = NDArray[np.int64]
 
 #: c GPUs make a job of which nothing was measured c^0.8 times as fast
 USUAL_SPEEDUP = 0.8
+#: as the setting `stay_share`, for a job that grows: others may soon need what it grows by
+GROWN_SHARE = 0.25
 #: where a job of which nothing is known is put among the others, by length
 GUESSED_QUANTILE = 0.25
+#: a job is preempted only this many times its restart cost after its start, up to a maximum,
+LEAST_RUN, MOST_LEAST_RUN = 20.0, 300.0
+#: unless others gain so many times its speed by it, or a job of a higher priority waits
+PREEMPTION_CHARGE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +72,14 @@ def ask(
     least = np.array([job.job.min_gpus for job in jobs], np.int32)
     held = np.array([len(staying[job.id]) for job in jobs], np.int32)
     most = np.zeros(len(jobs), np.int32)
-    yields = _yields(jobs, held)
     choices = []
     for i, job in enumerate(jobs):
         standing = standings[job.id]
         most[i] = most_gpus(view, job, known, standing, settings, gpus)
-        if held[i] and not standing.may_grow:
-            most[i] = min(most[i], max(held[i], least[i]))
-        if not standing.may_shrink and 0 < held[i] <= most[i] and not yields[i]:
-            least[i] = held[i]
         choices.append(choices_of(view, job, int(most[i]), int(held[i]), known, standing, settings))
     width = int(max(most.max(), held.max(), 1)) + 1
+    score = _flow_time(view, jobs, choices, work, held, width, known, settings)
+    _charge_early_preemptions(score["cost"], jobs, standings, held, most)
     return Question(
         jobs,
         staying,
@@ -89,20 +93,12 @@ def ask(
             least=least,
             most=most,
             held=held,
-            new=(held > 0) & ~yields & ~np.array([standings[job.id].may_stop for job in jobs]),
+            new=np.zeros(len(jobs), np.bool_),
             processed=np.array([job.run_seconds_at(view.now) for job in jobs]),
             use_all=False,
-            **_flow_time(view, jobs, choices, work, held, width, known, settings),
+            **score,
         ),
     )
-
-
-def _yields(jobs: list[JobView], held: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Who makes room at once, however short it has stayed: somebody more urgent waits."""
-    priorities = np.array([job.priority for job in jobs])
-    waiting = priorities[held == 0]
-    yields: NDArray[np.bool_] = priorities < (waiting.max() if len(waiting) else -np.inf)
-    return yields
 
 
 def movable(view: View) -> list[JobView]:
@@ -145,31 +141,47 @@ def _flow_time(
         gpus,
         done_seconds=np.array([known.effort.done(job) for job in jobs]) / single,
         ages=np.array([view.now - job.job.submitted_at for job in jobs]),
-        leanings=Leanings(
-            ageing=settings.ageing, seniority=settings.seniority, to_come=settings.to_come
-        ),
+        ageing=settings.ageing,
     )
     weights *= np.exp2(np.clip([job.priority for job in jobs], -20, 20))
     cost = np.zeros((len(jobs), width))
     middle = np.median(seconds, axis=0)
     usual_visit = known.visits.usual_seconds(view.now)
-    as_it_is, grown = settings.stay_share * usual_visit, settings.grown_share * usual_visit
+    usual_stay, grown_stay = settings.stay_share * usual_visit, GROWN_SHARE * usual_visit
     for i, (job, (sizes, _, rates, _)) in enumerate(zip(jobs, choices, strict=True)):
         value = rates / rates[0]
-        if settings.switching_cost and held[i]:
+        if held[i]:
             now = int(np.searchsorted(sizes, held[i]))
-            stay = np.minimum(as_it_is, middle[i] / value)
-            stay[now + 1 :] = np.minimum(grown, stay[now + 1 :])
+            stay = np.minimum(usual_stay, middle[i] / value)
+            stay[now + 1 :] = np.minimum(grown_stay, stay[now + 1 :])
             lost = settings.change_worth * job.switch_cost.rescale_seconds
             stopped = settings.change_worth * job.switch_cost.restart_seconds
-            cost[i, 0] = value[now] * stopped / (as_it_is + stopped)
-            value = _after_a_change(value, now, stay, as_it_is, lost, known.newcomers.seconds)
+            cost[i, 0] = value[now] * stopped / (usual_stay + stopped)
+            value = _after_a_change(value, now, stay, usual_stay, lost, known.newcomers.seconds)
         cost[i, 1:] = -_spread(sizes, value, width)
     return {"cost": cost, "extra": np.zeros_like(cost), "work": weights}
 
 
+def _charge_early_preemptions(
+    cost: Floats,
+    jobs: list[JobView],
+    standings: dict[JobId, Standing],
+    held: NDArray[np.int32],
+    most: NDArray[np.int32],
+) -> None:
+    """Protects jobs that have just started: a preemption would waste the start. Jobs are not
+    protected from a waiting job of a higher priority."""
+    urgent = max((jobs[i].priority for i in np.flatnonzero((held == 0) & (most > 0))), default=-inf)
+    for i, job in enumerate(jobs):
+        if job.priority < urgent:
+            continue
+        least_run = min(MOST_LEAST_RUN, LEAST_RUN * job.switch_cost.restart_seconds)
+        if held[i] and standings[job.id].since_start < least_run:
+            cost[i, 0] -= PREEMPTION_CHARGE * cost[i, held[i]]
+
+
 def _after_a_change(
-    speedup: Floats, now: int, stay: Floats, as_it_is: float, lost: float, idle: float
+    speedup: Floats, now: int, stay: Floats, usual_stay: float, lost: float, idle: float
 ) -> Floats:
     """The mean speed of a job that goes from its size, the one at `now`, to another for `stay`
     seconds: after standing still for `lost`, and, if it grows, as it is for another `idle`, in
@@ -181,7 +193,7 @@ def _after_a_change(
     value[less] *= stay[less] / (stay[less] + lost)
     # what is taken away is given back one day, for which it stands still, and waits, again
     back = speedup[now] * lost + (speedup[now] - speedup[less]) * idle
-    value[less] -= back / (as_it_is + lost + idle)
+    value[less] -= back / (usual_stay + lost + idle)
     return value
 
 

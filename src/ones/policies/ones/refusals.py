@@ -9,11 +9,12 @@ waits, each time for longer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ones.core.job import JobId
 from ones.models.backoff import backoff_seconds
+from ones.policies.ones.memory import Remembers
 
 FIRST_WAIT, LONGEST_WAIT = 300.0, 3600.0
 
@@ -25,7 +26,12 @@ class Refusal:
     times: int
 
 
-class Refusals:
+class Refusals(Remembers):
+    memory: ClassVar[Mapping[str, Any]] = {
+        "_asked": dict[JobId, int],
+        "_refused": dict[JobId, Refusal],
+    }
+
     def __init__(self) -> None:
         self._asked: dict[JobId, int] = {}  # GPUs that the last order was for
         self._refused: dict[JobId, Refusal] = {}
@@ -54,16 +60,3 @@ class Refusals:
     def forget(self, job: JobId) -> None:
         self._asked.pop(job, None)
         self._refused.pop(job, None)
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "asked": dict(self._asked),
-            "refused": {job: list(astuple(refusal)) for job, refusal in self._refused.items()},
-        }
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._asked = {JobId(job): int(gpus) for job, gpus in saved["asked"].items()}
-        self._refused = {
-            JobId(job): Refusal(int(most), float(until), int(times))
-            for job, (most, until, times) in saved["refused"].items()
-        }

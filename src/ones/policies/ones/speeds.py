@@ -25,6 +25,8 @@ UNKNOWN_STEP_SECONDS = 0.2
 _LADDER = np.array([1.0, 0.71, 0.5, 0.35, 0.25, 0.12, 0.06, 0.0])
 #: and these parts and multiples of what fits into memory at once
 _FILLS = np.array([0.5, 1.0, 2.0, 4.0])
+#: steps whose mean time counts as much as the model
+SURE_STEPS = 20.0
 #: configurations remembered of a kind
 MOST_OF_A_KIND = 64
 
@@ -36,8 +38,7 @@ Choice = tuple[NDArray[np.int64], NDArray[np.float64]]
 class Speeds:
     """Throughput of every job in every size."""
 
-    def __init__(self, rule: str) -> None:
-        self._rule = rule
+    def __init__(self) -> None:
         self._kinds: dict[str, dict[Configuration, StepTime]] = {}
         self._learned = 0  # how often anything was learned
         self._versions: dict[str, int] = {}  # when something was last learned of a kind
@@ -62,8 +63,6 @@ class Speeds:
 
         A batch of 0 is the script's own. `batches` may have rows, one choice for each size.
         """
-        if self._rule == "per-gpu":
-            return np.broadcast_to(self._rate_per_gpu(view) * sizes, batches.shape)
         own = view.base_batch or 1
         batches = np.where(batches > 0, batches, np.maximum(own, sizes))
         nodes = -(-sizes // per_node)
@@ -72,24 +71,21 @@ class Speeds:
         rates: NDArray[np.float64] = batches / self._model(view).all_step_seconds(
             sizes, nodes, batches, parts
         )
-        if view.profile:  # what was measured is not to be guessed
+        if view.profile:
             asked = (
                 np.broadcast_to(x, rates.shape).ravel() for x in (sizes, nodes, batches, parts)
             )
             for i, c in enumerate(map(Configuration, *(column.tolist() for column in asked))):
                 if c in view.profile:
-                    rates.flat[i] = c.batch / view.profile[c].seconds
+                    rates.flat[i] = _corrected(float(rates.flat[i]), c, view.profile[c])
         return rates
 
     def rate(self, view: JobView, gpus: int, batch: int, per_node: int) -> float:
         """As `samples_per_second`, of one size and batch."""
-        if self._rule == "per-gpu":
-            return self._rate_per_gpu(view) * gpus
         asked = _configuration(view, gpus, -(-gpus // per_node), batch)
+        modelled = asked.batch / self._model(view).step_seconds(**asked._asdict())
         measured = view.profile.get(asked)
-        if measured is not None:
-            return asked.batch / measured.seconds
-        return asked.batch / self._model(view).step_seconds(**asked._asdict())
+        return modelled if measured is None else _corrected(modelled, asked, measured)
 
     def slowdown(
         self, view: JobView, gpus: int, batch: int, nodes: int, per_node: int, sharing: int = 1
@@ -119,12 +115,12 @@ class Speeds:
         """
         assert view.description is not None
         base = view.description.base_batch
-        key = (self._version(view), view.local_limit, per_node, noise, sizes.tobytes(),
-               most.tobytes())  # fmt: skip
+        key = (self._version(view), view.local_limit, view.job.min_batch, per_node, noise,
+               sizes.tobytes(), most.tobytes())  # fmt: skip
         known = self._best.get(view.id)
         if known is not None and known[0] is view.profile and known[1] == key:
             return known[2]
-        least = np.maximum(np.minimum(base, most), sizes)
+        least = np.maximum(np.minimum(max(base, view.job.min_batch or 1), most), sizes)
         full = sizes * (view.local_limit or base)  # what memory holds
         tried = np.vstack([most * _LADDER[:, None], full * _FILLS[:, None]]).astype(np.int64)
         batches = np.clip(tried, least, np.maximum(most, least))
@@ -172,14 +168,6 @@ class Speeds:
             best[sizes == c.gpus] = np.fmax(best[sizes == c.gpus], rate)
         return best
 
-    def _rate_per_gpu(self, view: JobView) -> float:
-        """The paper: the mean of what was measured on each GPU."""
-        profile = recent_profile(view.profile) or self._kinds.get(kind_of(view.job), {})
-        if not profile:
-            return (view.base_batch or 1) / UNKNOWN_STEP_SECONDS
-        rates = [c.batch / time.seconds / c.gpus for c, time in profile.items()]
-        return sum(rates) / len(rates)
-
     def _model(self, view: JobView) -> SpeedModel:
         """Fitted anew when the job, or another of its kind, has measured something."""
         version = self._version(view)
@@ -219,6 +207,13 @@ class Speeds:
             for kind, rows in saved["kinds"].items()
         }
         self._fits, self._best = {}, {}
+
+
+def _corrected(modelled: float, configuration: Configuration, measured: StepTime) -> float:
+    """A rate between the modelled and the measured one: few steps are measured by chance."""
+    rate = configuration.batch / measured.seconds
+    certainty = measured.steps / (measured.steps + SURE_STEPS)
+    return float(modelled * (rate / modelled) ** certainty)
 
 
 def _configuration(view: JobView, gpus: int, nodes: int, batch: int) -> Configuration:

@@ -8,11 +8,12 @@ factors counts for little, and nobody needs to know beforehand which one will.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ones.policies.ones.history import Floats
+from ones.policies.ones.memory import Remembers
 
 #: squared error of the logarithm, before anything is known: start, regression, kind
 FIRST = (1.0, 1.0, 0.1)
@@ -22,8 +23,13 @@ GUESSES, MEMORY = 2.0, 30.0
 FINEST = 0.02
 
 
-class Trust:
+class Trust(Remembers):
     """In opinions about one quantity; one of them, NaN, may be missing."""
+
+    memory: ClassVar[Mapping[str, Any]] = {
+        "_error": np.ndarray,
+        "_weight": np.ndarray,
+    }
 
     def __init__(self) -> None:
         self._error = np.array(FIRST)
@@ -47,9 +53,3 @@ class Trust:
         logs = np.where(known, np.log(np.where(known, opinions, 1.0)), 0.0)
         mixture: Floats = np.exp((weights * logs).sum(axis=0) / weights.sum(axis=0))
         return mixture
-
-    def save(self) -> dict[str, Any]:
-        return {"error": self._error.tolist(), "weight": self._weight.tolist()}
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._error, self._weight = np.array(saved["error"]), np.array(saved["weight"])

@@ -8,9 +8,10 @@ is here as there are jobs. So a fixed part of that time is right for jobs of min
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ones.core.job import JobId
+from ones.policies.ones.memory import Remembers
 
 #: before anything is known: as if so many jobs had taken so many seconds
 GUESSED_JOBS, GUESSED_SECONDS = 5.0, 400.0
@@ -18,7 +19,7 @@ GUESSED_JOBS, GUESSED_SECONDS = 5.0, 400.0
 REMEMBERED = 200.0
 
 
-class Visits:
+class Visits(Remembers):
     """
     >>> visits = Visits()
     >>> visits.usual_seconds(0.0)
@@ -28,6 +29,13 @@ class Visits:
     >>> visits.usual_seconds(1000.0)
     500.0
     """
+
+    memory: ClassVar[Mapping[str, Any]] = {
+        "_here": set[JobId],
+        "_spent": float,
+        "_ended": float,
+        "_at": float,
+    }
 
     def __init__(self) -> None:
         self._here: set[JobId] = set()
@@ -64,16 +72,3 @@ class Visits:
         """
         spent = GUESSED_JOBS * GUESSED_SECONDS + self._spent_until(now)
         return spent / (GUESSED_JOBS + self._ended)
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "here": sorted(self._here),
-            "spent": self._spent,
-            "ended": self._ended,
-            "at": self._at,
-        }
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._here = {JobId(job) for job in saved["here"]}
-        self._spent, self._ended = float(saved["spent"]), float(saved["ended"])
-        self._at = float(saved["at"])

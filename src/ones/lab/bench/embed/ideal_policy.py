@@ -20,7 +20,7 @@ from ones.core.schedule import ScheduleEdit
 from ones.lab.bench.embed.simulator import TickJob
 from ones.models.allocation import exact
 from ones.models.packing import GpuPool
-from ones.policies.ones.flow import Leanings, flow_weights, usual_sizes
+from ones.policies.ones.flow import flow_weights, usual_sizes
 
 Floats = NDArray[np.float64]
 
@@ -104,7 +104,7 @@ class IdealPolicy:
             gpus,
             done_seconds=np.array([t.work for t in truth]) / rates[:, 0],
             ages=np.array([view.now - job.job.submitted_at for job in jobs]),
-            leanings=Leanings(ageing=AGEING),
+            ageing=AGEING,
         )[0]
         table = np.full((len(jobs), gpus + 1), _NEVER)
         for i, speedup in enumerate(speedups):

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ones.lab.bench.search import reference
 from ones.lab.processes import own_peak_mb, run_in_process
 from ones.models.allocation import greedy, total
-from ones.policies.ones import reference
 from ones.policies.ones.problem import Problem, optimum
 from ones.policies.ones.search import Search
 

@@ -28,7 +28,7 @@ from ones.lab.bench.search.benchmark import anneal, gap_percent, start_up
 from ones.lab.processes import own_peak_mb, run_in_process
 from ones.models.allocation import greedy
 from ones.policies.ones.fitting import fitted, within_owners_room
-from ones.policies.ones.policy import Ones
+from ones.policies.ones.policy import CANDIDATES, Ones
 from ones.policies.ones.problem import Problem, optimum
 from ones.policies.ones.question import Question
 from ones.policies.ones.search import Search
@@ -72,6 +72,13 @@ class _InspectedPolicy(Ones):
 
     results: StateResults
     asked = 0
+    seeded = True  # the exact division joins the population
+
+    def _pose(self, search: Search, question: Question) -> None:
+        if self.seeded:
+            super()._pose(search, question)
+        else:
+            search.refresh(question.problem)
 
     def _evolve(self, view: View, generations: int) -> None:
         began = _CLOCK()
@@ -105,7 +112,7 @@ class _InspectedPolicy(Ones):
         self.results.added.append(_more(worth(found), seed))
         self.results.could_add.append(_more(max(map(worth, members)), seed))
         again = fitted(view, question, [question.rounded(found)], speeds, again=True)
-        ranked = list(map(question.rounded, search.ranked(problem, self._settings.candidates)))
+        ranked = list(map(question.rounded, search.ranked(problem, CANDIDATES)))
         evolved = fitted(view, question, ranked, speeds, again=True)
         self.results.evolved.append(_more(judge.value(evolved), seed))
         self.results.fitted.append(_more(judge.value(again), seed))
@@ -127,7 +134,8 @@ def bench_states(
 def bench_state(gpus: int, jobs: int, gap: float, seeded: bool) -> dict[str, Any]:
     """One row; call it in its own process."""
     started = start_up()
-    policy = _InspectedPolicy(seed=SEED, seeds=seeded)
+    policy = _InspectedPolicy(seed=SEED)
+    policy.seeded = seeded
     policy.results = results = StateResults()
     trace = generate(jobs=jobs, seed=SEED, gap=gap)
 
