@@ -24,7 +24,13 @@ class JoiningWorker(WorkerContext):
         self.joins_trained = False
         self.survivors: Survivors | None = None
         self.replica = cast(
-            Any, SimpleNamespace(has_state=has_state, is_from_checkpoint=False, progress=None)
+            Any,
+            SimpleNamespace(
+                has_state=has_state,
+                is_from_checkpoint=False,
+                group_has_trained=False,
+                progress=None,
+            ),
         )
         self.saver = cast(Any, SimpleNamespace(load=lambda: None))
         self.next_group = cast(Any, SimpleNamespace(discard=lambda: None, is_ordered=False))
@@ -86,16 +92,18 @@ def test_one_that_has_the_state_stays_until_it_is_safe() -> None:
 
 
 @pytest.mark.parametrize("joins_trained", [False, True])
+@pytest.mark.parametrize("group_has_trained", [False, True])
 @pytest.mark.parametrize("has_checkpoint", [False, True])
-def test_a_joining_worker_that_is_left_alone_does_not_begin_again(
-    *, joins_trained: bool, has_checkpoint: bool
+def test_a_worker_without_state_that_is_left_alone_does_not_begin_again(
+    *, joins_trained: bool, group_has_trained: bool, has_checkpoint: bool
 ) -> None:
     """All others have trained and are lost: only a checkpoint is a state to go on from."""
     context = JoiningWorker(has_state=False)
     context.joins_trained = joins_trained
+    context.replica.group_has_trained = group_has_trained  # a transfer to a founder broke off
     context.replica.is_from_checkpoint = has_checkpoint
     context.survivors = Survivors(2, 1, ("n/0",))
-    if joins_trained and not has_checkpoint:
+    if (joins_trained or group_has_trained) and not has_checkpoint:
         with pytest.raises(SystemExit) as exit:
             recover(context, 0.0)
         assert exit.value.code == STATE_IS_LOST

@@ -321,6 +321,7 @@ def test_a_state_that_arrived_in_part_is_none() -> None:
         mine._allocate = allocate_and_tell  # type: ignore[method-assign]
         with pytest.raises(GroupLostError):
             mine.synchronise(group, 1)
+        assert mine.group_has_trained, "so it may not begin anew"
         return mine.has_state
 
     received = threading.Event()
@@ -335,3 +336,13 @@ def test_models_of_two_shapes_differ_in_digest() -> None:
         for model, shape in ((a.model, (2, 3)), (b.model, (3, 2))):
             model.register_parameter("more", nn.Parameter(torch.ones(shape)))
     assert a.digest() != b.digest()
+
+
+def test_a_digest_of_parameters_that_share_memory() -> None:
+    """`vector_to_parameters` makes views that begin at any byte."""
+    plain, shared = replica(1, 1), replica(1, 1)
+    vector = nn.utils.parameters_to_vector(shared.model.parameters()).detach()
+    values = torch.cat([torch.zeros(1), vector])[1:]  # from the fourth byte on
+    nn.utils.vector_to_parameters(values, shared.model.parameters())
+    assert any(p.storage_offset() % 2 for p in shared.model.parameters())
+    assert shared.digest() == plain.digest()

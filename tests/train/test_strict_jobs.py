@@ -24,7 +24,7 @@ from tests.train.test_equivalence import (
 )
 from tests.train.test_failures import HANG_SECONDS, generations
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0
 EXACT: dict[str, Any] = dict(EPOCHS=EPOCHS, SAMPLES=SAMPLES, BATCH=BASE)
 
 

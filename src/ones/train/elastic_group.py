@@ -183,7 +183,7 @@ class ElasticGroup:
 
     def after_step(self) -> bool:
         """Returns True if the step was disturbed: this worker sent state or saved a checkpoint."""
-        self._step_ended = time.perf_counter()
+        self._step_ended, self._failures = time.perf_counter(), 0
         was_sending = self.transfer.is_active
         has_saved = self.context.after_step()
         if not self._agreed:
@@ -217,15 +217,18 @@ class ElasticGroup:
     def settle(self) -> None:
         """Makes all changes that are due between two steps."""
         while True:
+            is_bounded = True  # recovery and saving make several attempts of their own
             try:
                 if self._lost:
                     self._recover()
+                is_bounded = self._must_end or self._must_save or self._worker_leaves
                 if self._mismatch:
                     self._mismatch = False
                     self._replica.is_changed_by_script = True
                     self.context.synchronise()
                 if self._must_end or self._must_save or self._worker_leaves:
                     self._save_and_leave()
+                is_bounded = False
                 if self._agreed or (self._is_plan_due and self._wait_for_due_plan()):
                     self._switch()
             except GroupLostError:
@@ -233,6 +236,8 @@ class ElasticGroup:
             except (UserError, StateLostError):
                 raise
             except Exception as error:
+                if is_bounded:
+                    raise
                 self._fail(error)
             else:
                 return

@@ -66,6 +66,7 @@ class Replica:
         self._allocated: dict[Tensor, list[Tensor]] = {}  # memory for the optimizer's state
         self.has_state = False  # it has trained, or received the state of a worker that has
         self.is_from_checkpoint = False  # without state, but with that of a checkpoint
+        self.group_has_trained = False  # this worker or another member of its group
         self.is_changed_by_script = False  # parameters change outside the optimizer
 
     # as plain values
@@ -81,7 +82,10 @@ class Replica:
     def _state_without_model(self) -> dict[str, Any]:
         optimizer = self.optimizer.state_dict()
         # in one order in all workers: `state` is in the order of the first update
-        optimizer["state"] = dict(sorted(optimizer["state"].items(), key=str))
+        state = optimizer["state"]  # by parameter number
+        optimizer["state"] = {
+            key: state[key] for key in sorted(state, key=lambda key: (isinstance(key, str), key))
+        }
         return {"optimizer": optimizer, **self._counters()}
 
     def _load_without_model(self, state: dict[str, Any]) -> None:
@@ -191,6 +195,7 @@ class Replica:
         """
         positions = group.all_gather(position)
         highest = max(positions)
+        self.group_has_trained |= highest >= 0
         if highest >= 0:
             has_state = [other == highest for other in positions]
             if (compare or group.has_device_channel) and sum(has_state) > 1:
@@ -347,6 +352,8 @@ def _broadcast_buffers_on_device(
 
 def _sum_of_bits(tensor: Tensor) -> int:
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+    if flat.storage_offset() % 8:  # a view of another tensor: int64 needs aligned bytes
+        flat = flat.clone()
     whole = flat.numel() // 8 * 8
     total = int(flat[:whole].view(torch.int64).sum()) if whole else 0
     return total + int(flat[whole:].sum())

@@ -117,10 +117,11 @@ class WorkerContext:
     def position(self) -> int:
         """How far this replica has trained, comparable between workers.
 
-        -1: it has no state. STATE_LOST: it also was to receive that of trained workers.
+        -1: it has no state. STATE_LOST: nor may it start anew, since other workers had trained.
         """
         if not self.replica.has_state:
-            may_start = self.replica.is_from_checkpoint or not self.joins_trained
+            replica, trained = self.replica, self.joins_trained or self.replica.group_has_trained
+            may_start = replica.is_from_checkpoint or not trained
             return -1 if may_start else STATE_LOST
         progress = self.replica.progress
         return progress.epoch * (self._dataset_size + 1) + progress.offset
