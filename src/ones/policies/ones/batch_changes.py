@@ -31,24 +31,24 @@ class BatchChanges(Remembers):
 
     memory: ClassVar[Mapping[str, Any]] = {
         "seconds": float,
-        "_alone": set[JobId],
+        "_batch_only": set[JobId],
     }
 
     def __init__(self) -> None:
         self.seconds = EXPECTED
-        self._alone: set[JobId] = set()  # only their batch is being changed
+        self._batch_only: set[JobId] = set()  # only their batch is being changed
 
-    def ordered(self, job: JobId, *, alone: bool) -> None:
+    def rescale_ordered(self, job: JobId, *, keeps_gpus: bool) -> None:
         """`alone`: it keeps its GPUs."""
-        if alone:
-            self._alone.add(job)
+        if keeps_gpus:
+            self._batch_only.add(job)
         else:
-            self._alone.discard(job)
+            self._batch_only.discard(job)
 
-    def made(self, job: JobId, pause: float) -> None:
-        if job in self._alone:
-            self._alone.discard(job)
+    def rescale_done(self, job: JobId, pause: float) -> None:
+        if job in self._batch_only:
+            self._batch_only.discard(job)
             self.seconds += NEWEST * (pause - self.seconds)
 
     def forget(self, job: JobId) -> None:
-        self._alone.discard(job)
+        self._batch_only.discard(job)
