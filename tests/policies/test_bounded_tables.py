@@ -14,7 +14,7 @@ from ones.models.bounded_table import MAX_KINDS
 from ones.models.oracle import RemainingWork
 from ones.policies import create, names
 from ones.policies.drl.kind_table import MAX_CONFIGURATIONS, KindTable
-from ones.policies.ones.effort import Effort
+from ones.policies.ones.effective_work import EffectiveWork
 from ones.policies.ones.kind_lengths import KindLengths
 from tests.policies.ones.jobs import a_job, told
 from tests.policies.scripted_jobs import ScriptedJobs
@@ -50,13 +50,13 @@ def test_the_table_of_kinds_remembers_the_configurations_measured_last() -> None
 
 
 def test_kinds_without_recent_reports_are_forgotten() -> None:
-    effort, lengths, one = Effort(), KindLengths(), told(a_job(), noise=77.0)
+    effective_work, lengths, one = EffectiveWork(), KindLengths(), told(a_job(), noise=77.0)
     for i in range(MAX_KINDS + 10):
         job = replace(one, job=structs.replace(one.job, kind=f"kind-{i}"))
-        effort.joined(job)
-        effort.learn(job)
+        effective_work.joined(job)
+        effective_work.learn(job)
         lengths.learn(job.job.kind, 30.0)
-    saved = effort.save()
+    saved = effective_work.save()
     assert len(saved["noise"]) == len(saved["shapes"]) == MAX_KINDS
     assert len(lengths.save()["whole"]) == MAX_KINDS
     assert lengths.knows(job.job.kind)

@@ -39,7 +39,7 @@ def epochs_of_job(
 
 def teach(model: ProgressModel, name: str, job: list[Features], *, completed: bool = True) -> None:
     for features in job:
-        model.saw_epoch(JobId(name), features)
+        model.record_epoch(JobId(name), features)
     model.finished(JobId(name), completed)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ones.models.allocation import next_sizes
-from ones.policies.ones.genome import Rows, counts_of, room_for
+from ones.policies.ones.genome import Rows, allocate_rows, counts_of
 from ones.policies.ones.operators import Tables, tables
 from ones.policies.ones.problem import Ints, Problem
 
@@ -80,7 +80,7 @@ def seeds(rng: np.random.Generator, n: int) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def empty_rows(problem: Problem, rows: int) -> Rows:
-    return room_for(rows, min(len(problem.keys), problem.gpus))
+    return allocate_rows(rows, min(len(problem.keys), problem.gpus))
 
 
 def all_counts(rows: Rows, problem: Problem, n: int) -> list[Ints]:

@@ -13,9 +13,7 @@ shapes = st.floats(1.0, 50.0)
 
 
 @given(st.lists(st.tuples(shapes, shapes), min_size=1, max_size=20), st.integers(1, 32))
-def test_asked_twice_they_are_the_same_and_stay_within_bounds(
-    jobs: list[tuple[float, float]], n: int
-) -> None:
+def test_draws_are_repeatable_and_within_bounds(jobs: list[tuple[float, float]], n: int) -> None:
     model = ProgressModel()
     alpha, beta = np.array(jobs).T
     rho = model.quantiles(alpha, beta, n)
@@ -25,7 +23,7 @@ def test_asked_twice_they_are_the_same_and_stay_within_bounds(
 
 
 @given(shapes, shapes)
-def test_they_are_spread_as_the_distribution_is(alpha: float, beta: float) -> None:
+def test_draws_follow_the_distribution(alpha: float, beta: float) -> None:
     from scipy.special import betaincinv
 
     rho = np.sort(ProgressModel().quantiles(np.array([alpha]), np.array([beta]), 16)[:, 0])
@@ -33,7 +31,7 @@ def test_they_are_spread_as_the_distribution_is(alpha: float, beta: float) -> No
     assert rho == pytest.approx(np.clip(expected, *RHO_RANGE), abs=1e-6)
 
 
-def test_every_job_has_the_same_draws_in_an_order_of_its_own() -> None:
+def test_every_job_has_the_same_quantiles_in_its_own_order() -> None:
     model = ProgressModel()
     rho = model.quantiles(np.full(12, 3.0), np.full(12, 5.0), 16)
     for job in range(1, 12):

@@ -11,10 +11,10 @@ from ones.core.schedule import Schedule
 from ones.lab.bench.search import reference
 from ones.policies import create
 from ones.policies.ones import kernels
-from ones.policies.ones.choices import Knowledge, Standing
+from ones.policies.ones.choices import JobStatus, Knowledge
 from ones.policies.ones.deploy import deploy
-from ones.policies.ones.genome import Rows, counts_of, room_for, write
-from ones.policies.ones.question import Question, ask
+from ones.policies.ones.genome import Rows, allocate_rows, counts_of, write
+from ones.policies.ones.problem_builder import PosedProblem, build_problem
 from ones.policies.ones.search import Operators
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
@@ -37,7 +37,7 @@ def test_figure_refresh_job_1_is_selected_first_then_job_2_and_the_cluster_is_fu
     cost = np.tile([0.0, 1.0], (4, 1))
     work = np.array([[9.0, 1.0, 2.0, 3.0]])
     problem = simple(3, [1, 1, 1, 1], cost=cost, work=work)
-    rows = room_for(1, 4)
+    rows = allocate_rows(1, 4)
     write(rows, 0, np.array([1, 0, 0, 0], np.int32))
     ops.refresh(tables_of(problem, slope_share=0.0), np.ones(1, np.uint64), rows)
     assert jobs_on_gpus(rows, 0) == [0, 1, 2]
@@ -48,7 +48,7 @@ def test_figure_refresh_a_selected_job_grows_by_all_that_its_limit_allows(ops: O
     """Waiting jobs first, the cheapest ones; then the one grows that loses least by it."""
     cost = np.tile([0.0, 1.0, 1.5, 2.5, 4.0], (3, 1))
     problem = simple(4, [4, 4, 1], cost=cost, work=np.array([[3.0, 1.0, 2.0]]))
-    rows = room_for(1, 3)
+    rows = allocate_rows(1, 3)
     ops.refresh(tables_of(problem, slope_share=0.0), np.ones(1, np.uint64), rows)
     assert counts_of(rows, 0, 3).tolist() == [1, 2, 1]
     assert rows.jobs[0].tolist() == [1, 2, 0]
@@ -58,13 +58,13 @@ def test_figure_refresh_a_selected_job_grows_by_all_that_its_limit_allows(ops: O
 def test_figure_refresh_completed_jobs_leave_and_limits_are_kept(ops: Operators) -> None:
     """Steps 1 and 2 of the text: R_j lets job 0 have one GPU less; the new job gets it."""
     problem = simple(3, [2, 1], new=np.array([False, True]))
-    rows = room_for(1, 2)
+    rows = allocate_rows(1, 2)
     write(rows, 0, np.array([3, 0], np.int32))
     ops.refresh(tables_of(problem), np.ones(1, np.uint64), rows)
     assert jobs_on_gpus(rows, 0) == [0, 0, 1]
 
 
-def test_figure_crossover_each_gpu_goes_to_one_child_and_its_rival_to_the_other() -> None:
+def test_figure_crossover_each_gpu_goes_to_one_child_and_its_counterpart_to_the_other() -> None:
     """Parents on the left, children on the right; the coins say who inherits from the first."""
     a, b = {0: 2, 1: 2}, {2: 1, 3: 3}  # GPUs: 0 0 1 1 and 2 3 3 3
     children = reference.cross(a, b, [1, 0, 0, 1], gpus=4)
@@ -75,7 +75,7 @@ def test_figure_crossover_each_gpu_goes_to_one_child_and_its_rival_to_the_other(
 @pytest.mark.parametrize("ops", BOTH)
 def test_figure_crossover_two_children_of_every_pair(ops: Operators) -> None:
     problem = simple(4, [4, 4, 4, 4])
-    rows = room_for(4, 4)
+    rows = allocate_rows(4, 4)
     write(rows, 0, np.array([2, 2, 0, 0], np.int32))
     write(rows, 1, np.array([0, 0, 1, 3], np.int32))
     rng = np.random.default_rng(3)
@@ -90,7 +90,7 @@ def test_figure_mutation_two_workers_are_replaced_by_job_4(ops: Operators) -> No
     """Job 1 is preempted; its two workers give way to job 4, the only one that waits."""
     problem = simple(5, [1, 2, 1, 1, 2])
     t = tables_of(problem, slope_share=0.0)
-    rows = room_for(65, 5)
+    rows = allocate_rows(65, 5)
     write(rows, 0, np.array([1, 2, 1, 1, 0], np.int32))
     rng = np.random.default_rng(1)
     ops.mutate(t, np.zeros(64, np.int64), np.full(64, 0.3), seeds(rng, 64), rows, 1)
@@ -103,7 +103,7 @@ def test_figure_mutation_two_workers_are_replaced_by_job_4(ops: Operators) -> No
 def test_figure_mutation_the_gpus_of_preempted_jobs_go_to_others(ops: Operators) -> None:
     problem = simple(4, [2, 2, 2, 2])
     t = tables_of(problem)
-    rows = room_for(65, 4)
+    rows = allocate_rows(65, 4)
     write(rows, 0, np.array([2, 2, 0, 0], np.int32))
     rng = np.random.default_rng(1)
     ops.mutate(t, np.zeros(64, np.int64), np.full(64, 1.0), seeds(rng, 64), rows, 1)
@@ -122,27 +122,27 @@ def test_figure_reorder_workers_of_a_job_lie_side_by_side_in_the_order_of_occurr
     assert child == {job: spread.count(job) for job in child}
 
 
-def test_reorder_with_a_view_of_who_is_where_leaves_those_who_do_not_change() -> None:
-    view, question = running([3, 1, 2])
+def test_reorder_keeps_the_gpus_of_jobs_that_do_not_change() -> None:
+    view, posed = running([3, 1, 2])
     before = [places(view.schedule, name) for name in "abc"]
     assert before == [[0, 1, 2], [3], [4, 5]]
-    schedule, notes = deployed(view, question, [1, 1, 4])
+    schedule, notes = deployed(view, posed, [1, 1, 4])
     after = [places(schedule, name) for name in "abc"]
     assert after[1] == [3]
     assert set(after[0]) <= {0, 1, 2}
     assert after[2] == [4, 5, 6, 7]  # all on its own node
     assert set(notes) == {"a", "c"}
-    same, silent = deployed(view, question, [3, 1, 2])
+    same, silent = deployed(view, posed, [3, 1, 2])
     assert [places(same, name) for name in "abc"] == before
     assert not silent
 
 
 def deployed(
-    view: View, question: Question, counts: list[int]
+    view: View, posed: PosedProblem, counts: list[int]
 ) -> tuple[Schedule, dict[JobId, str]]:
     return deploy(
         view,
-        question,
+        posed,
         [np.array(counts, np.int32)],
         may_change=True,
         batch_seconds=0.0,
@@ -150,7 +150,7 @@ def deployed(
     )
 
 
-def running(sizes: list[int]) -> tuple[View, Question]:
+def running(sizes: list[int]) -> tuple[View, PosedProblem]:
     """Jobs a, b, c, ... on so many GPUs of two nodes of four."""
     scheduler = Scheduler(Cluster.of(8), create("fifo"))
     for name, size in zip("abcdefgh", sizes, strict=False):
@@ -165,12 +165,12 @@ def running(sizes: list[int]) -> tuple[View, Question]:
     settings = OnesSettings()
     known = Knowledge.none()
     jobs = list(view.jobs.values())
-    standing = Standing(smallest_batch=0)
-    question = ask(
-        view, jobs, dict.fromkeys(view.jobs, standing), np.ones((1, len(jobs))), known, settings
+    status = JobStatus(smallest_batch=0)
+    posed = build_problem(
+        view, jobs, dict.fromkeys(view.jobs, status), np.ones((1, len(jobs))), known, settings
     )
-    assert question is not None
-    return view, question
+    assert posed is not None
+    return view, posed
 
 
 def places(schedule: Schedule, name: str) -> list[int]:

@@ -237,7 +237,7 @@ def test_a_unit_of_several_gpus_has_the_speed_of_the_largest_size_in_it() -> Non
         )
 
 
-def test_usual_sizes_are_powers_of_two_then_whole_nodes_ever_coarser() -> None:
+def test_usual_sizes_are_powers_of_two_then_whole_nodes_in_growing_steps() -> None:
     assert usual_sizes(8, 8).tolist() == [1, 2, 4, 8]
     assert usual_sizes(13, 6).tolist() == [1, 2, 4, 6, 12]
     assert usual_sizes(3, 8).tolist() == [1, 2]
@@ -245,7 +245,7 @@ def test_usual_sizes_are_powers_of_two_then_whole_nodes_ever_coarser() -> None:
 
 
 @given(st.integers(1, 5000), st.integers(1, 64))
-def test_usual_sizes_break_no_nodes(most: int, per_node: int) -> None:
+def test_usual_sizes_do_not_fragment_nodes(most: int, per_node: int) -> None:
     sizes = usual_sizes(most, per_node)
     assert sizes[0] == 1
     assert sizes[-1] <= most

@@ -27,31 +27,31 @@ def test_a_batch_grows_from_the_smallest_since_the_last_epoch() -> None:
             actions=(Rescale(A, Allocation.even(gpus, batch, None)),),
         )
         learned.adopted(PlanAdopted(plan.at, plan))
-    assert learned.standing(job, 10.0).smallest_batch == 256
+    assert learned.status(job, 10.0).smallest_batch == 256
     generation = Generation(1)
     epoch = ev.EpochFinished(
         at=11.0, job=A, generation=generation, epoch=1, samples=10_000, steps=20
     )
     learned.learn(epoch, view)
     assert job.held is not None
-    assert learned.standing(job, 12.0).smallest_batch == job.held.batch
+    assert learned.status(job, 12.0).smallest_batch == job.held.batch
 
 
 def test_the_time_since_the_last_start_is_saved_and_loaded() -> None:
     """A rescale is no start."""
     _, job = seen()
     learned = Learned(OnesSettings(), seed=0)
-    assert learned.standing(job, 10.0).since_start == inf
+    assert learned.status(job, 10.0).since_start == inf
     one = Allocation.even([Gpu(NodeId("n0"), 0)], 64, None)
     actions: list[Start | Rescale] = [Start(A, one), Start(A, one), Rescale(A, one)]
     for number, action in enumerate(actions, start=2):
         plan = Plan(number=number, at=10.0 * number, actions=(action,))
         learned.adopted(PlanAdopted(plan.at, plan))
-    assert learned.standing(job, 100.0).since_start == 70.0
+    assert learned.status(job, 100.0).since_start == 70.0
     other = Learned(OnesSettings(), seed=0)
     other.load(json.loads(json.dumps(learned.save())))
-    assert other.standing(job, 100.0).since_start == 70.0
+    assert other.status(job, 100.0).since_start == 70.0
     assert other.save() == learned.save()
     end = ev.JobEnded(at=120.0, job=A, reason=EndReason.CANCELLED)
     other.learn(end, seen()[0])
-    assert other.standing(job, 130.0).since_start == inf
+    assert other.status(job, 130.0).since_start == inf

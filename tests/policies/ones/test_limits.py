@@ -33,7 +33,7 @@ def test_a_batch_grows_fourfold_within_an_epoch_at_most() -> None:
     assert largest_batches(job, SIZES, 1000, 0, OnesSettings()).tolist() == [1000] * 4
 
 
-def test_a_batch_is_accumulated_in_so_many_parts_at_most() -> None:
+def test_the_number_of_accumulation_steps_is_limited() -> None:
     job = a_job(limit=4)
     found = largest_batches(job, SIZES, 10**6, 0, OnesSettings())
     assert found.tolist() == (4 * MAX_PARTS * SIZES).tolist()

@@ -34,7 +34,7 @@ def taught(true_factor: float, *, jobs: int = 40, scatter: float = 0.2) -> Noise
 
 
 @pytest.mark.parametrize("factor", [0.25, 1.0, 4.0, 16.0])
-def test_it_finds_the_factor_that_makes_lengths_alike(factor: float) -> None:
+def test_the_factor_that_equalises_lengths_is_found(factor: float) -> None:
     assert factor / 2 <= taught(factor).factor <= factor * 2
     assert taught(factor, scatter=0.02).factor == factor
 
@@ -52,7 +52,7 @@ def test_few_jobs_and_jobs_without_a_kind_change_nothing() -> None:
     assert calibration.factor > 1.0
 
 
-def test_the_same_batch_everywhere_says_nothing() -> None:
+def test_equal_batches_change_nothing() -> None:
     calibration = NoiseCalibration()
     rng = np.random.default_rng(5)
     for _ in range(30):
@@ -60,7 +60,7 @@ def test_the_same_batch_everywhere_says_nothing() -> None:
     assert calibration.factor == 1.0
 
 
-def test_a_saved_calibration_goes_on() -> None:
+def test_a_loaded_calibration_continues() -> None:
     calibration, other = taught(4.0), NoiseCalibration()
     other.load(json.loads(json.dumps(calibration.save())))
     assert other.factor == calibration.factor

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ones.lab.bench.search import reference
 from ones.policies.ones import kernels
-from ones.policies.ones.genome import Rows, counts_of, renamed, room_for, write
+from ones.policies.ones.genome import Rows, allocate_rows, counts_of, reindex, write
 from ones.policies.ones.operators import Tables
 from ones.policies.ones.problem import Problem
 from ones.policies.ones.search import Operators
@@ -82,7 +82,7 @@ def test_refresh_fits_any_population_to_any_other_jobs(
     t = tables_of(now)
     results = []
     for ops in BOTH:
-        rows = renamed(population(before, tables_of(before), seed), before.keys, now.keys)
+        rows = reindex(population(before, tables_of(before), seed), before.keys, now.keys)
         ops.refresh(t, seeds(np.random.default_rng(seed), K), rows)
         check_rows(rows, now, K)
         results.append([c.tolist() for c in all_counts(rows, now, K)])
@@ -90,7 +90,7 @@ def test_refresh_fits_any_population_to_any_other_jobs(
 
 
 @given(problems(), any_seed)
-def test_crossover_neither_makes_nor_loses_a_worker(problem: Problem, seed: int) -> None:
+def test_crossover_keeps_the_number_of_workers(problem: Problem, seed: int) -> None:
     t = tables_of(problem)
     rng = np.random.default_rng(seed)
     pairs = rng.integers(0, K, (K, 2))
@@ -127,7 +127,7 @@ def test_reorder_packs_by_occurrence_and_changes_no_counts(
 
 @settings(max_examples=200)
 @given(problems(), any_seed)
-def test_new_jobs_are_admitted_before_anybody_grows(problem: Problem, seed: int) -> None:
+def test_new_jobs_are_admitted_before_other_jobs_grow(problem: Problem, seed: int) -> None:
     rows = population(problem, tables_of(problem), seed, kernels)
     left = problem.gpus
     for job in np.flatnonzero(problem.new & (problem.most > 0)):
@@ -145,7 +145,7 @@ def test_of_200_new_jobs_on_16_gpus_the_first_16_are_admitted(ops: Operators) ->
 
 
 @pytest.mark.parametrize("ops", BOTH)
-def test_gpus_for_a_new_job_come_from_the_job_that_ran_longest_and_can_spare_some(
+def test_gpus_for_a_new_job_come_from_the_longest_running_job_with_spare_gpus(
     ops: Operators,
 ) -> None:
     def refreshed(before: list[int], processed: list[float], gpus: int) -> list[int]:
@@ -155,7 +155,7 @@ def test_gpus_for_a_new_job_come_from_the_job_that_ran_longest_and_can_spare_som
             new=np.array(before) == 0,
             processed=np.array(processed),
         )
-        rows = room_for(1, len(before))
+        rows = allocate_rows(1, len(before))
         write(rows, 0, np.array(before, np.int32))
         ops.refresh(tables_of(problem), np.ones(1, np.uint64), rows)
         counts: list[int] = counts_of(rows, 0, len(before)).tolist()

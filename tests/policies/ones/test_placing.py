@@ -16,7 +16,7 @@ from ones.core.schedule import Allocation
 from ones.core.state import State
 from ones.core.transitions import apply
 from ones.core.view import View
-from ones.policies.ones.placing import Places, near, nodes_of, repacked
+from ones.policies.ones.placing import Places, keep_places, nodes_of, repack
 
 PER_NODE = 4
 Held = dict[JobId, tuple[Gpu, ...]]
@@ -60,11 +60,11 @@ def check(places: Places, held: Held, sizes: Mapping[JobId, int], nodes: int) ->
 
 
 @given(moments())
-def test_near_gives_each_its_number_and_leaves_alone_who_does_not_change(
+def test_keep_places_gives_the_right_numbers_and_moves_no_unchanged_job(
     moment: tuple[int, Held, dict[JobId, int]],
 ) -> None:
     nodes, held, sizes = moment
-    places = near(view_of(held, nodes), held, sizes)
+    places = keep_places(view_of(held, nodes), held, sizes)
     check(places, held, sizes, nodes)
     for job, gpus in places.items():
         if len(gpus) == len(held[job]):
@@ -72,11 +72,11 @@ def test_near_gives_each_its_number_and_leaves_alone_who_does_not_change(
 
 
 @given(moments())
-def test_packed_anew_nobody_is_on_more_nodes_than_the_largest_first_allow(
+def test_repacked_jobs_use_no_more_nodes_than_largest_first_needs(
     moment: tuple[int, Held, dict[JobId, int]],
 ) -> None:
     nodes, held, sizes = moment
-    places = repacked(view_of(held, nodes), held, sizes)
+    places = repack(view_of(held, nodes), held, sizes)
     assert places is not None
     check(places, held, sizes, nodes)
     if all(size in (0, 1, 2, 4, 8) for size in sizes.values()):  # powers of two never break
@@ -84,28 +84,28 @@ def test_packed_anew_nobody_is_on_more_nodes_than_the_largest_first_allow(
             assert nodes_of(gpus) == -(-len(gpus) // PER_NODE)
 
 
-def test_a_job_that_grows_goes_where_it_fits_one_node() -> None:
+def test_a_growing_job_moves_to_a_node_that_holds_it() -> None:
     a, b = JobId("a"), JobId("b")
     names = list(Cluster.of(8, PER_NODE).nodes)
     held = {a: (Gpu(names[0], 0), Gpu(names[1], 0)), b: (Gpu(names[0], 1),)}
-    places = near(view_of(held, 2), held, {a: 4, b: 1})
+    places = keep_places(view_of(held, 2), held, {a: 4, b: 1})
     assert nodes_of(places[a]) == 1
     assert places[b] == held[b]
     assert set(places[a]) & set(held[a])
 
 
-def test_packed_anew_who_can_stays() -> None:
+def test_repacked_jobs_keep_their_places_where_possible() -> None:
     a, b, c = JobId("a"), JobId("b"), JobId("c")
     first, second = Cluster.of(8, PER_NODE).nodes
     spread = tuple(Gpu(node, index) for node in (first, second) for index in (0, 1))
     held = {a: spread, b: (Gpu(first, 2), Gpu(first, 3)), c: (Gpu(second, 2), Gpu(second, 3))}
-    places = repacked(view_of(held, 2), held, {a: 4, b: 2, c: 2})
+    places = repack(view_of(held, 2), held, {a: 4, b: 2, c: 2})
     assert places is not None
     assert nodes_of(places[a]) == 1
     assert [job for job in (b, c) if places[job] == held[job]], "one of the two need not move"
 
 
-def test_packed_anew_a_job_that_shrinks_keeps_the_first_of_its_gpus() -> None:
+def test_a_repacked_job_that_shrinks_keeps_its_first_gpus() -> None:
     """Not just any: equal runs place alike, whatever the order of a set."""
     (node,) = Cluster.of(8, 8).nodes
     state = State(Cluster.of(8, 8))
@@ -113,4 +113,4 @@ def test_packed_anew_a_job_that_shrinks_keeps_the_first_of_its_gpus() -> None:
     gpus = tuple(Gpu(node, index) for index in range(8))
     apply(state, JobSubmitted(0.0, Job(id=a, submitted_at=0.0)))
     adopt(state, Plan(number=1, at=0.0, actions=(Start(a, Allocation.as_scripted(gpus)),)))
-    assert repacked(state.view(), {a: gpus}, {a: 3}) == {a: gpus[:3]}
+    assert repack(state.view(), {a: gpus}, {a: 3}) == {a: gpus[:3]}

@@ -16,6 +16,7 @@ from ones.core.plan import PlanAdopted
 from ones.core.transitions import apply
 from ones.core.view import JobView, View
 from ones.policies.fifo import Fifo
+from ones.policies.ones.estimate_weights import EstimateWeights
 from ones.policies.ones.history import MOST_EPOCHS
 from ones.policies.ones.kind_lengths import KindLengths
 from ones.policies.ones.progress import (
@@ -23,7 +24,6 @@ from ones.policies.ones.progress import (
     ProgressModel,
     features_of,
 )
-from ones.policies.ones.trust import Trust
 from ones.sim import Simulator
 from ones.workload import generate
 from tests.policies.ones.lessons import NEW, epochs_left, epochs_of_job, taught, teach
@@ -43,7 +43,7 @@ any_features = st.builds(
 trained = cache(lambda: taught(40))
 
 
-def test_what_other_jobs_of_a_kind_needed_tells_more_than_features_do() -> None:
+def test_lengths_of_the_kind_predict_better_than_features() -> None:
     """Two kinds that look the same, of 12 and 40 epochs: told apart before the first epoch."""
     rng = np.random.default_rng(2)
     model = ProgressModel()
@@ -73,7 +73,7 @@ def test_its_90_percent_interval_covers_90_percent_after_tempering() -> None:
 
 
 @given(st.lists(any_features, min_size=1, max_size=6), st.booleans(), st.integers(0, 99))
-def test_it_never_predicts_more_than_all_done(
+def test_progress_is_never_predicted_above_one(
     jobs: list[Features], experienced: bool, seed: int
 ) -> None:
     model = trained() if experienced else ProgressModel()
@@ -110,11 +110,11 @@ def test_a_job_that_claims_an_absurd_number_of_epochs_is_predicted() -> None:
     assert np.isfinite(rho).all()
     assert np.isfinite(model.remaining([absurd, NEW], rho)).all()
     assert np.isfinite(model.forecast(absurd, float(alpha[0]), float(beta[0]))).all()
-    model.saw_epoch(JobId("absurd"), absurd)
+    model.record_epoch(JobId("absurd"), absurd)
     assert model.finished(JobId("absurd"), completed=True) == ("", MOST_EPOCHS)
 
 
-def test_a_job_that_has_never_run_is_not_free() -> None:
+def test_a_new_job_has_work_left() -> None:
     model = ProgressModel()
     assert model.remaining([NEW], np.array([[0.02]])) == pytest.approx(49 * 1000)  # an epoch counts
 
@@ -155,9 +155,7 @@ def test_finished_jobs_take_over_from_the_cold_start() -> None:
     assert 45 < of_another[-1] < 150
 
 
-def test_a_job_that_outlives_its_kind_is_soon_over_and_one_of_many_has_what_the_longer_had() -> (
-    None
-):
+def test_remaining_work_is_the_mean_of_longer_jobs_or_a_tenth_beyond_them() -> None:
     lengths = KindLengths()
     assert lengths.left("cnn", 3.0) is None
     for epochs in (10.0, 20.0, 40.0):
@@ -168,25 +166,25 @@ def test_a_job_that_outlives_its_kind_is_soon_over_and_one_of_many_has_what_the_
     assert lengths.left("bert", 5.0) is None
 
 
-def test_before_one_of_a_kind_has_completed_the_furthest_tells_for_all() -> None:
+def test_the_furthest_running_job_sets_the_estimate_of_a_kind_without_completed_jobs() -> None:
     """Else long jobs of a kind would overtake one another by turns."""
     model = ProgressModel()
     for name, epochs in (("a", 40), ("b", 10)):
         at = replace(NEW, samples=1000.0 * epochs, kind="cnn")
-        model.saw_epoch(JobId(name), at)
+        model.record_epoch(JobId(name), at)
         assert epochs_left(model, at) == pytest.approx([80 - epochs])
 
 
-def test_who_has_erred_is_believed_less() -> None:
-    trust = Trust()
-    opinions = np.array([[30.0], [30.0], [100.0]])
-    before = float(trust.mixed(opinions)[0])
+def test_an_estimate_with_larger_errors_has_less_weight() -> None:
+    weights = EstimateWeights()
+    estimates = np.array([[30.0], [30.0], [100.0]])
+    before = float(weights.combine(estimates)[0])
     assert 60 < before < 100  # a kind is believed from the first
     for _ in range(10):
-        trust.judge(np.zeros(1), opinions, np.array([30.0]))
-    assert float(trust.mixed(opinions)[0]) < 35.0
+        weights.record_errors(np.zeros(1), estimates, np.array([30.0]))
+    assert float(weights.combine(estimates)[0]) < 35.0
     missing = np.array([[30.0], [50.0], [np.nan]])
-    assert 30.0 < float(trust.mixed(missing)[0]) < 50.0
+    assert 30.0 < float(weights.combine(missing)[0]) < 50.0
 
 
 def test_jobs_without_accuracy_or_loss_teach_and_are_predicted() -> None:
@@ -207,7 +205,7 @@ def test_jobs_without_accuracy_or_loss_teach_and_are_predicted() -> None:
         assert left[1] < left[0]
 
 
-def test_nobody_ever_reported_accuracy_or_loss() -> None:
+def test_predictions_work_without_any_accuracy_or_loss() -> None:
     rng = np.random.default_rng(1)
     model = ProgressModel()
     for i in range(20):
@@ -278,7 +276,7 @@ def test_it_beats_the_cold_start_on_the_simulated_paper_workload() -> None:
         if features is None:
             model.finished(job, completed=True)
             continue
-        model.saw_epoch(job, features)
+        model.record_epoch(job, features)
         if round(features.epochs) not in at.get(job, ()):
             continue
         left = whole[job] - features.epochs

@@ -12,7 +12,7 @@ from scipy.optimize import approx_fprime
 
 from ones.core import JobId
 from ones.policies.ones import progress_fit
-from ones.policies.ones.calibration import covered, honest_tau
+from ones.policies.ones.calibration import calibrated_tau, coverage_of
 from ones.policies.ones.history import Floats, Lesson
 from ones.policies.ones.progress_fit import (
     WARM_STEPS,
@@ -72,7 +72,7 @@ def test_a_warm_refit_of_a_thousand_points_is_short(monkeypatch: pytest.MonkeyPa
     for i in range(9):
         job = epochs_of_job(rng)
         for features in job:
-            model.saw_epoch(JobId(f"n{i}"), features)
+            model.record_epoch(JobId(f"n{i}"), features)
         evaluations.append(0)
         model.finished(JobId(f"n{i}"), completed=True)
     assert model.n_points == 1000
@@ -85,11 +85,11 @@ def test_the_tau_that_points_were_drawn_with_is_found(tau: float, seed: int) -> 
     rng = np.random.default_rng(seed)
     alpha, beta = rng.uniform(1, 50, 2000), rng.uniform(5, 50, 2000)
     rho = rng.beta(alpha * tau, beta * tau).clip(1e-9, 1 - 1e-9)
-    found = honest_tau(alpha, beta, rho)
-    assert covered(alpha * found, beta * found, rho) == pytest.approx(0.9, abs=0.02)
+    found = calibrated_tau(alpha, beta, rho)
+    assert coverage_of(alpha * found, beta * found, rho) == pytest.approx(0.9, abs=0.02)
 
 
 def test_far_too_good_or_bad_predictions_end_at_the_limits_of_tau() -> None:
     alpha = beta = np.full(50, 20.0)
-    assert honest_tau(alpha, beta, np.full(50, 0.5)) == pytest.approx(2.0)
-    assert honest_tau(alpha, beta, np.full(50, 0.999)) == pytest.approx(0.05)
+    assert calibrated_tau(alpha, beta, np.full(50, 0.5)) == pytest.approx(2.0)
+    assert calibrated_tau(alpha, beta, np.full(50, 0.999)) == pytest.approx(0.05)

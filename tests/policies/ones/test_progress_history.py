@@ -19,7 +19,7 @@ from tests.policies.ones.lessons import NEW, epochs_left, epochs_of_job, taught,
 
 @given(st.integers(1, 200))
 @settings(max_examples=10)
-def test_a_job_that_failed_or_was_killed_leaves_no_trace(epochs: int) -> None:
+def test_failed_and_killed_jobs_teach_nothing(epochs: int) -> None:
     one, other = ProgressModel(), ProgressModel()
     rng = np.random.default_rng(4)
     for i in range(4):
@@ -32,7 +32,7 @@ def test_a_job_that_failed_or_was_killed_leaves_no_trace(epochs: int) -> None:
     assert one.save() == other.save()
 
 
-def test_ten_thousand_jobs_take_no_more_room_than_a_thousand_points() -> None:
+def test_the_history_of_ten_thousand_jobs_is_bounded() -> None:
     history = History(points=1000, per_job=50, seed=0)
     rows = np.zeros((60, 5))
     for i in range(10_000):
@@ -50,7 +50,7 @@ def test_long_jobs_do_not_outvote_short_ones() -> None:
     history = History(points=100, per_job=50, seed=0)
     for i, epochs in enumerate([400] * 10 + [6] * 5):
         for e in range(1, epochs + 1):
-            history.saw(JobId(str(i)), replace(NEW, samples=1000.0 * e))
+            history.record(JobId(str(i)), replace(NEW, samples=1000.0 * e))
         lesson = history.ended(JobId(str(i)), completed=True)
         assert lesson is not None
         assert min(epochs - 1, 25) <= len(lesson) <= 50
@@ -63,25 +63,25 @@ def test_long_jobs_do_not_outvote_short_ones() -> None:
     assert set(counts[:10]) <= {7, 8}
 
 
-def test_an_epoch_told_twice_or_repeated_from_a_checkpoint_counts_once() -> None:
+def test_a_repeated_epoch_counts_once() -> None:
     history = History(points=100, per_job=50, seed=0)
     for e in (1, 2, 2, 3, 4, 5, 3, 4, 5, 6):
-        history.saw(JobId("a"), replace(NEW, samples=1000.0 * e))
+        history.record(JobId("a"), replace(NEW, samples=1000.0 * e))
     lesson = history.ended(JobId("a"), completed=True)
     assert lesson is not None
     assert lesson.alpha.tolist() == [1, 2, 3, 4, 5]
 
 
-def test_more_samples_than_the_last_epoch_told_can_be_the_whole() -> None:
+def test_the_length_may_exceed_the_samples_of_the_last_epoch() -> None:
     history = History(points=100, per_job=2, seed=0)
     for e in (1, 2, 3):
-        history.saw(JobId("a"), replace(NEW, samples=1000.0 * e))
+        history.record(JobId("a"), replace(NEW, samples=1000.0 * e))
     lesson = history.ended(JobId("a"), completed=True, samples=4000.0)
     assert lesson is not None
     assert lesson.rho.tolist() == [0.25, 0.5]  # two of a job, no more
 
 
-def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been() -> None:
+def test_a_loaded_model_continues_identically() -> None:
     rng = np.random.default_rng(6)
     jobs = [epochs_of_job(rng, kind=("cnn", "bert")[i % 2]) for i in range(24)]
     jobs[3] = [replace(f, accuracy=None) for f in jobs[3]]
@@ -91,13 +91,13 @@ def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been() -> None:
     jobs[12] = epochs_of_job(rng, scatter=0.0)
     jobs[12][5] = replace(jobs[12][5], loss=float("nan"))
     for features in jobs[12][:30]:
-        one.saw_epoch(JobId("half"), features)
+        one.record_epoch(JobId("half"), features)
     other = ProgressModel(seed=2)
     other.load(json.loads(json.dumps(one.save(), allow_nan=False)))
     assert other.save() == one.save()
     for model in (one, other):
         for features in jobs[12][30:]:
-            model.saw_epoch(JobId("half"), features)
+            model.record_epoch(JobId("half"), features)
         model.finished(JobId("half"), completed=True)
         for i, job in enumerate(jobs[13:]):
             teach(model, f"k{i}", job)

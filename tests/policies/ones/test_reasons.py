@@ -11,25 +11,25 @@ from ones.core import Allocation, JobView, View
 from ones.core.cluster import Gpu, NodeId
 from ones.core.job import Configuration, JobId, StepTime
 from ones.core.reason_markers import stored_place
-from ones.policies.ones.choices import Choices, Knowledge, Standing
-from ones.policies.ones.question import Question, ask
+from ones.policies.ones.choices import Choices, JobStatus, Knowledge
+from ones.policies.ones.problem_builder import PosedProblem, build_problem
 from ones.policies.ones.reasons import Reasons, rebatched
 from ones.policies.ones.settings import OnesSettings
 from tests.policies.ones.jobs import A, seen
 
-STAYS = Standing(smallest_batch=64)
+STAYS = JobStatus(smallest_batch=64)
 
 
-def question_of(view: View, *jobs: JobView) -> Question:
+def posed_problem(view: View, *jobs: JobView) -> PosedProblem:
     """The first has 64,000 samples to go, the next twice as many, ..."""
     settings = OnesSettings()
     known = Knowledge.none()
     for job in jobs:
         known.speeds.learn(job)
     work = np.tile(64_000.0 * np.arange(1, len(jobs) + 1), (4, 1))
-    question = ask(view, list(jobs), {job.id: STAYS for job in jobs}, work, known, settings)
-    assert question is not None
-    return question
+    posed = build_problem(view, list(jobs), {job.id: STAYS for job in jobs}, work, known, settings)
+    assert posed is not None
+    return posed
 
 
 def measured(job: JobView) -> JobView:
@@ -41,9 +41,11 @@ def test_a_job_without_measurements_is_told_so() -> None:
     fresh = replace(job, wanted=None)
     on_one = Allocation.even(job.wanted.gpus, 64, 256) if job.wanted else None
     assert on_one is not None
-    told = Reasons(view, question_of(view, fresh), {A: on_one.gpus}, 0).changed(0, on_one)
+    told = Reasons(view, posed_problem(view, fresh), {A: on_one.gpus}, 0).changed(0, on_one)
     assert told == "Started on 1 GPU, batch 64: its speed is not measured yet."
-    told = Reasons(view, question_of(view, measured(fresh)), {A: on_one.gpus}, 0).changed(0, on_one)
+    told = Reasons(view, posed_problem(view, measured(fresh)), {A: on_one.gpus}, 0).changed(
+        0, on_one
+    )
     assert told == "Started on 1 GPU, batch 64: no other job competes for the 3 shared GPUs."
 
 
@@ -54,8 +56,8 @@ def test_a_change_of_the_batch_names_the_pause_of_that_change() -> None:
     assert job.wanted is not None
     other = Allocation.even(job.wanted.gpus, 128, 256)
     places = {A: other.gpus}
-    assert "pause" not in Reasons(view, question_of(view, job), places, 0.0).changed(0, other)
-    told = Reasons(view, question_of(view, job), places, 3.0).changed(0, other)
+    assert "pause" not in Reasons(view, posed_problem(view, job), places, 0.0).changed(0, other)
+    told = Reasons(view, posed_problem(view, job), places, 3.0).changed(0, other)
     assert told.startswith("Batch ")
     assert "3 s pause). Stays on 1 GPU: no other job" in told
 
@@ -69,13 +71,13 @@ def two_jobs() -> tuple[View, JobView, JobView]:
 
 def test_a_waiting_job_is_told_its_position_and_the_jobs_that_have_precedence() -> None:
     view, short, long = two_jobs()
-    question = question_of(view, short, long)
+    posed = posed_problem(view, short, long)
     assert short.wanted is not None
-    reasons = Reasons(view, question, {A: short.wanted.gpus}, 0)
+    reasons = Reasons(view, posed, {A: short.wanted.gpus}, 0)
     assert reasons.waits(1) == (
         "Waiting for 1 GPU: shorter or older jobs have precedence. ⟨running:⟩ ⟨place:1⟩"
     )
-    alone = Reasons(view, question, {JobId("long"): short.wanted.gpus}, 0)
+    alone = Reasons(view, posed, {JobId("long"): short.wanted.gpus}, 0)
     assert alone.waits(0) == (
         "Waiting: preempting a running job for it would cost more time than it saves. ⟨place:1⟩"
     )
@@ -85,11 +87,11 @@ def test_a_preempted_job_is_told_which_job_has_its_gpus_and_why() -> None:
     view, short, long = two_jobs()
     assert short.wanted is not None
     started = replace(short, wanted=None)
-    question = question_of(view, started, long)
-    told = Reasons(view, question, {A: short.wanted.gpus}, 0).preempted(1)
+    posed = posed_problem(view, started, long)
+    told = Reasons(view, posed, {A: short.wanted.gpus}, 0).preempted(1)
     assert told.startswith("Preempted: made room for ⟨job:a⟩, which finishes sooner.")
     urgent = replace(started, priority=1.0)
-    told = Reasons(view, question_of(view, urgent, long), {A: short.wanted.gpus}, 0).preempted(1)
+    told = Reasons(view, posed_problem(view, urgent, long), {A: short.wanted.gpus}, 0).preempted(1)
     assert told.startswith("Preempted: made room for ⟨job:a⟩, which has a higher priority.")
 
 
@@ -101,7 +103,7 @@ def test_positions_beyond_the_first_are_not_stored() -> None:
                 wanted=None)
         for i in range(30)
     ]  # fmt: skip
-    reasons = Reasons(view, question_of(view, *jobs), {}, 0)
+    reasons = Reasons(view, posed_problem(view, *jobs), {}, 0)
     told = [reasons.waits(i) for i in range(30)]
     assert [stored_place(text) for text in told] == [*range(1, 21), *[None] * 10]
     assert len(set(told[20:])) == 1
@@ -112,7 +114,7 @@ def test_a_job_that_needs_more_than_is_shared_is_told_that() -> None:
     wide = replace(
         measured(job), job=structs.replace(job.job, min_gpus=5, max_gpus=None), wanted=None
     )
-    told = Reasons(view, question_of(view, wide), {}, 0).waits(0)
+    told = Reasons(view, posed_problem(view, wide), {}, 0).waits(0)
     assert told.startswith("Waiting: needs 5 GPUs at the same time, and fewer can be shared now")
 
 

@@ -72,7 +72,7 @@ def test_the_best_is_a_schedule_and_never_gets_worse(
 
 @settings(max_examples=60)
 @given(st.lists(problems(), min_size=2, max_size=3), sizes, options)
-def test_it_follows_jobs_that_come_and_go(
+def test_the_population_follows_arrivals_and_departures(
     asked: list[Problem], size: int, chosen: SearchOptions
 ) -> None:
     search = Search(size, 1, options=chosen)
@@ -84,7 +84,7 @@ def test_it_follows_jobs_that_come_and_go(
 
 @settings(max_examples=30)
 @given(problems(), sizes, options)
-def test_it_finds_the_same_with_the_reference(
+def test_kernels_and_reference_find_the_same(
     problem: Problem, size: int, chosen: SearchOptions
 ) -> None:
     found = []
@@ -116,7 +116,7 @@ def test_a_saved_search_continues_identically(
     assert search.stalled == other.stalled
 
 
-def test_a_search_that_was_never_asked_can_be_saved_too() -> None:
+def test_an_unused_search_can_be_saved() -> None:
     other = Search(2, 0)
     other.load(json.loads(json.dumps(Search(7, 1).save())))
     assert other.save() == Search(7, 1).save()
@@ -176,9 +176,7 @@ def test_it_is_never_worse_than_the_exact_division_it_was_given(
 
 @settings(max_examples=30)
 @given(flow_problems(), sizes)
-def test_scored_by_flow_time_too_it_finds_the_same_with_the_reference(
-    problem: Problem, size: int
-) -> None:
+def test_kernels_and_reference_find_the_same_for_flow_time(problem: Problem, size: int) -> None:
     found = []
     for operators in (None, reference):
         search = Search(size, 3, operators=operators)
@@ -188,7 +186,7 @@ def test_scored_by_flow_time_too_it_finds_the_same_with_the_reference(
     assert found[0] == found[1]
 
 
-def test_gpus_that_nobody_gains_from_stay_idle_unless_all_are_to_be_used() -> None:
+def test_gpus_without_gain_stay_idle_unless_all_must_be_used() -> None:
     """Each of two jobs is as fast with one GPU as with three."""
     cost = np.array([[0.0, -1.0, -1.0, -1.0]] * 2)
     problem = simple(6, [3, 3], cost=cost, extra=np.zeros((2, 4)))
@@ -222,7 +220,7 @@ def test_an_idle_gpu_that_a_job_could_use_is_worse_than_any_cost() -> None:
     assert search.best(problem).tolist() == [2, 2]
 
 
-def test_it_says_how_long_it_has_found_nothing_better() -> None:
+def test_stalled_counts_generations_without_improvement() -> None:
     problem = simple(2, [1, 1])
     search = Search(4, 1)
     search.refresh(problem)
@@ -259,17 +257,17 @@ def test_one_draw_ranks_all_or_the_mean_of_all() -> None:
         ({"work": np.full((1, 2), np.nan)}, "not finite"),
     ],
 )
-def test_a_problem_that_makes_no_sense_is_refused(changes: dict[str, object], said: str) -> None:
+def test_an_invalid_problem_is_rejected(changes: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         replace(simple(2, [1, 1]), **changes)  # type: ignore[arg-type]
 
 
-def test_a_population_of_one_is_refused() -> None:
+def test_a_population_of_one_is_rejected() -> None:
     with pytest.raises(ValueError, match="population of 1"):
         Search(1, 0)
 
 
-def test_asked_about_other_jobs_it_refreshes_by_itself() -> None:
+def test_a_problem_with_other_jobs_refreshes_the_population() -> None:
     search = Search(4, 1)
     search.refresh(simple(2, [1, 1]))
     other = simple(3, [2, 2, 2])

@@ -43,7 +43,7 @@ ALL_SYNC = {
     batch=st.sampled_from([0, 64, 256, 1000]),
 )
 @example(profile=ALL_SYNC, gpus=1, batch=256)
-def test_one_rate_is_as_in_many(
+def test_one_rate_equals_the_same_rate_among_many(
     rule: str, profile: dict[Configuration, StepTime], gpus: int, batch: int
 ) -> None:
     job = replace(a_job(), profile=profile)
@@ -53,7 +53,7 @@ def test_one_rate_is_as_in_many(
     assert speeds.rate(job, gpus, batch, 4) == many[0]
 
 
-def test_what_was_measured_is_not_guessed() -> None:
+def test_measured_rates_are_not_modelled() -> None:
     profile = {Configuration(2, 1, 256, 1): StepTime(0.5, 20)}
     job = replace(a_job(), profile=profile)
     speeds = Speeds()
@@ -94,7 +94,7 @@ def test_a_job_that_reports_ever_more_configurations_costs_no_more(
     assert len(speeds.save()["kinds"]["kind"]) <= MOST_OF_A_KIND
 
 
-def test_kinds_that_nobody_has_run_for_long_are_forgotten() -> None:
+def test_the_oldest_kinds_are_forgotten() -> None:
     speeds, one = Speeds(), a_job()
     profile = {Configuration(2, 1, 256, 1): StepTime(0.5, 20)}
     for i in range(MAX_KINDS + 10):
@@ -106,7 +106,7 @@ def test_kinds_that_nobody_has_run_for_long_are_forgotten() -> None:
     assert speeds.largest_tried(oldest) == 0
 
 
-def test_jobs_without_a_kind_teach_one_another_nothing() -> None:
+def test_jobs_without_a_kind_share_no_measurements() -> None:
     """Their step times have nothing in common: in one pool they spoil each other's fit."""
     speeds = Speeds()
     own = replace(a_job(), profile={Configuration(2, 1, 256, 1): StepTime(0.5, 20)})

@@ -56,7 +56,7 @@ class _Observer:
             job = view.job(event.job)
             features = features_of(job)
             if features is not None:
-                self._model.saw_epoch(job.id, features)
+                self._model.record_epoch(job.id, features)
                 alpha, beta = self._model.predict([features])
                 self._under_way.setdefault(job.id, []).append(
                     (event.at, features.samples, float(alpha[0]), float(beta[0]))

@@ -21,34 +21,34 @@ NEWEST = 0.2
 class BatchChanges(Remembers):
     """
     >>> changes = BatchChanges()
-    >>> changes.ordered(JobId("a"), alone=False)
-    >>> changes.made(JobId("a"), 25.0)  # other GPUs: says nothing
-    >>> changes.ordered(JobId("a"), alone=True)
-    >>> changes.made(JobId("a"), 6.0)
+    >>> changes.rescale_ordered(JobId("a"), keeps_gpus=False)
+    >>> changes.rescale_done(JobId("a"), 25.0)  # other GPUs: says nothing
+    >>> changes.rescale_ordered(JobId("a"), keeps_gpus=True)
+    >>> changes.rescale_done(JobId("a"), 6.0)
     >>> changes.seconds
     2.0
     """
 
     memory: ClassVar[Mapping[str, Any]] = {
         "seconds": float,
-        "_alone": set[JobId],
+        "_batch_only": set[JobId],
     }
 
     def __init__(self) -> None:
         self.seconds = EXPECTED
-        self._alone: set[JobId] = set()  # only their batch is being changed
+        self._batch_only: set[JobId] = set()  # only their batch is being changed
 
-    def ordered(self, job: JobId, *, alone: bool) -> None:
+    def rescale_ordered(self, job: JobId, *, keeps_gpus: bool) -> None:
         """`alone`: it keeps its GPUs."""
-        if alone:
-            self._alone.add(job)
+        if keeps_gpus:
+            self._batch_only.add(job)
         else:
-            self._alone.discard(job)
+            self._batch_only.discard(job)
 
-    def made(self, job: JobId, pause: float) -> None:
-        if job in self._alone:
-            self._alone.discard(job)
+    def rescale_done(self, job: JobId, pause: float) -> None:
+        if job in self._batch_only:
+            self._batch_only.discard(job)
             self.seconds += NEWEST * (pause - self.seconds)
 
     def forget(self, job: JobId) -> None:
-        self._alone.discard(job)
+        self._batch_only.discard(job)

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ones.policies.ones.estimate_weights import EstimateWeights
 from ones.policies.ones.history import Floats
-from ones.policies.ones.trust import Trust
 
 COVERAGE = 0.9
 LOW, HIGH = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2
 TAUS = np.geomspace(2.0, 0.05, 14)  # tried from the sharpest on
-LEAST_HELD = 5  # jobs: with fewer, nothing is known of how good we are
-MOST_HELD = 200  # jobs
+LEAST_PAST = 5  # jobs: with fewer, nothing is known of how good we are
+MOST_PAST = 200  # jobs
 
 
-class Held(NamedTuple):
+class PastPredictions(NamedTuple):
     """What was predicted of a job before it was learned from, and what came true."""
 
     alpha: Floats
@@ -31,43 +31,43 @@ class Held(NamedTuple):
 
 class Calibration:
     def __init__(self) -> None:
-        self.trust = Trust()
+        self.weights = EstimateWeights()
         self.tau = 1.0  # both parameters are multiplied by it
-        self._held: list[Held] = []  # of the last jobs
+        self._past: list[PastPredictions] = []  # of the last jobs
         self._seen = 0
 
-    def saw(self, alpha: Floats, beta: Floats, rho: Floats) -> None:
+    def record(self, alpha: Floats, beta: Floats, rho: Floats) -> None:
         """The sharpest τ that is honest.
 
         Only the later half of the jobs counts: what was said early, knowing little, tells
         nothing of how good we are now.
         """
         self._seen += 1
-        self._held = [*self._held[1 - MOST_HELD :], Held(alpha, beta, rho)]
-        recent = self._held[-max(LEAST_HELD, (self._seen + 1) // 2) :]
-        if len(recent) >= LEAST_HELD:
-            self.tau = honest_tau(*map(np.concatenate, zip(*recent, strict=True)))
+        self._past = [*self._past[1 - MOST_PAST :], PastPredictions(alpha, beta, rho)]
+        recent = self._past[-max(LEAST_PAST, (self._seen + 1) // 2) :]
+        if len(recent) >= LEAST_PAST:
+            self.tau = calibrated_tau(*map(np.concatenate, zip(*recent, strict=True)))
 
     def save(self) -> dict[str, Any]:
         return {
-            "trust": self.trust.save(),
+            "trust": self.weights.save(),
             "tau": self.tau,
-            "held": [[column.tolist() for column in held] for held in self._held],
+            "held": [[column.tolist() for column in held] for held in self._past],
             "seen": self._seen,
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self.trust.load(saved["trust"])
+        self.weights.load(saved["trust"])
         self.tau, self._seen = saved["tau"], int(saved["seen"])
-        self._held = [Held(*map(np.array, held)) for held in saved["held"]]
+        self._past = [PastPredictions(*map(np.array, held)) for held in saved["held"]]
 
 
-def honest_tau(alpha: Floats, beta: Floats, rho: Floats) -> float:
+def calibrated_tau(alpha: Floats, beta: Floats, rho: Floats) -> float:
     """The largest τ with which 90 % intervals of Be(τα, τβ) cover 90 % of ρ; else the best."""
     best, best_coverage = 1.0, -1.0
     sharper, sharper_coverage = 0.0, 0.0
     for tau in map(float, TAUS):
-        coverage = covered(tau * alpha, tau * beta, rho)
+        coverage = coverage_of(tau * alpha, tau * beta, rho)
         if coverage >= COVERAGE:
             if not sharper:
                 return tau
@@ -79,7 +79,7 @@ def honest_tau(alpha: Floats, beta: Floats, rho: Floats) -> float:
     return best
 
 
-def covered(alpha: Floats, beta: Floats, rho: Floats) -> float:
+def coverage_of(alpha: Floats, beta: Floats, rho: Floats) -> float:
     """The part of the points that lies in its 90 % interval."""
     from scipy.special import betainc
 

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from ones.core.view import JobView, View
 from ones.models.goodput import efficiency
-from ones.policies.ones.effort import Effort
+from ones.policies.ones.effective_work import EffectiveWork
 from ones.policies.ones.flow import usual_sizes
+from ones.policies.ones.join_times import JoinTimes
 from ones.policies.ones.limits import largest_batch, largest_batches
-from ones.policies.ones.newcomers import Newcomers
+from ones.policies.ones.residence_times import ResidenceTimes
 from ones.policies.ones.settings import OnesSettings
 from ones.policies.ones.speeds import Speeds
-from ones.policies.ones.visits import Visits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,7 +44,7 @@ class Choices(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class JobStatus:
     """What the policy knows of a job beside its view."""
 
     smallest_batch: int  # that it has trained with since its last epoch ended; 0: it has not
@@ -57,36 +57,36 @@ class Knowledge:
     """What has been learned of all jobs."""
 
     speeds: Speeds
-    effort: Effort
-    visits: Visits
-    newcomers: Newcomers
+    effective_work: EffectiveWork
+    residence_times: ResidenceTimes
+    join_times: JoinTimes
 
     @classmethod
     def none(cls) -> Knowledge:
         """Before anything has happened."""
-        return cls(Speeds(), Effort(), Visits(), Newcomers())
+        return cls(Speeds(), EffectiveWork(), ResidenceTimes(), JoinTimes())
 
 
 def most_gpus(
     view: View,
     job: JobView,
     known: Knowledge,
-    standing: Standing,
+    status: JobStatus,
     settings: OnesSettings,
     gpus: int,
 ) -> int:
     """A multiple of what its kind has tried; a job that has not joined, at most as many as that."""
     least, owner_room = job.job.min_gpus, view.room(job.job.owner)
     most, tried = least, known.speeds.largest_tried(job)
-    shape = known.effort.shape(job)
+    shape = known.effective_work.shape(job)
     if job.description is not None:
         most = max(least, int(settings.exploration * max(tried, 1)))
     elif shape is not None:  # its own batch, which it starts with, is shared by its workers
         most = max(least, min(tried, shape.base_batch))
     # a worker needs a sample, so the user's largest batch is also a number of GPUs
     most = min(most, settings.most_gpus, gpus, job.max_gpus or gpus, job.job.max_batch or gpus)
-    if standing.most_gpus is not None:
-        most = min(most, max(least, standing.most_gpus))
+    if status.most_gpus is not None:
+        most = min(most, max(least, status.most_gpus))
     if owner_room is not None:
         most = min(most, (job.wanted.n_gpus if job.wanted else 0) + owner_room)
     return most if most >= least else 0
@@ -98,7 +98,7 @@ def choices_of(
     most: int,
     held: int,
     known: Knowledge,
-    standing: Standing,
+    status: JobStatus,
     settings: OnesSettings,
 ) -> Choices:
     """A job that has not joined is taken for one of its kind, and starts with its own batch."""
@@ -106,15 +106,15 @@ def choices_of(
     if joined:
         limit = largest_batch(job, settings)
     else:
-        job = known.effort.like_its_kind(job)
+        job = known.effective_work.as_if_joined(job)
         limit = max(job.job.requested_batch or 1, known.speeds.largest_batch(job))
     per_node = max(1, view.cluster.width)
     up_to = max(1, most, held)
     usual = usual_sizes(up_to, per_node).tolist()
     sizes = np.array(sorted({*usual, held, job.job.min_gpus} - {0}), np.int64)
-    highest = largest_batches(job, sizes, limit, standing.smallest_batch, settings)
+    highest = largest_batches(job, sizes, limit, status.smallest_batch, settings)
     if job.description is not None:
-        noise = known.effort.noise(job)
+        noise = known.effective_work.noise(job)
         batches, rates = known.speeds.best_batches(job, sizes, highest, per_node, noise)
         if not joined:  # what others of its kind have measured is not to be guessed
             proven = known.speeds.proven(job, sizes, job.description.base_batch, noise)
@@ -134,7 +134,7 @@ def _present_rate(job: JobView, held: int, known: Knowledge, per_node: int) -> f
     if not held or job.wanted is None or job.wanted.n_gpus != held or job.description is None:
         return 0.0
     rate = known.speeds.rate(job, held, job.wanted.batch, per_node)
-    base, noise = job.description.base_batch, known.effort.noise(job)
+    base, noise = job.description.base_batch, known.effective_work.noise(job)
     return rate * efficiency(job.wanted.batch or base, base, noise)
 
 

@@ -25,9 +25,9 @@ class ColdStart:
         self._usual: float | None = None  # of them, once there are enough
 
     def learn(self, seconds: float) -> None:
-        self._know([*self._seconds[1 - REMEMBERED :], seconds])
+        self._set_lengths([*self._seconds[1 - REMEMBERED :], seconds])
 
-    def _know(self, seconds: list[float]) -> None:
+    def _set_lengths(self, seconds: list[float]) -> None:
         self._seconds = seconds
         self._usual = float(np.median(seconds)) if len(seconds) >= ENOUGH else None
 
@@ -45,4 +45,4 @@ class ColdStart:
         return {"seconds": list(self._seconds)}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self._know(list(map(float, saved["seconds"])))
+        self._set_lengths(list(map(float, saved["seconds"])))

@@ -16,9 +16,9 @@ from ones.core.job import JobId
 from ones.core.schedule import Allocation, Schedule
 from ones.core.view import JobView, View
 from ones.policies.ones.choices import Choices
-from ones.policies.ones.fitting import fitted
-from ones.policies.ones.question import Question
+from ones.policies.ones.problem_builder import PosedProblem
 from ones.policies.ones.reasons import Reasons
+from ones.policies.ones.size_refinement import refine_sizes
 from ones.policies.ones.speeds import Speeds
 
 #: a change of nothing but the batch must save so many times what it costs
@@ -29,7 +29,7 @@ LARGER_BATCH_GAIN, SMALLER_BATCH_GAIN = 0.05, 0.25
 
 def deploy(
     view: View,
-    question: Question,
+    posed: PosedProblem,
     candidates: Sequence[NDArray[np.int32]],
     *,
     may_change: bool,
@@ -42,12 +42,12 @@ def deploy(
     `may_change`: who runs may be touched, and is not only joined by others. A change of nothing
     but the batch costs `batch_seconds`.
     """
-    stay = question.stay
-    places = fitted(view, question, candidates, speeds, again=may_change)
+    horizon = posed.horizon
+    places = refine_sizes(view, posed, candidates, speeds, again=may_change)
     edit = view.schedule.edit()
     notes: dict[JobId, str] = {}
-    reasons = Reasons(view, question, places, batch_seconds)
-    for i, job in enumerate(question.jobs):
+    reasons = Reasons(view, posed, places, batch_seconds)
+    for i, job in enumerate(posed.jobs):
         if job.id not in places:
             if job.wanted is not None:
                 edit.drop(job.id)
@@ -56,8 +56,10 @@ def deploy(
                 notes[job.id] = reasons.waits(i)
             continue
         gpus = places[job.id]
-        left = float(question.remaining[i])
-        allocation = allocate(job, question.choices[i], left, gpus, stay=stay, cost=batch_seconds)
+        left = float(posed.remaining[i])
+        allocation = allocate(
+            job, posed.choices[i], left, gpus, horizon=horizon, cost=batch_seconds
+        )
         if allocation != job.wanted:
             edit.put(job.id, allocation)
             notes[job.id] = reasons.changed(i, allocation)
@@ -70,7 +72,7 @@ def allocate(
     remaining: float,
     gpus: tuple[Gpu, ...],
     *,
-    stay: float,
+    horizon: float,
     cost: float,
 ) -> Allocation:
     """The batch for these GPUs. If the job has these GPUs already, its batch changes only if the
@@ -83,7 +85,7 @@ def allocate(
         return Allocation.as_scripted(gpus)
     if job.wanted is not None and job.wanted.gpus == gpus:
         speed, now = float(choices.rates[place]), choices.present
-        saved = min(remaining / now, stay) * (1 - now / speed) if now else inf
+        saved = min(remaining / now, horizon) * (1 - now / speed) if now else inf
         gain = LARGER_BATCH_GAIN if batch > job.wanted.batch else SMALLER_BATCH_GAIN
         worth_it = saved >= BATCH_CHANGE_WORTH * cost and now <= (1 - gain) * speed
         too_small = job.wanted.batch < (job.job.min_batch or 1)

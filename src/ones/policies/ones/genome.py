@@ -22,7 +22,7 @@ class Rows(NamedTuple):
     length: Ints  # [row]: runs that count; what lies behind them is stale
 
 
-def room_for(rows: int, runs: int) -> Rows:
+def allocate_rows(rows: int, runs: int) -> Rows:
     return Rows(
         np.zeros((rows, runs), np.int32),
         np.zeros((rows, runs), np.int32),
@@ -46,7 +46,7 @@ def counts_of(rows: Rows, at: int, jobs: int) -> Ints:
     return counts
 
 
-def move(rows: Rows, chosen: NDArray[np.int64], into: Rows, at: int = 0) -> None:
+def copy_rows(rows: Rows, chosen: NDArray[np.int64], into: Rows, at: int = 0) -> None:
     """Copy the chosen rows to consecutive ones; both may have room for more than they use."""
     end, runs = at + len(chosen), min(rows.jobs.shape[1], into.jobs.shape[1])
     into.jobs[at:end, :runs] = rows.jobs[chosen, :runs]
@@ -54,7 +54,7 @@ def move(rows: Rows, chosen: NDArray[np.int64], into: Rows, at: int = 0) -> None
     into.length[at:end] = rows.length[chosen]
 
 
-def renamed(rows: Rows, before: Keys, now: Keys) -> Rows:
+def reindex(rows: Rows, before: Keys, now: Keys) -> Rows:
     """The same rows when jobs have other indices; runs of jobs that are gone become idle GPUs.
 
     There is room for all jobs, because the rows are not repaired yet.
@@ -67,7 +67,7 @@ def renamed(rows: Rows, before: Keys, now: Keys) -> Rows:
     kept = (np.arange(jobs.shape[1]) < rows.length[:, None]) & (jobs >= 0)
     at_row = np.nonzero(kept)[0]
     place = (np.cumsum(kept, axis=1) - 1)[kept]  # what stays moves to the front, in its order
-    fresh = room_for(len(jobs), len(now))
+    fresh = allocate_rows(len(jobs), len(now))
     fresh.jobs[at_row, place] = jobs[kept]
     fresh.counts[at_row, place] = rows.counts[kept]
     fresh.length[:] = kept.sum(axis=1)

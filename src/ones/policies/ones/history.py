@@ -36,7 +36,7 @@ class Features:
     kind: str = ""
     declared_epochs: int | None = None
     usual_epochs: float | None = None  # of a job of its weight, when nothing else is known
-    sure_epochs: float | None = None  # to come: its user has said so, and nothing else ends it
+    known_epochs: float | None = None  # to come: its user has said so, and nothing else ends it
 
     @property
     def epochs(self) -> float:
@@ -69,11 +69,11 @@ def features_of(view: JobView, samples: float | None = None) -> Features | None:
         accuracy=progress.accuracy,
         kind=view.job.kind,
         declared_epochs=view.job.epochs,
-        sure_epochs=sure_epochs(view.job, progress.samples / view.description.dataset_size),
+        known_epochs=known_epochs(view.job, progress.samples / view.description.dataset_size),
     )
 
 
-def sure_epochs(job: Job, done: float = 0.0) -> float | None:
+def known_epochs(job: Job, done: float = 0.0) -> float | None:
     """What is to come of the epochs that its user has declared; None: it may end by a rule of
     accuracy or patience, or it has done more already."""
     rule = job.stop
@@ -121,7 +121,7 @@ class Lesson:
     def __len__(self) -> int:
         return len(self.rho)
 
-    def only(self, places: NDArray[np.intp]) -> Lesson:
+    def select(self, places: NDArray[np.intp]) -> Lesson:
         rows, alpha, rho = self.rows[places], self.alpha[places], self.rho[places]
         return Lesson(self.kind, rows, alpha, rho, self.declared_epochs, self.usual_epochs)
 
@@ -188,13 +188,13 @@ class History:
     def n_points(self) -> int:
         return sum(map(len, self._lessons))
 
-    def saw(self, job: JobId, features: Features) -> None:
+    def record(self, job: JobId, features: Features) -> None:
         if job in self._running:
             self._running[job].add(features, self._per_job)
         else:
             self._running[job] = _Epochs(features)
 
-    def whole(self, job: JobId, samples: float | None = None) -> tuple[str, float] | None:
+    def length_of(self, job: JobId, samples: float | None = None) -> tuple[str, float] | None:
         """Kind and length, in epochs, of a job that ends now; None: it has told of none."""
         epochs = self._running.get(job)
         if epochs is None:
@@ -225,9 +225,9 @@ class History:
             self._lessons.append(lesson)
         elif (place := int(self._rng.integers(self.n_completed))) < self._points:
             self._lessons[place] = lesson  # every job that ever completed is as likely to be in
-        self._thin()
+        self._drop_points()
 
-    def _thin(self) -> None:
+    def _drop_points(self) -> None:
         """The job with most points gives one of them, until all fit."""
         excess = self.n_points - self._points
         if excess <= 0:
@@ -239,7 +239,7 @@ class History:
             counts[longest[self._rng.integers(len(longest))]] -= 1
         for job in np.flatnonzero(counts < had).tolist():
             keep = self._rng.permutation(had[job])[: counts[job]]
-            self._lessons[job] = self._lessons[job].only(np.sort(keep))
+            self._lessons[job] = self._lessons[job].select(np.sort(keep))
 
     def save(self) -> dict[str, Any]:
         return {

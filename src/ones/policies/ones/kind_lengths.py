@@ -28,15 +28,15 @@ class KindLengths(Remembers):
     """In epochs (of effective samples), for kinds that have a name."""
 
     memory: ClassVar[Mapping[str, Any]] = {
-        "_whole": dict[str, list[float]],
+        "_lengths": dict[str, list[float]],
         "_running": dict[JobId, tuple[str, float]],
     }
 
     def __init__(self) -> None:
-        self._whole: dict[str, list[float]] = {}
+        self._lengths: dict[str, list[float]] = {}
         self._running: dict[JobId, tuple[str, float]] = {}
 
-    def saw(self, job: JobId, kind: str, epochs: float) -> None:
+    def record(self, job: JobId, kind: str, epochs: float) -> None:
         if kind:
             self._running[job] = (kind, epochs)
 
@@ -45,16 +45,16 @@ class KindLengths(Remembers):
 
     def learn(self, kind: str, epochs: float) -> None:
         if kind:
-            whole = [*self._whole.get(kind, ())[1 - MOST_LENGTHS :], epochs]
-            set_bounded(self._whole, kind, whole, MAX_KINDS)
+            whole = [*self._lengths.get(kind, ())[1 - MOST_LENGTHS :], epochs]
+            set_bounded(self._lengths, kind, whole, MAX_KINDS)
 
     def knows(self, kind: str) -> bool:
         """Has one of them completed?"""
-        return kind in self._whole
+        return kind in self._lengths
 
     def left(self, kind: str, epochs: float) -> float | None:
         """Epochs to come after so many; None if none of its kind has completed."""
-        whole = self._whole.get(kind)
+        whole = self._lengths.get(kind)
         if not whole:
             return None
         longer = [length - epochs for length in whole if length > epochs]

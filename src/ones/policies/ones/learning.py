@@ -21,14 +21,14 @@ from ones.core.job import Forecast, JobId
 from ones.core.plan import PlanAdopted, Prepare, Rescale, Start
 from ones.core.view import JobView, View
 from ones.policies.ones.batch_changes import BatchChanges
-from ones.policies.ones.choices import Knowledge, Standing
+from ones.policies.ones.choices import JobStatus, Knowledge
 from ones.policies.ones.cold_start import ColdStart
-from ones.policies.ones.history import sure_epochs
+from ones.policies.ones.error_factors import error_factors
+from ones.policies.ones.failed_rescales import FailedRescales
+from ones.policies.ones.forecast_errors import ForecastErrors
+from ones.policies.ones.history import known_epochs
 from ones.policies.ones.memory import Remembers
-from ones.policies.ones.mistakes import mistakes
-from ones.policies.ones.paces import Paces
 from ones.policies.ones.progress import Features, ProgressModel, features_of
-from ones.policies.ones.refusals import Refusals
 from ones.policies.ones.settings import OnesSettings
 
 #: samples of an epoch of a job that has not joined, when no other job can tell
@@ -39,19 +39,19 @@ MOST_SECONDS = 1e9
 
 class Learned(Remembers):
     memory: ClassVar[Mapping[str, Any]] = {
-        "_spoke": JobId | None,
-        "stirred": list[JobId],
+        "_epoch_job": JobId | None,
+        "changed_jobs": list[JobId],
         "_gpus": dict[JobId, tuple[Gpu, ...]],
-        "_visits": None,
+        "_residence_times": None,
         "_smallest_batch": dict[JobId, int],
         "_started_at": dict[JobId, float],
         "_progress": None,
         "_speeds": None,
-        "_effort": None,
-        "_refusals": None,
+        "_effective_work": None,
+        "_failed_rescales": None,
         "batch_changes": None,
-        "_newcomers": None,
-        "_paces": None,
+        "_join_times": None,
+        "_forecast_errors": None,
         "_cold_start": None,
         "_epoch_seconds": dict[JobId, float],
     }
@@ -61,108 +61,108 @@ class Learned(Remembers):
         self._seed = seed
         self._progress = ProgressModel(seed=seed)
         self.known = known = Knowledge.none()
-        self._speeds, self._effort = known.speeds, known.effort
-        self._visits, self._newcomers = known.visits, known.newcomers
-        self._refusals = Refusals()
+        self._speeds, self._effective_work = known.speeds, known.effective_work
+        self._residence_times, self._join_times = known.residence_times, known.join_times
+        self._failed_rescales = FailedRescales()
         self.batch_changes = BatchChanges()
         self._gpus: dict[JobId, tuple[Gpu, ...]] = {}  # that the last order was for
-        self._paces = Paces()
+        self._forecast_errors = ForecastErrors()
         self._cold_start = ColdStart()
         self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
         self._smallest_batch: dict[JobId, int] = {}  # since its last epoch ended
         self._started_at: dict[JobId, float] = {}  # the last start
-        self._spoke: JobId | None = None  # whose epoch was the last event
-        self.stirred: list[JobId] = []  # jobs of which it has changed what batch they may have
+        self._epoch_job: JobId | None = None  # whose epoch was the last event
+        self.changed_jobs: list[JobId] = []  # jobs of which it has changed what batch they may have
 
     # from what happens
 
     def learn(self, event: Event, view: View) -> None:
-        self._spoke = None
-        self.stirred = []
+        self._epoch_job = None
+        self.changed_jobs = []
         match event:
             case ev.JobDescribed():
-                self._effort.joined(view.job(event.job))
+                self._effective_work.joined(view.job(event.job))
             case ev.ThroughputMeasured():
                 self._speeds.learn(view.job(event.job))
-                self.stirred.append(event.job)
+                self.changed_jobs.append(event.job)
             case ev.StepsDone():
-                self._effort.learn(view.job(event.job))
+                self._effective_work.learn(view.job(event.job))
             case ev.EpochFinished():
-                self._effort.learn(view.job(event.job))
+                self._effective_work.learn(view.job(event.job))
                 self._learn_epoch(view.job(event.job), view)
             case ev.RescaleFailed() if event.job in view.jobs:
                 held = view.job(event.job).wanted
-                self._refusals.refused(event.job, held.n_gpus if held else 0, view.now)
+                self._failed_rescales.failed(event.job, held.n_gpus if held else 0, view.now)
             case ev.Rescaled():
-                self._refusals.granted(event.job)
-                self.batch_changes.made(event.job, event.pause_seconds)
-                self._newcomers.came(event.job, event.at, event.pause_seconds)
+                self._failed_rescales.succeeded(event.job)
+                self.batch_changes.rescale_done(event.job, event.pause_seconds)
+                self._join_times.rescale_done(event.job, event.at, event.pause_seconds)
             case ev.JobEnded():
-                self._paces.ended(event.job, view.now, completed=event.reason.completed)
-                self._visits.ended(event.job, view.now)
+                self._forecast_errors.ended(event.job, view.now, completed=event.reason.completed)
+                self._residence_times.ended(event.job, view.now)
                 self._forget(event.job, completed=event.reason.completed)
             case _:
                 pass
 
     def _learn_epoch(self, job: JobView, view: View) -> None:
-        self._spoke = job.id
-        self.stirred.append(job.id)
+        self._epoch_job = job.id
+        self.changed_jobs.append(job.id)
         if job.description is None:
             return  # it reports without having joined
         features = self._features([job])[0]
-        self._progress.saw_epoch(job.id, features)
+        self._progress.record_epoch(job.id, features)
         self._epoch_seconds[job.id] = self._speeds.epoch_seconds(job) or 0.0
-        if features.sure_epochs is not None and (seconds := self._seconds_to_go(job)) is not None:
-            self._paces.told(job.id, view.now, seconds[0])
+        if features.known_epochs is not None and (seconds := self._seconds_to_go(job)) is not None:
+            self._forecast_errors.record(job.id, view.now, seconds[0])
         if job.held is not None:
             self._smallest_batch[job.id] = job.held.batch
 
     def adopted(self, event: PlanAdopted) -> bool:
         """Only now is a job deployed. Was there any?"""
-        self._spoke = None
-        self.stirred = []
-        moved = False
+        self._epoch_job = None
+        self.changed_jobs = []
+        deployed = False
         for action in event.plan.actions:
             if isinstance(action, Start | Rescale | Prepare):
-                moved = True
-                self._refusals.asked(action.job, action.allocation.n_gpus)
+                deployed = True
+                self._failed_rescales.requested(action.job, action.allocation.n_gpus)
                 if isinstance(action, Prepare):
                     continue  # it will be changed once others have left
                 job, batch, gpus = action.job, action.allocation.batch, action.allocation.gpus
                 self._smallest_batch[job] = min(self._smallest_batch.get(job, batch), batch)
-                self._visits.started(job, event.at)
+                self._residence_times.started(job, event.at)
                 if isinstance(action, Start):
                     self._started_at[job] = event.at
                 before = self._gpus.get(job)
                 self._gpus[job] = gpus
                 grows = isinstance(action, Rescale) and not set(gpus) <= set(before or ())
-                self._newcomers.ordered(job, event.at, some=grows)
-                self.batch_changes.ordered(job, alone=before == gpus)
-        return moved
+                self._join_times.rescale_ordered(job, event.at, grows=grows)
+                self.batch_changes.rescale_ordered(job, keeps_gpus=before == gpus)
+        return deployed
 
     def _forget(self, job: JobId, *, completed: bool) -> None:
         epoch_seconds = self._epoch_seconds.pop(job, 0.0)
-        whole = self._progress.finished(job, completed, self._effort.done_by(job))
+        whole = self._progress.finished(job, completed, self._effective_work.done_by(job))
         if whole is not None:
             kind, epochs = whole
-            self._effort.completed(job, kind)
+            self._effective_work.completed(job, kind)
             if epoch_seconds:
                 self._cold_start.learn(epochs * epoch_seconds)
         self._speeds.forget(job)
-        self._effort.forget(job)
-        self._refusals.forget(job)
+        self._effective_work.forget(job)
+        self._failed_rescales.forget(job)
         self.batch_changes.forget(job)
-        self._newcomers.forget(job)
+        self._join_times.forget(job)
         self._gpus.pop(job, None)
         self._smallest_batch.pop(job, None)
         self._started_at.pop(job, None)
 
     # what it means
 
-    def standing(self, job: JobView, now: float) -> Standing:
-        return Standing(
+    def status(self, job: JobView, now: float) -> JobStatus:
+        return JobStatus(
             self._smallest_batch.get(job.id, 0),
-            self._refusals.most(job.id, now),
+            self._failed_rescales.gpu_limit(job.id, now),
             now - self._started_at.get(job.id, -inf),
         )
 
@@ -174,7 +174,7 @@ class Learned(Remembers):
         left = self._progress.remaining(features, rho)
         error = self._settings.prediction_error
         if error > 1.0:
-            left = left * mistakes(self._seed, (job.number for job in jobs), error)
+            left = left * error_factors(self._seed, (job.number for job in jobs), error)
         return left
 
     def _features(self, jobs: list[JobView]) -> list[Features]:
@@ -182,26 +182,28 @@ class Learned(Remembers):
         usual = sum(known) // len(known) if known else UNKNOWN_DATASET
         found: list[Features] = []
         for job in jobs:
-            features = features_of(job, self._effort.done(job))
+            features = features_of(job, self._effective_work.done(job))
             if features is None:  # it has not joined: its kind may tell
-                shape = self._effort.shape(job)
+                shape = self._effective_work.shape(job)
                 features = Features(
                     dataset_size=shape.dataset_size if shape else usual,
                     samples=0,
                     kind=job.job.kind,
                     declared_epochs=job.job.epochs,
-                    sure_epochs=sure_epochs(job.job),
+                    known_epochs=known_epochs(job.job),
                 )
             found.append(features)
-        seconds = [self._speeds.epoch_seconds(self._effort.like_its_kind(job)) for job in jobs]
+        seconds = [
+            self._speeds.epoch_seconds(self._effective_work.as_if_joined(job)) for job in jobs
+        ]
         epochs = self._cold_start.usual_epochs(seconds)
         return [replace(f, usual_epochs=n) for f, n in zip(found, epochs, strict=True)]
 
     def forecasts(self, view: View) -> dict[JobId, Forecast]:
         """Of the job that has just finished an epoch: when it will end, and how sure that is."""
-        if self._spoke is None or self._spoke not in view.jobs:
+        if self._epoch_job is None or self._epoch_job not in view.jobs:
             return {}
-        job = view.job(self._spoke)
+        job = view.job(self._epoch_job)
         seconds = self._seconds_to_go(job)
         if seconds is None:
             return {}
@@ -215,9 +217,11 @@ class Learned(Remembers):
         features = self._features([job])[0]
         alpha, beta = self._progress.predict([features])
         middle, low, high = self._progress.forecast(features, float(alpha[0]), float(beta[0]))
-        second = job.held.batch / step * self._effort.worth(job)  # (effective) samples
-        if features.sure_epochs is not None:  # what is to come is known, but not at which speed
-            least, most = self._paces.range()
+        second = (
+            job.held.batch / step * self._effective_work.efficiency_of(job)
+        )  # (effective) samples
+        if features.known_epochs is not None:  # what is to come is known, but not at which speed
+            least, most = self._forecast_errors.interval()
             low, high = least * middle, most * middle
         most = MOST_SECONDS * second
         return min(middle, most) / second, min(low, most) / second, min(high, most) / second

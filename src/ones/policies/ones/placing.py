@@ -20,14 +20,14 @@ Places = dict[JobId, tuple[Gpu, ...]]
 MOST_NODES = 256
 
 
-def near(
-    view: View, staying: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
+def keep_places(
+    view: View, held_gpus: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
 ) -> Places:
     """Sizes must not exceed, together, what is free and what the staying ones hold."""
     room = GpuPool(view)
     places: Places = {}
     changing: list[JobId] = []
-    for job, held in staying.items():
+    for job, held in held_gpus.items():
         size = sizes.get(job, 0)
         if size and size == len(held):
             places[job] = held
@@ -36,14 +36,14 @@ def near(
         if size:
             changing.append(job)
     for job in sorted(changing, key=lambda job: -sizes[job]):
-        places[job] = _fewest(room, staying[job], sizes[job])
+        places[job] = _on_few_nodes(room, held_gpus[job], sizes[job])
     return places
 
 
-def _fewest(room: GpuPool, held: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
+def _on_few_nodes(room: GpuPool, held: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
     """Around all it has, around what it has on one node, or elsewhere: on the fewest nodes."""
     still = tuple(gpu for gpu in held if gpu in room)
-    best = _around(room, still, size)
+    best = _extend(room, still, size)
     if not still:
         return best
     ways = [tuple(g for g in still if g.node == node) for node in sorted({g.node for g in still})]
@@ -51,7 +51,7 @@ def _fewest(room: GpuPool, held: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
         if nodes_of(best) <= room.fewest_nodes(size):
             break
         room.release(best)
-        other = _around(room, kept, size)
+        other = _extend(room, kept, size)
         if nodes_of(other) < nodes_of(best):
             best = other
         else:
@@ -60,7 +60,7 @@ def _fewest(room: GpuPool, held: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
     return best
 
 
-def _around(room: GpuPool, kept: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
+def _extend(room: GpuPool, kept: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
     """These GPUs, which are free, or some of them, and others that are close."""
     room.take(kept)
     found = room.shrink(kept, size) if size < len(kept) else room.grow(kept, size)
@@ -68,8 +68,8 @@ def _around(room: GpuPool, kept: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
     return found
 
 
-def repacked(
-    view: View, staying: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
+def repack(
+    view: View, held_gpus: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
 ) -> Places | None:
     """None: the cluster is too large for it."""
     nodes = view.cluster.nodes
@@ -77,13 +77,13 @@ def repacked(
         return None
     free = {n.id: set(view.free.on(n.id)) for n in nodes.values() if n.state is NodeState.UP}
     settled = dict.fromkeys(free, 0)  # GPUs of those who could stay as they are
-    for job, gpus in staying.items():
+    for job, gpus in held_gpus.items():
         for gpu in gpus:
             free[gpu.node].add(gpu)
             settled[gpu.node] += len(gpus) == sizes.get(job, 0)
     places: Places = {}
     for job in sorted((job for job in sizes if sizes[job]), key=lambda job: -sizes[job]):
-        mine = set(staying.get(job, ()))
+        mine = set(held_gpus.get(job, ()))
         if len(mine) == sizes[job]:
             for gpu in mine:
                 settled[gpu.node] -= 1

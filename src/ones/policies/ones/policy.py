@@ -26,7 +26,7 @@ from ones.policies.ones.deploy import allocate, deploy
 from ones.policies.ones.learning import Learned
 from ones.policies.ones.limits import largest_batch
 from ones.policies.ones.problem import optimum
-from ones.policies.ones.question import Question, ask, movable
+from ones.policies.ones.problem_builder import PosedProblem, build_problem, changeable_jobs
 from ones.policies.ones.reasons import rebatched
 from ones.policies.ones.search import Search
 from ones.policies.ones.settings import OnesSettings
@@ -52,19 +52,19 @@ class Ones:
         self._search: Search | None = None
         self._seen = 0  # events; draws depend on it
         self._evolved, self._evolved_at = 0, -inf  # the event that the population answers, and when
-        self._thought_at = -inf  # when all jobs were looked at
-        self._reported = False  # have jobs that train on told anything since?
-        self._pressing = False  # has anything else happened?
+        self._searched_at = -inf  # when all jobs were looked at
+        self._has_reports = False  # have jobs that train on told anything since?
+        self._has_urgent_events = False  # has anything else happened?
         self._deployed_at = -inf
-        self._asked: tuple[int, Question | None] = (-1, None)  # of that event; only a cache
+        self._posed: tuple[int, PosedProblem | None] = (-1, None)  # of that event; only a cache
 
     # learning
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         self._seen += 1
         if isinstance(event, PlanAdopted):
-            moved = self._learned.adopted(event)
-            if moved and self._may_update(view):  # no second strokes, nor starts in between
+            deployed = self._learned.adopted(event)
+            if deployed and self._may_update(view):  # no second strokes, nor starts in between
                 self._deployed_at = event.at
             return
         self._learned.learn(event, view)
@@ -72,28 +72,31 @@ class Ones:
             return
         woke = isinstance(event, ev.Woke)
         if not woke:
-            report = self._is_mere_report(event, view)
-            self._reported, self._pressing = self._reported or report, self._pressing or not report
+            report = self._is_routine_report(event, view)
+            self._has_reports, self._has_urgent_events = (
+                self._has_reports or report,
+                self._has_urgent_events or not report,
+            )
         # before the next update nothing is deployed: the event is remembered until then
-        if not self._may_update(view) or not (woke or self._may_think(view)):
+        if not self._may_update(view) or not (woke or self._may_search(view)):
             return
-        idle = not (self._reported or self._pressing)
-        self._thought_at, self._reported, self._pressing = view.now, False, False
+        idle = not (self._has_reports or self._has_urgent_events)
+        self._searched_at, self._has_reports, self._has_urgent_events = view.now, False, False
         if woke or view.now > self._evolved_at:  # of many events at one instant, once
             self._evolve(view, 0 if idle else self._settings.generations)
 
-    def _may_think(self, view: View) -> bool:
-        return view.now == self._thought_at or view.now >= self._next_thought(view)
+    def _may_search(self, view: View) -> bool:
+        return view.now == self._searched_at or view.now >= self._next_search(view)
 
-    def _next_thought(self, view: View) -> float:
+    def _next_search(self, view: View) -> float:
         """To look at all jobs takes time for each of them: a thousand submissions in a burst must
         not bring a thousand looks at a thousand jobs. Reports can wait for the next update."""
         rest = SECONDS_PER_JOB * len(view.jobs)
-        if not self._pressing:
+        if not self._has_urgent_events:
             rest = max(rest, self._settings.spacing)
-        return self._thought_at + rest
+        return self._searched_at + rest
 
-    def _is_mere_report(self, event: Event, view: View) -> bool:
+    def _is_routine_report(self, event: Event, view: View) -> bool:
         """Of a job that trains on as it did; the first of a configuration is news."""
         if isinstance(event, ev.ThroughputMeasured):
             known = view.job(event.job).profile.get(event.configuration)
@@ -101,17 +104,17 @@ class Ones:
         return isinstance(event, ev.EpochFinished)
 
     def _evolve(self, view: View, generations: int) -> None:
-        question = self._question(view)
-        if question is None:
+        posed = self._posed_problem(view)
+        if posed is None:
             return
         search = self._search_for(view)
-        self._pose(search, question)
-        search.evolve(question.problem, generations)
+        self._seed_search(search, posed)
+        search.evolve(posed.problem, generations)
         self._evolved, self._evolved_at = self._seen, view.now
 
-    def _pose(self, search: Search, question: Question) -> None:
-        search.refresh(question.problem)
-        search.add(optimum(question.problem), question.problem)
+    def _seed_search(self, search: Search, posed: PosedProblem) -> None:
+        search.refresh(posed.problem)
+        search.add(optimum(posed.problem), posed.problem)
 
     def _search_for(self, view: View) -> Search:
         if self._search is None:
@@ -119,56 +122,56 @@ class Ones:
             self._search = Search(size, self._seed)
         return self._search
 
-    def _twin(self, search: Search) -> Search:
+    def _copy_of(self, search: Search) -> Search:
         twin = Search(2, self._seed)
         twin.load(search.save())
         return twin
 
     # asking
 
-    def _question(self, view: View) -> Question | None:
+    def _posed_problem(self, view: View) -> PosedProblem | None:
         """Made once for an event: to learn from it and to decide on it are one question."""
-        if self._asked[0] != self._seen:
-            self._asked = (self._seen, self._make_question(view))
-        return self._asked[1]
+        if self._posed[0] != self._seen:
+            self._posed = (self._seen, self._build_problem(view))
+        return self._posed[1]
 
-    def _make_question(self, view: View) -> Question | None:
-        jobs = movable(view)
+    def _build_problem(self, view: View) -> PosedProblem | None:
+        jobs = changeable_jobs(view)
         if not jobs:
             return None
         learned = self._learned
-        standings = {job.id: learned.standing(job, view.now) for job in jobs}
+        statuses = {job.id: learned.status(job, view.now) for job in jobs}
         work = learned.work(jobs)
-        return ask(view, jobs, standings, work, learned.known, self._settings)
+        return build_problem(view, jobs, statuses, work, learned.known, self._settings)
 
     # deciding
 
     def decide(self, view: View) -> Decision:
         forecasts = self._learned.forecasts(view)
-        may_act = self._may_update(view) or _has_sized_waiting(view)
-        if not may_act or not self._may_think(view):
+        may_act = self._may_update(view) or _can_start_fixed_size(view)
+        if not may_act or not self._may_search(view):
             # Between two updates only batches follow the limits. Who has just come waits, too,
             # GPUs free or not: on what happens to be free it would start with the wrong number.
             wake = -inf if may_act else self._deployed_at + self._settings.spacing
-            wake = max(wake, self._next_thought(view)) if len(view.jobs) else inf
-            schedule, notes = self._rebatch(view)
+            wake = max(wake, self._next_search(view)) if len(view.jobs) else inf
+            schedule, notes = self._change_batches(view)
             return Decision(schedule=schedule, wake_at=wake, notes=notes, forecasts=forecasts)
-        question = self._question(view)
-        if question is None:
+        posed = self._posed_problem(view)
+        if posed is None:
             return Decision(schedule=view.schedule, forecasts=forecasts)
         may_change = self._may_update(view)
         if may_change and self._search is not None:
             search = self._search
             if self._evolved != self._seen:  # deciding must not change what was learned
-                search = self._twin(search)
-                self._pose(search, question)
-            ranked = search.ranked(question.problem, CANDIDATES)
-            candidates = [question.rounded(counts) for counts in ranked]
+                search = self._copy_of(search)
+                self._seed_search(search, posed)
+            ranked = search.ranked(posed.problem, CANDIDATES)
+            candidates = [posed.round_counts(counts) for counts in ranked]
         else:
-            candidates = [_only_starts(question)]
+            candidates = [_fixed_size_starts(posed)]
         schedule, notes = deploy(
             view,
-            question,
+            posed,
             candidates,
             may_change=may_change,
             batch_seconds=self._learned.batch_changes.seconds,
@@ -181,18 +184,18 @@ class Ones:
             forecasts=forecasts,
         )
 
-    def _rebatch(self, view: View) -> tuple[Schedule, dict[JobId, str]]:
+    def _change_batches(self, view: View) -> tuple[Schedule, dict[JobId, str]]:
         """Jobs whose limit or speed has changed may take another batch on the GPUs they have."""
         learned = self._learned
-        stay = self._settings.stay_share * learned.known.visits.usual_seconds(view.now)
+        horizon = self._settings.stay_share * learned.known.residence_times.mean_seconds(view.now)
         edit = view.schedule.edit()
         notes = {}
-        for job in (view.job(job) for job in learned.stirred if job in view.jobs):
+        for job in (view.job(job) for job in learned.changed_jobs if job in view.jobs):
             if job.pinned or job.wanted is None or job.description is None:
                 continue
             size = job.wanted.n_gpus
-            standing = learned.standing(job, view.now)
-            choices = choices_of(view, job, size, size, learned.known, standing, self._settings)
+            status = learned.status(job, view.now)
+            choices = choices_of(view, job, size, size, learned.known, status, self._settings)
             if choices.batches[choices.at(size)] == job.wanted.batch:
                 continue
             left = float(learned.work([job]).mean())
@@ -201,7 +204,7 @@ class Ones:
                 choices,
                 left,
                 job.wanted.gpus,
-                stay=stay,
+                horizon=horizon,
                 cost=learned.batch_changes.seconds,
             )
             if chosen != job.wanted:
@@ -223,9 +226,9 @@ class Ones:
             "seen": self._seen,
             "evolved": self._evolved,
             "evolved_at": None if self._evolved_at == -inf else self._evolved_at,
-            "thought_at": None if self._thought_at == -inf else self._thought_at,
-            "reported": self._reported,
-            "pressing": self._pressing,
+            "thought_at": None if self._searched_at == -inf else self._searched_at,
+            "reported": self._has_reports,
+            "pressing": self._has_urgent_events,
             "deployed_at": None if self._deployed_at == -inf else self._deployed_at,
             "learned": self._learned.save(),
             "search": None if self._search is None else self._search.save(),
@@ -234,36 +237,39 @@ class Ones:
     def load(self, saved: Mapping[str, Any]) -> None:
         self._seen, self._evolved = int(saved["seen"]), int(saved["evolved"])
         self._evolved_at = -inf if saved["evolved_at"] is None else float(saved["evolved_at"])
-        self._thought_at = -inf if saved["thought_at"] is None else float(saved["thought_at"])
-        self._reported, self._pressing = bool(saved["reported"]), bool(saved["pressing"])
+        self._searched_at = -inf if saved["thought_at"] is None else float(saved["thought_at"])
+        self._has_reports, self._has_urgent_events = (
+            bool(saved["reported"]),
+            bool(saved["pressing"]),
+        )
         self._deployed_at = -inf if saved["deployed_at"] is None else float(saved["deployed_at"])
         self._learned.load(saved["learned"])
         if saved["search"] is not None:
             self._search = Search(2, self._seed)
             self._search.load(saved["search"])
-        self._asked = (-1, None)
+        self._posed = (-1, None)
 
 
-def _has_sized_waiting(view: View) -> bool:
+def _can_start_fixed_size(view: View) -> bool:
     """Is there a job that could start now on the one number of GPUs that it may have?"""
     free = len(view.free)
-    return free > 0 and any(_is_sized(j) and j.job.min_gpus <= free for j in view.waiting)
+    return free > 0 and any(_has_fixed_size(j) and j.job.min_gpus <= free for j in view.waiting)
 
 
-def _is_sized(job: JobView) -> bool:
+def _has_fixed_size(job: JobView) -> bool:
     return not job.job.elastic or job.max_gpus == job.job.min_gpus
 
 
-def _only_starts(question: Question) -> NDArray[np.int32]:
+def _fixed_size_starts(posed: PosedProblem) -> NDArray[np.int32]:
     """Between updates no job is changed, but waiting jobs of a fixed size start on free GPUs, as
     far as these are not the minimum of an elastic job that waits before them."""
-    problem = question.problem
+    problem = posed.problem
     kept: NDArray[np.int32] = problem.held.copy()
     left = problem.gpus - int(kept.sum())
     for i in range(len(kept)):
         if kept[i] or not problem.most[i] or problem.least[i] > left:
             continue
         left -= int(problem.least[i])
-        if _is_sized(question.jobs[i]):
+        if _has_fixed_size(posed.jobs[i]):
             kept[i] = problem.least[i]
     return kept

@@ -31,13 +31,13 @@ from ones.policies.ones.progress_fit import BetaRegression
 
 __all__ = ["Features", "ProgressModel", "features_of"]
 
-HELD_PER_JOB = 5
+POINTS_RECORDED = 5
 LEAST_LEFT = 0.05  # epochs: a job that should be over ends soon
 LEAST_QUANTILE = 1e-4  # of ρ, in a forecast
 BLEND = 5.0  # finished jobs that weigh as much as the cold start
 POINTS, POINTS_PER_JOB = 1000, 50  # learned from, at most
 RHO_RANGE = (0.02, 0.999)  # of a drawn progress
-SURE = 400.0  # α + β of a job whose length is known: half of it is done, to 4 percent
+KNOWN_SUM = 400.0  # α + β of a job whose length is known: half of it is done, to 4 percent
 
 
 class ProgressModel(Remembers):
@@ -47,8 +47,8 @@ class ProgressModel(Remembers):
         "_history": None,
         "_regression": None,
         "_lengths": None,
-        "_strangers": None,
-        "_relatives": None,
+        "_first_of_kind": None,
+        "_later_of_kind": None,
     }
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -56,7 +56,7 @@ class ProgressModel(Remembers):
         self._regression = BetaRegression()
         self._lengths = KindLengths()
         # what is said of the first of a kind is judged apart from what is said of the others
-        self._strangers, self._relatives = Calibration(), Calibration()
+        self._first_of_kind, self._later_of_kind = Calibration(), Calibration()
 
     @property
     def n_completed(self) -> int:
@@ -68,9 +68,9 @@ class ProgressModel(Remembers):
         """Points learned from."""
         return self._history.n_points
 
-    def saw_epoch(self, job: JobId, features: Features) -> None:
-        self._history.saw(job, features)
-        self._lengths.saw(job, features.kind, features.epochs)
+    def record_epoch(self, job: JobId, features: Features) -> None:
+        self._history.record(job, features)
+        self._lengths.record(job, features.kind, features.epochs)
 
     def finished(
         self, job: JobId, completed: bool, samples: float | None = None
@@ -80,10 +80,10 @@ class ProgressModel(Remembers):
         Returns its kind and its length in epochs, if it has completed one.
         """
         self._lengths.ended(job)
-        whole = self._history.whole(job, samples) if completed else None
+        whole = self._history.length_of(job, samples) if completed else None
         lesson = self._history.ended(job, completed, samples)
         if lesson is not None:
-            self._hold(lesson)
+            self._record_predictions(lesson)
             self._history.learn(lesson)
             self._regression.fit(self._history.lessons)
         if whole is not None:
@@ -96,27 +96,32 @@ class ProgressModel(Remembers):
         furthest = self._lengths.furthest()
         prior = np.array(
             [
-                float(self._whole(f, np.array(f.epochs), furthest.get(f.kind, 0.0))) - f.epochs
+                float(self._prior_length(f, np.array(f.epochs), furthest.get(f.kind, 0.0)))
+                - f.epochs
                 for f in features
             ]
         )
         kinds = [f.kind for f in features]
         beta = self._beta(rows_of(features), alpha, kinds, prior)
         known = np.array([self._lengths.knows(kind) for kind in kinds], np.bool_)
-        tau = np.where(known, self._relatives.tau, self._strangers.tau)
-        return self._with_the_sure(features, alpha * tau, beta * tau)
+        tau = np.where(known, self._later_of_kind.tau, self._first_of_kind.tau)
+        return self._with_known_lengths(features, alpha * tau, beta * tau)
 
-    def _with_the_sure(
+    def _with_known_lengths(
         self, features: Sequence[Features], alpha: Floats, beta: Floats
     ) -> tuple[Floats, Floats]:
         """A job that does the epochs its user has declared is not to be guessed."""
-        sure = np.array([np.nan if f.sure_epochs is None else f.sure_epochs for f in features])
+        known_left = np.array(
+            [np.nan if f.known_epochs is None else f.known_epochs for f in features]
+        )
         done = epochs_of(features)
-        scale = SURE / (done + sure)
-        known = ~np.isnan(sure)
-        return np.where(known, done * scale, alpha), np.where(known, sure * scale, beta)
+        scale = KNOWN_SUM / (done + known_left)
+        known = ~np.isnan(known_left)
+        return np.where(known, done * scale, alpha), np.where(known, known_left * scale, beta)
 
-    def _whole(self, features: Features | Lesson, done: Floats, furthest: float = 0.0) -> Floats:
+    def _prior_length(
+        self, features: Features | Lesson, done: Floats, furthest: float = 0.0
+    ) -> Floats:
         """Epochs of the whole job, for jobs like this that have done so many: as declared, or a
         usual length, but at least twice what the job, or the `furthest` of its kind, has done."""
         if features.declared_epochs:
@@ -131,15 +136,15 @@ class ProgressModel(Remembers):
         if not n:
             return prior
         learned = np.minimum(self._regression.beta(rows, alpha, kinds), MOST_EPOCHS)
-        ripe = n / (n + BLEND)
-        opinions, ripeness = self._opinions(learned, alpha, kinds, prior), (1.0, ripe, 1.0)
+        confident = n / (n + BLEND)
+        estimates, confidence = self._estimates(learned, alpha, kinds, prior), (1.0, confident, 1.0)
         return np.where(
-            np.isnan(opinions[-1]),
-            self._strangers.trust.mixed(opinions, ripeness),
-            self._relatives.trust.mixed(opinions, ripeness),
+            np.isnan(estimates[-1]),
+            self._first_of_kind.weights.combine(estimates, confidence),
+            self._later_of_kind.weights.combine(estimates, confidence),
         )
 
-    def _opinions(
+    def _estimates(
         self, learned: Floats, alpha: Floats, kinds: Sequence[str], prior: Floats
     ) -> Floats:
         left = [self._lengths.left(kind, a) for kind, a in zip(kinds, alpha.tolist(), strict=True)]
@@ -176,18 +181,20 @@ class ProgressModel(Remembers):
         middle = float(_processed([features])[0]) * beta / alpha
         return middle, min(low, middle), max(high, middle)
 
-    def _hold(self, lesson: Lesson) -> None:
+    def _record_predictions(self, lesson: Lesson) -> None:
         """Before it is learned: what would we have said?"""
-        some = np.unique(np.linspace(0, len(lesson) - 1, HELD_PER_JOB).astype(int))
-        alpha, rho = lesson.alpha[some], lesson.rho[some]
-        prior = np.maximum(self._whole(lesson, alpha) - alpha, 1.0)
-        kinds = [lesson.kind] * len(some)
-        beta = self._beta(lesson.rows[some], alpha, kinds, prior)
-        judged = self._relatives if self._lengths.knows(lesson.kind) else self._strangers
-        judged.saw(alpha, beta, rho)
-        learned = self._regression.beta(lesson.rows[some], alpha, kinds)
-        opinions = self._opinions(learned, alpha, kinds, prior)
-        judged.trust.judge(alpha, opinions, alpha * (1 / rho - 1))
+        points = np.unique(np.linspace(0, len(lesson) - 1, POINTS_RECORDED).astype(int))
+        alpha, rho = lesson.alpha[points], lesson.rho[points]
+        prior = np.maximum(self._prior_length(lesson, alpha) - alpha, 1.0)
+        kinds = [lesson.kind] * len(points)
+        beta = self._beta(lesson.rows[points], alpha, kinds, prior)
+        calibration = (
+            self._later_of_kind if self._lengths.knows(lesson.kind) else self._first_of_kind
+        )
+        calibration.record(alpha, beta, rho)
+        learned = self._regression.beta(lesson.rows[points], alpha, kinds)
+        estimates = self._estimates(learned, alpha, kinds, prior)
+        calibration.weights.record_errors(alpha, estimates, alpha * (1 / rho - 1))
 
 
 def _shifts(n: int, jobs: int) -> NDArray[np.int64]:

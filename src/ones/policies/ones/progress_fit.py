@@ -57,7 +57,7 @@ class BetaRegression(Remembers):
         "_kinds": list[str],
         "_mean": np.ndarray,
         "_sd": np.ndarray,
-        "_young": np.ndarray,
+        "_early_mean": np.ndarray,
         "_a": np.ndarray,
         "_b": float,
         "_fitted": bool,
@@ -65,7 +65,7 @@ class BetaRegression(Remembers):
 
     def __init__(self) -> None:
         self._kinds: list[str] = []
-        self._mean, self._sd, self._young = np.zeros(5), np.ones(5), np.zeros(5)
+        self._mean, self._sd, self._early_mean = np.zeros(5), np.ones(5), np.zeros(5)
         self._a, self._b = np.zeros(5), START  # A, b
         self._fitted = False
 
@@ -75,7 +75,7 @@ class BetaRegression(Remembers):
 
         if not lessons:
             return
-        data = self._take(lessons)
+        data = self._prepare(lessons)
         start = np.append(self._a, self._b)
         found = minimize(
             loss_and_gradient,
@@ -91,10 +91,10 @@ class BetaRegression(Remembers):
         """Epochs left, at least 1."""
         z = self._standardise(rows)
         unknown = np.isnan(z)
-        z[unknown] = np.where(alpha[:, None] < YOUNG, self._young, 0.0)[unknown]
+        z[unknown] = np.where(alpha[:, None] < YOUNG, self._early_mean, 0.0)[unknown]
         return link_of(self._design(z, kinds) @ self._a + self._b)[0]
 
-    def _take(self, lessons: Sequence[Lesson]) -> Data:
+    def _prepare(self, lessons: Sequence[Lesson]) -> Data:
         """The points as arrays, with the scale and kinds of the fit to come; A and b follow."""
         rows = np.concatenate([lesson.rows for lesson in lessons])
         alpha = np.concatenate([lesson.alpha for lesson in lessons])
@@ -106,14 +106,14 @@ class BetaRegression(Remembers):
         self._b += float(self._a[:5] @ ((mean - self._mean) / self._sd))
         self._a[:5] *= sd / self._sd
         self._mean, self._sd = mean, sd
-        self._meet(lessons)
+        self._set_kinds(lessons)
         z = self._standardise(rows)
-        self._young = _known_mean(z[alpha < YOUNG])
+        self._early_mean = _known_mean(z[alpha < YOUNG])
         z[np.isnan(z)] = 0.0  # the mean
         kinds = [lesson.kind for lesson in lessons for _ in range(len(lesson))]
         return Data(self._design(z, kinds), alpha, rho)
 
-    def _meet(self, lessons: Sequence[Lesson]) -> None:
+    def _set_kinds(self, lessons: Sequence[Lesson]) -> None:
         """The kinds that most jobs are of; those known before keep their coefficients."""
         before = dict(zip(self._kinds, self._a[5:], strict=True))
         jobs = Counter(lesson.kind for lesson in lessons)

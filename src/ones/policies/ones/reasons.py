@@ -18,7 +18,7 @@ from ones.core.reason_markers import stored_place
 from ones.core.schedule import Allocation
 from ones.core.view import JobView, View
 from ones.policies.ones.choices import Choices
-from ones.policies.ones.question import Question
+from ones.policies.ones.problem_builder import PosedProblem
 
 #: ratio of two ranks from which on jobs change places in the line
 CLEARLY = 4 / 3
@@ -31,25 +31,25 @@ class Reasons:
     def __init__(
         self,
         view: View,
-        question: Question,
+        posed: PosedProblem,
         places: Mapping[JobId, tuple[Gpu, ...]],
         batch_seconds: float,
     ) -> None:
-        self._view, self._question, self._places = view, question, places
+        self._view, self._posed, self._places = view, posed, places
         self._batch_seconds = batch_seconds
-        least = np.array([choices.rates[0] for choices in question.choices])
-        self._seconds = question.remaining / least
+        least = np.array([choices.rates[0] for choices in posed.choices])
+        self._seconds = posed.remaining / least
         # flow time prefers the largest weight
-        self._order = -question.problem.work.mean(axis=0)
+        self._order = -posed.problem.work.mean(axis=0)
         self._sorted = np.sort(self._order)
 
     def preempted(self, i: int) -> str:
-        job = self._question.jobs[i]
+        job = self._posed.jobs[i]
         lost = job.wanted.gpus if job.wanted else ()
         gained = {
-            self._question.jobs[k].id: gpus
+            self._posed.jobs[k].id: gpus
             for k in self._running
-            if (gpus := self._gained(self._question.jobs[k]))
+            if (gpus := self._gained(self._posed.jobs[k]))
         }
         jobs = reasons.takers(lost, gained)
         named = {self._index[JobId(job)] for job in jobs}
@@ -57,7 +57,7 @@ class Reasons:
 
     def waits(self, i: int) -> str:
         """A text that stays the same while other jobs change: it is stored whenever it differs."""
-        problem = self._question.problem
+        problem = self._posed.problem
         needs = int(problem.least[i])
         if needs > self._shareable:
             return reasons.waiting_too_large(needs)
@@ -74,16 +74,16 @@ class Reasons:
         return reasons.waiting_by_rule(self._rule(i), needs, position)
 
     def _rule(self, i: int) -> str:
-        if self._question.jobs[i].priority < self._least_priority:
+        if self._posed.jobs[i].priority < self._least_priority:
             return reasons.PRIORITY_FIRST
         return reasons.SHORTER_OR_OLDER_FIRST
 
     def changed(self, i: int, allocation: Allocation) -> str:
-        job = self._question.jobs[i]
-        moves = job.wanted is None or job.wanted.gpus != allocation.gpus
+        job = self._posed.jobs[i]
+        is_move = job.wanted is None or job.wanted.gpus != allocation.gpus
         before = job.wanted.n_gpus if job.wanted else 0
-        measured = self._question.measured[i]
-        speed = _speed(self._question.choices[i], allocation.n_gpus) if measured else 0.0
+        measured = self._posed.measured[i]
+        speed = _speed(self._posed.choices[i], allocation.n_gpus) if measured else 0.0
         why = self._why(i, gains=allocation.n_gpus > before)
         if allocation.n_gpus < before:
             why = reasons.FASTER_WITH_FEWER if speed > 1 else reasons.OTHERS_GAIN_MORE
@@ -92,27 +92,27 @@ class Reasons:
             allocation,
             why,
             speed=speed,
-            pause=job.switch_cost.rescale_seconds if moves else self._batch_seconds,
+            pause=job.switch_cost.rescale_seconds if is_move else self._batch_seconds,
         )
 
     def _why(self, i: int, *, gains: bool) -> str:
-        if not self._question.jobs[i].job.elastic:
+        if not self._posed.jobs[i].job.elastic:
             return reasons.FIXED_SIZE
-        if not self._question.measured[i]:
+        if not self._posed.measured[i]:
             return reasons.NOT_MEASURED
         ahead = int(np.searchsorted(self._sorted, self._order[i]))
         is_ahead = self._order < self._order[i]
         return reasons.precedence(
             ahead,
             shorter=bool((self._seconds[is_ahead] < self._seconds[i]).all()),
-            competing=len(self._question.jobs),
-            shared_gpus=self._question.problem.gpus,
+            competing=len(self._posed.jobs),
+            shared_gpus=self._posed.problem.gpus,
             gains=gains,
         )
 
     def _advantage(self, i: int, others: set[int]) -> str:
         """Why all of these jobs come before a job; empty: not all for one reason."""
-        jobs = self._question.jobs
+        jobs = self._posed.jobs
         if others and all(jobs[k].priority > jobs[i].priority for k in others):
             return reasons.HIGHER_PRIORITY
         if others and all(self._seconds[k] < self._seconds[i] for k in others):
@@ -125,17 +125,17 @@ class Reasons:
 
     @cached_property
     def _index(self) -> dict[JobId, int]:
-        return {job.id: i for i, job in enumerate(self._question.jobs)}
+        return {job.id: i for i, job in enumerate(self._posed.jobs)}
 
     @cached_property
     def _running(self) -> list[int]:
         """Jobs with GPUs after the decision, the oldest first: their names change least."""
-        return [i for i, job in enumerate(self._question.jobs) if self._places.get(job.id)]
+        return [i for i, job in enumerate(self._posed.jobs) if self._places.get(job.id)]
 
     @cached_property
     def _least_priority(self) -> float:
         """The least priority of all jobs with GPUs."""
-        priorities = {job.priority for job in self._question.jobs}
+        priorities = {job.priority for job in self._posed.jobs}
         if len(priorities) == 1:
             return -inf  # most clusters do not use them
         return min((self._view.job(job).priority for job in self._view.schedule), default=-inf)
@@ -151,12 +151,12 @@ class Reasons:
     def _positions(self) -> dict[int, int]:
         """Positions of the first waiting jobs, from 1. Two jobs change places only if their ranks
         differ clearly: estimates vary from one decision to the next."""
-        waits = np.ones(len(self._question.jobs), np.bool_)
+        waits = np.ones(len(self._posed.jobs), np.bool_)
         waits[self._running] = False
         waiting = np.flatnonzero(waits)
         by_rank = waiting[np.argsort(self._order[waiting], kind="stable")]
         first = [int(i) for i in by_rank[: reasons.NUMBERED_PLACES]]
-        first.sort(key=lambda i: stored_place(self._question.jobs[i].note) or inf)
+        first.sort(key=lambda i: stored_place(self._posed.jobs[i].note) or inf)
         line: list[int] = []
         for i in first:
             at = len(line)

@@ -115,10 +115,10 @@ class Search:
             self._ops.refresh(t, self._seeds(self._size), self._rows)
         else:
             population = Rows(*(field[: self._size] for field in self._rows))
-            before = genome.renamed(population, self._keys, problem.keys)
+            before = genome.reindex(population, self._keys, problem.keys)
             self._ops.refresh(t, self._seeds(self._size), before)
-            self._rows = genome.room_for(4 * self._size, runs)
-            genome.move(before, np.arange(self._size), self._rows)
+            self._rows = genome.allocate_rows(4 * self._size, runs)
+            genome.copy_rows(before, np.arange(self._size), self._rows)
         if problem.frame != self._frame:
             self.stalled = 0
         self._frame, self._keys = problem.frame, problem.keys
@@ -197,7 +197,7 @@ class Search:
         self._rng.bit_generator.state = saved["rng"]
         self._rows = None
         if saved["members"]:
-            self._rows = genome.room_for(4 * self._size, int(saved["runs"]))
+            self._rows = genome.allocate_rows(4 * self._size, int(saved["runs"]))
             for row, (jobs, counts) in enumerate(saved["members"]):
                 self._rows.length[row] = len(jobs)
                 self._rows.jobs[row, : len(jobs)] = jobs
@@ -216,14 +216,14 @@ class Search:
 
     def _select(self, t: Tables, rows: Rows) -> None:
         ranks, single, marks = self._scores(t, 4 * self._size)
-        kept = self._kept(ranks, single, marks)
+        kept = self._survivors(ranks, single, marks)
         best = float(ranks[kept[0]])
         self.stalled = 0 if best < self._best - 1e-12 * abs(self._best) else self.stalled + 1
         self._best = best
-        genome.move(rows, kept, rows)
+        genome.copy_rows(rows, kept, rows)
         self._restart(t, rows, len(kept))
 
-    def _kept(self, ranks: Floats, single: Floats, marks: Seeds) -> NDArray[np.int64]:
+    def _survivors(self, ranks: Floats, single: Floats, marks: Seeds) -> NDArray[np.int64]:
         """Candidates that form the next population, the best one first."""
         order = np.argsort(ranks, kind="stable")
         incumbent = self._incumbent
@@ -265,7 +265,7 @@ class Search:
     # inside
 
     def _first_population(self, t: Tables, runs: int) -> Rows:
-        rows = genome.room_for(4 * self._size, runs)
+        rows = genome.allocate_rows(4 * self._size, runs)
         empty = int(self._options.empty_starts * self._size)
         self._ops.refresh(t, self._seeds(empty), rows)
         others = Rows(*(field[empty:] for field in rows))
@@ -317,7 +317,7 @@ class Search:
     def _put(self, problem: Problem, counts: Ints, at: int) -> None:
         """Repair these counts and make them a member."""
         assert self._rows is not None
-        row = genome.room_for(1, len(problem.keys))
+        row = genome.allocate_rows(1, len(problem.keys))
         genome.write(row, 0, counts)
         self._ops.refresh(self._tables(problem), self._seeds(1), row)
-        genome.move(row, np.zeros(1, np.int64), self._rows, at)
+        genome.copy_rows(row, np.zeros(1, np.int64), self._rows, at)

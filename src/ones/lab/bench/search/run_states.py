@@ -27,12 +27,12 @@ from ones.core.view import View
 from ones.lab.bench.search.benchmark import anneal, gap_percent, start_up
 from ones.lab.processes import own_peak_mb, run_in_process
 from ones.models.allocation import greedy
-from ones.policies.ones.fitting import fitted, within_owners_room
+from ones.policies.ones.placement_score import PlacementScore, place_jobs
 from ones.policies.ones.policy import CANDIDATES, Ones
 from ones.policies.ones.problem import Problem, optimum
-from ones.policies.ones.question import Question
+from ones.policies.ones.problem_builder import PosedProblem
 from ones.policies.ones.search import Search
-from ones.policies.ones.spans import Judge, placed
+from ones.policies.ones.size_refinement import refine_sizes, within_quotas
 from ones.policies.pollux.search import divide
 from ones.runlog import Entry
 from ones.sim import Simulator
@@ -71,51 +71,51 @@ class _InspectedPolicy(Ones):
     """The unchanged policy, inspected after every n-th search."""
 
     results: StateResults
-    asked = 0
+    inspected_problems = 0
     seeded = True  # the exact division joins the population
 
-    def _pose(self, search: Search, question: Question) -> None:
+    def _seed_search(self, search: Search, posed: PosedProblem) -> None:
         if self.seeded:
-            super()._pose(search, question)
+            super()._seed_search(search, posed)
         else:
-            search.refresh(question.problem)
+            search.refresh(posed.problem)
 
     def _evolve(self, view: View, generations: int) -> None:
         began = _CLOCK()
         super()._evolve(view, generations)
         spent = _CLOCK() - began
-        question = self._question(view) if self._may_update(view) else None
-        if question is None or len(question.jobs) < FEWEST_JOBS or self._search is None:
+        posed = self._posed_problem(view) if self._may_update(view) else None
+        if posed is None or len(posed.jobs) < FEWEST_JOBS or self._search is None:
             return
-        self.asked += 1
-        if self.asked % EVERY == 0:
-            self._inspect(view, question, self._search)
+        self.inspected_problems += 1
+        if self.inspected_problems % EVERY == 0:
+            self._inspect(view, posed, self._search)
             self.results.times.append(1000 * spent / max(1, generations))
 
-    def _inspect(self, view: View, question: Question, search: Search) -> None:
-        problem = question.problem
+    def _inspect(self, view: View, posed: PosedProblem, search: Search) -> None:
+        problem = posed.problem
         best, found = optimum(problem), search.best(problem)
         self.results.problems.append(problem)
         self.results.gaps.append(gap_percent(problem, found, best))
         self.results.same.append(bool((found == best).all()))
         speeds = self._learned.known.speeds
-        judge = Judge(view, question, speeds)
+        score = PlacementScore(view, posed, speeds)
 
-        def worth(counts: NDArray[np.int32]) -> float:
-            sizes = within_owners_room(view, question, question.rounded(counts))
-            return judge.value(placed(view, question, sizes, judge))
+        def value_of(counts: NDArray[np.int32]) -> float:
+            sizes = within_quotas(view, posed, posed.round_counts(counts))
+            return score.value(place_jobs(view, posed, sizes, score))
 
-        seed = worth(best)
+        seed = value_of(best)
         members = (
             _counts(jobs, counts, len(problem.keys)) for jobs, counts in search.save()["members"]
         )
-        self.results.added.append(_more(worth(found), seed))
-        self.results.could_add.append(_more(max(map(worth, members)), seed))
-        again = fitted(view, question, [question.rounded(found)], speeds, again=True)
-        ranked = list(map(question.rounded, search.ranked(problem, CANDIDATES)))
-        evolved = fitted(view, question, ranked, speeds, again=True)
-        self.results.evolved.append(_more(judge.value(evolved), seed))
-        self.results.fitted.append(_more(judge.value(again), seed))
+        self.results.added.append(_more(value_of(found), seed))
+        self.results.could_add.append(_more(max(map(value_of, members)), seed))
+        again = refine_sizes(view, posed, [posed.round_counts(found)], speeds, again=True)
+        ranked = list(map(posed.round_counts, search.ranked(problem, CANDIDATES)))
+        evolved = refine_sizes(view, posed, ranked, speeds, again=True)
+        self.results.evolved.append(_more(score.value(evolved), seed))
+        self.results.fitted.append(_more(score.value(again), seed))
 
 
 def bench_states(

@@ -10,20 +10,20 @@ from hypothesis import given
 from ones.core import Allocation, Gpu, JobView, View
 from ones.core.cluster import Cluster
 from ones.core.job import Configuration, Description, JobId, StepTime
-from ones.policies.ones.choices import Knowledge, Standing
-from ones.policies.ones.fitting import fitted
+from ones.policies.ones.choices import JobStatus, Knowledge
+from ones.policies.ones.placement_score import PlacementScore, place_jobs
 from ones.policies.ones.placing import Places, nodes_of
 from ones.policies.ones.problem import optimum
-from ones.policies.ones.question import Question, ask
+from ones.policies.ones.problem_builder import PosedProblem, build_problem
 from ones.policies.ones.settings import OnesSettings
-from ones.policies.ones.spans import Judge, placed
+from ones.policies.ones.size_refinement import refine_sizes
 from ones.policies.ones.speeds import Speeds
 from tests.policies.ones.test_placing import PER_NODE, Held, check, moments, view_of
 
 SETTINGS = OnesSettings()
 BASE = 64
-STAYS = Standing(smallest_batch=0, most_gpus=2, since_start=0.0)  # not preempted
-MOVES = Standing(smallest_batch=0)
+STAYS = JobStatus(smallest_batch=0, most_gpus=2, since_start=0.0)  # not preempted
+MOVES = JobStatus(smallest_batch=0)
 
 
 def times(between_nodes: float) -> dict[Configuration, StepTime]:
@@ -49,21 +49,21 @@ def jobs_of(view: View, between_nodes: float) -> list[JobView]:
     return jobs
 
 
-def question_of(
-    view: View, jobs: list[JobView], standings: dict[JobId, Standing]
-) -> tuple[Question, Speeds]:
+def posed_problem(
+    view: View, jobs: list[JobView], statuses: dict[JobId, JobStatus]
+) -> tuple[PosedProblem, Speeds]:
     known = Knowledge.none()
     work = np.full((4, len(jobs)), 1e6)
-    question = ask(view, jobs, standings, work, known, SETTINGS)
-    assert question is not None
-    return question, known.speeds
+    posed = build_problem(view, jobs, statuses, work, known, SETTINGS)
+    assert posed is not None
+    return posed, known.speeds
 
 
-def places_of(view: View, question: Question, speeds: Speeds, *, again: bool) -> Places:
-    return fitted(
+def places_of(view: View, posed: PosedProblem, speeds: Speeds, *, again: bool) -> Places:
+    return refine_sizes(
         view,
-        question,
-        [question.rounded(optimum(question.problem))],
+        posed,
+        [posed.round_counts(optimum(posed.problem))],
         speeds,
         again=again,
     )
@@ -81,22 +81,22 @@ def crowded(between_nodes: float, *, again: bool) -> tuple[Gpu, ...]:
     }
     view = view_of(held, 2)
     jobs = jobs_of(view, between_nodes)
-    question, speeds = question_of(view, jobs, {a: MOVES, b: STAYS, c: STAYS})
-    places = places_of(view, question, speeds, again=again)
+    posed, speeds = posed_problem(view, jobs, {a: MOVES, b: STAYS, c: STAYS})
+    places = places_of(view, posed, speeds, again=again)
     assert (places[b], places[c]) == (held[b], held[c])
     return places[a]
 
 
-def test_four_on_two_nodes_that_are_slower_than_two_on_one_are_not_taken() -> None:
+def test_a_job_gets_two_gpus_of_one_node_if_four_of_two_nodes_are_slower() -> None:
     assert nodes_of(crowded(1.0, again=False)) == 2
     assert nodes_of(crowded(1.0, again=True)) == 1
 
 
-def test_four_on_two_nodes_are_taken_where_the_network_is_fast() -> None:
+def test_a_job_gets_four_gpus_of_two_nodes_if_the_network_is_fast() -> None:
     assert len(crowded(0.001, again=True)) == 4
 
 
-def test_of_several_divisions_the_one_that_lies_best_is_taken() -> None:
+def test_the_division_with_the_best_placement_is_chosen() -> None:
     """Two jobs on two nodes, the second of them on both: others lie better."""
     a, b = JobId("a"), JobId("b")
     first, second = Cluster.of(8, PER_NODE).nodes
@@ -105,27 +105,29 @@ def test_of_several_divisions_the_one_that_lies_best_is_taken() -> None:
         b: (Gpu(first, 3), *(Gpu(second, index) for index in range(3))),
     }
     view = view_of(held, 2)
-    question, speeds = question_of(view, jobs_of(view, 1.0), {a: MOVES, b: MOVES})
-    judge = Judge(view, question, speeds)
+    posed, speeds = posed_problem(view, jobs_of(view, 1.0), {a: MOVES, b: MOVES})
+    score = PlacementScore(view, posed, speeds)
 
     candidates = [np.array(counts, np.int32) for counts in ([3, 4], [2, 3], [4, 4])]
-    places = fitted(view, question, candidates, speeds, again=True)
+    places = refine_sizes(view, posed, candidates, speeds, again=True)
     alone = [
-        judge.value(placed(view, question, {a: int(counts[0]), b: int(counts[1])}, judge))
+        score.value(place_jobs(view, posed, {a: int(counts[0]), b: int(counts[1])}, score))
         for counts in candidates
     ]
     assert alone[0] < max(alone)
-    assert judge.value(places) >= max(alone)
+    assert score.value(places) >= max(alone)
 
 
 @given(moments())
-def test_whatever_is_chosen_again_fits(moment: tuple[int, Held, dict[JobId, int]]) -> None:
+def test_refined_sizes_are_valid(
+    moment: tuple[int, Held, dict[JobId, int]],
+) -> None:
     nodes, held, _ = moment
     view = view_of(held, nodes)
     jobs = jobs_of(view, 0.5)
-    question, speeds = question_of(view, jobs, dict.fromkeys(held, MOVES))
-    places = places_of(view, question, speeds, again=True)
+    posed, speeds = posed_problem(view, jobs, dict.fromkeys(held, MOVES))
+    places = places_of(view, posed, speeds, again=True)
     check(places, held, {job: len(gpus) for job, gpus in places.items()}, nodes)
-    for i, job in enumerate(question.jobs):
+    for i, job in enumerate(posed.jobs):
         size = len(places.get(job.id, ()))
-        assert size == 0 or question.problem.least[i] <= size <= question.problem.most[i]
+        assert size == 0 or posed.problem.least[i] <= size <= posed.problem.most[i]

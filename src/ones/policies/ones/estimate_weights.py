@@ -20,10 +20,10 @@ FIRST = (1.0, 1.0, 0.1)
 #: jobs that this first guess counts for, and the most that the past does
 GUESSES, MEMORY = 2.0, 30.0
 #: nobody is trusted beyond an error of this (squared, of the logarithm)
-FINEST = 0.02
+LEAST_ERROR = 0.02
 
 
-class Trust(Remembers):
+class EstimateWeights(Remembers):
     """In opinions about one quantity; one of them, NaN, may be missing."""
 
     memory: ClassVar[Mapping[str, Any]] = {
@@ -35,21 +35,21 @@ class Trust(Remembers):
         self._error = np.array(FIRST)
         self._weight = np.full(len(FIRST), GUESSES)
 
-    def judge(self, done: Floats, opinions: Floats, truth: Floats) -> None:
+    def record_errors(self, done: Floats, estimates: Floats, truth: Floats) -> None:
         """`opinions` [who, point] of what was left of one job after so much: judged by the whole
         length that they amount to, since of a job that is nearly over any error is a large one."""
-        wrong = np.log((done + opinions) / (done + truth)) ** 2
-        for who in range(len(wrong)):
-            told = wrong[who][~np.isnan(wrong[who])]
-            if len(told):
-                share = 1.0 / (self._weight[who] + 1.0)
-                self._error[who] += share * (float(told.mean()) - self._error[who])
-                self._weight[who] = min(self._weight[who] + 1.0, MEMORY)
+        errors = np.log((done + estimates) / (done + truth)) ** 2
+        for source in range(len(errors)):
+            known = errors[source][~np.isnan(errors[source])]
+            if len(known):
+                share = 1.0 / (self._weight[source] + 1.0)
+                self._error[source] += share * (float(known.mean()) - self._error[source])
+                self._weight[source] = min(self._weight[source] + 1.0, MEMORY)
 
-    def mixed(self, opinions: Floats, ripeness: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Floats:
+    def combine(self, estimates: Floats, confidence: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Floats:
         """`ripeness` of each opinion, up to 1: a fit to a job or two says little."""
-        known = ~np.isnan(opinions)
-        weights = known * np.array(ripeness)[:, None] / (self._error[:, None] + FINEST) ** 2
-        logs = np.where(known, np.log(np.where(known, opinions, 1.0)), 0.0)
+        known = ~np.isnan(estimates)
+        weights = known * np.array(confidence)[:, None] / (self._error[:, None] + LEAST_ERROR) ** 2
+        logs = np.where(known, np.log(np.where(known, estimates, 1.0)), 0.0)
         mixture: Floats = np.exp((weights * logs).sum(axis=0) / weights.sum(axis=0))
         return mixture

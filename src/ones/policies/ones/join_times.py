@@ -16,12 +16,12 @@ from ones.policies.ones.memory import Remembers
 NEWEST = 0.2
 
 
-class Newcomers(Remembers):
+class JoinTimes(Remembers):
     """
-    >>> newcomers = Newcomers()
-    >>> newcomers.ordered(JobId("a"), 100.0, some=True)
-    >>> newcomers.came(JobId("a"), 111.0, pause=1.0)
-    >>> newcomers.seconds
+    >>> times = JoinTimes()
+    >>> times.rescale_ordered(JobId("a"), 100.0, grows=True)
+    >>> times.rescale_done(JobId("a"), 111.0, pause=1.0)
+    >>> times.seconds
     2.0
     """
 
@@ -34,14 +34,14 @@ class Newcomers(Remembers):
         self.seconds = 0.0
         self._since: dict[JobId, float] = {}  # of whom somebody was ordered, and when
 
-    def ordered(self, job: JobId, at: float, *, some: bool) -> None:
+    def rescale_ordered(self, job: JobId, at: float, *, grows: bool) -> None:
         """`some`: it gets GPUs that it did not have."""
-        if some:
+        if grows:
             self._since[job] = at
         else:
             self._since.pop(job, None)
 
-    def came(self, job: JobId, at: float, pause: float) -> None:
+    def rescale_done(self, job: JobId, at: float, pause: float) -> None:
         since = self._since.pop(job, None)
         if since is not None:
             self.seconds += NEWEST * (max(0.0, at - since - pause) - self.seconds)

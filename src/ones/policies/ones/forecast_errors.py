@@ -22,27 +22,30 @@ MOST_RATIOS, MOST_OF_A_JOB = 400, 20
 FEWEST, UNKNOWN = 20, (0.5, 2.0)
 
 
-class Paces(Remembers):
+class ForecastErrors(Remembers):
     memory: ClassVar[Mapping[str, Any]] = {
-        "_told": dict[JobId, list[tuple[float, float]]],
+        "_forecasts": dict[JobId, list[tuple[float, float]]],
         "_ratios": list[float],
     }
 
     def __init__(self) -> None:
-        self._told: dict[JobId, list[tuple[float, float]]] = {}  # when, and seconds to go
+        self._forecasts: dict[JobId, list[tuple[float, float]]] = {}  # when, and seconds to go
         self._ratios: list[float] = []
 
-    def told(self, job: JobId, at: float, seconds: float) -> None:
+    def record(self, job: JobId, at: float, seconds: float) -> None:
         if seconds > 0:
-            self._told[job] = [*self._told.get(job, ())[1 - MOST_OF_A_JOB :], (at, seconds)]
+            self._forecasts[job] = [
+                *self._forecasts.get(job, ())[1 - MOST_OF_A_JOB :],
+                (at, seconds),
+            ]
 
     def ended(self, job: JobId, at: float, *, completed: bool) -> None:
-        told = self._told.pop(job, [])
+        forecasts = self._forecasts.pop(job, [])
         if completed:
-            self._ratios += [(at - when) / seconds for when, seconds in told]
+            self._ratios += [(at - when) / seconds for when, seconds in forecasts]
             del self._ratios[:-MOST_RATIOS]
 
-    def range(self) -> tuple[float, float]:
+    def interval(self) -> tuple[float, float]:
         """Of what is said to be to go, the least and the most that it may be; 1 is within."""
         if len(self._ratios) < FEWEST:
             return UNKNOWN

@@ -26,15 +26,20 @@ from ones.core import (
 from ones.core import events as ev
 from ones.core.job import Configuration, StepTime, SwitchCost
 from ones.policies import create
-from ones.policies.ones.choices import Choices, Knowledge, Standing, choices_of
+from ones.policies.ones.choices import Choices, JobStatus, Knowledge, choices_of
 from ones.policies.ones.deploy import allocate
 from ones.policies.ones.limits import MAX_PARTS
 from ones.policies.ones.problem import optimum
-from ones.policies.ones.question import LEAST_RUN, MOST_LEAST_RUN, Question, ask
+from ones.policies.ones.problem_builder import (
+    LEAST_RUN,
+    MOST_LEAST_RUN,
+    PosedProblem,
+    build_problem,
+)
 from ones.policies.ones.settings import OnesSettings
 from tests.policies.ones.jobs import seen
 
-RESTED = Standing(smallest_batch=0)
+RESTED = JobStatus(smallest_batch=0)
 
 
 def choices(
@@ -44,26 +49,26 @@ def choices(
     most: int,
     held: int = 1,
     limit: int | None = None,
-    standing: Standing = RESTED,
+    status: JobStatus = RESTED,
     settings: OnesSettings | None = None,
 ) -> Choices:
     settings = settings or OnesSettings()
     if limit is not None:
         job = replace(job, job=structs.replace(job.job, max_batch=limit))
-    return choices_of(view, job, most, held, Knowledge.none(), standing, settings)
+    return choices_of(view, job, most, held, Knowledge.none(), status, settings)
 
 
-def asked(
+def built(
     view: View,
     job: JobView,
     work: float = 1e6,
-    standing: Standing = RESTED,
+    status: JobStatus = RESTED,
     known: Knowledge | None = None,
     **chosen: Any,
-) -> Question:
+) -> PosedProblem:
     settings = OnesSettings(**chosen)
     known = known or Knowledge.none()
-    found = ask(view, [job], {job.id: standing}, np.full((4, 1), work), known, settings)
+    found = build_problem(view, [job], {job.id: status}, np.full((4, 1), work), known, settings)
     assert found is not None
     return found
 
@@ -74,14 +79,14 @@ def held_by(job: JobView, gpus: int) -> JobView:
     return replace(job, held=allocation, wanted=allocation)
 
 
-def test_sizes_are_the_usual_ones_and_what_it_has() -> None:
+def test_sizes_are_the_usual_ones_and_the_present_one() -> None:
     view, job = seen(gpus=16)
     assert choices(view, job, most=16).sizes.tolist() == [1, 2, 4, 8, 12, 16]
     assert choices(view, job, most=6).sizes.tolist() == [1, 2, 4]
     assert choices(view, job, most=8, held=5).sizes.tolist() == [1, 2, 4, 5, 8]
 
 
-def test_a_job_that_takes_three_at_least_may_have_just_three() -> None:
+def test_the_minimum_of_a_job_is_a_size() -> None:
     view, job = seen(gpus=16, least=3)
     assert 3 in choices(view, job, most=16, held=3).sizes
 
@@ -91,9 +96,9 @@ def test_no_batch_is_beyond_the_limit_or_sudden_growth(
     limit: int, local: int, base: int, last: int
 ) -> None:
     view, job = seen(gpus=16, base=base, limit=local, size=100_000)
-    standing = replace(RESTED, smallest_batch=last)
+    status = replace(RESTED, smallest_batch=last)
     for settings in (OnesSettings(), OnesSettings(epoch_growth=2.0)):
-        found = choices(view, job, most=16, limit=limit, standing=standing, settings=settings)
+        found = choices(view, job, most=16, limit=limit, status=status, settings=settings)
         sizes, batches = found.sizes, found.batches
         assert (batches >= sizes).all()  # a sample for each worker
         assert (batches <= np.maximum(limit, sizes)).all()
@@ -121,15 +126,15 @@ def test_a_batch_beyond_memory_is_chosen_where_synchronisation_is_slow() -> None
 def test_the_user_s_largest_batch_limits_batches_and_gpus() -> None:
     view, job = seen(gpus=16, base=4, limit=4, size=100_000, max_batch=6)
     assert choices(view, job, most=4).batches.max() == 6
-    assert asked(view, job).problem.most[0] == 6
+    assert built(view, job).problem.most[0] == 6
 
 
 def test_within_an_epoch_a_batch_grows_to_four_times_by_default() -> None:
     view, job = seen(gpus=16, size=1_000_000)
-    standing = replace(RESTED, smallest_batch=64)
+    status = replace(RESTED, smallest_batch=64)
     for growth, most in ((4.0, 256), (2.0, 128)):
         settings = OnesSettings(epoch_growth=growth)
-        found = choices(view, job, most=16, limit=4096, standing=standing, settings=settings)
+        found = choices(view, job, most=16, limit=4096, status=status, settings=settings)
         assert found.batches[-1] == most
 
 
@@ -151,7 +156,7 @@ SLOW_ON_EIGHT = {
 }
 
 
-def test_a_size_that_was_measured_to_be_slower_than_a_smaller_one_is_of_no_use() -> None:
+def test_a_size_measured_to_be_slower_than_a_smaller_one_is_not_offered() -> None:
     """Eight GPUs are slower than four; a job that has them sees how slow they are."""
     view, job = seen(gpus=16, size=1_000_000)
     slow = replace(job, profile=SLOW_ON_EIGHT)
@@ -163,7 +168,7 @@ def test_a_size_that_was_measured_to_be_slower_than_a_smaller_one_is_of_no_use()
     assert there.rates[-1] <= 512 / 8.0
 
 
-def test_where_nothing_was_measured_more_gpus_are_taken_to_do_no_harm() -> None:
+def test_more_gpus_are_not_slower_unless_measured() -> None:
     """Twelve, over three nodes, are only thought to be slower than four."""
     view, job = seen(gpus=16, size=1_000_000)
     slow = replace(job, profile=SLOW_ON_EIGHT)
@@ -172,7 +177,7 @@ def test_where_nothing_was_measured_more_gpus_are_taken_to_do_no_harm() -> None:
     assert (np.diff(found.rates) >= 0).all()
 
 
-def test_the_least_that_a_job_takes_is_a_choice_though_fewer_would_be_quicker() -> None:
+def test_the_minimum_of_a_job_is_offered_even_if_fewer_gpus_are_faster() -> None:
     view, job = seen(gpus=16, least=3, size=1_000_000)
     slow = replace(job, profile={Configuration(1, 1, 64): StepTime(1.0, 20),
                                  Configuration(3, 1, 64): StepTime(9.0, 20)})  # fmt: skip
@@ -180,24 +185,24 @@ def test_the_least_that_a_job_takes_is_a_choice_though_fewer_would_be_quicker() 
     assert 3 in found.sizes
 
 
-def test_counts_between_two_sizes_are_rounded_down_to_one_of_use() -> None:
+def test_counts_are_rounded_down_to_useful_sizes() -> None:
     view, job = seen(gpus=16)
-    question = asked(view, job)
-    assert question.choices[0].sizes.tolist() == [1, 2, 4, 8]  # eight times what was tried
-    rounded = [int(question.rounded(np.array([n], np.int32))[0]) for n in range(9)]
+    posed = built(view, job)
+    assert posed.choices[0].sizes.tolist() == [1, 2, 4, 8]  # eight times what was tried
+    rounded = [int(posed.round_counts(np.array([n], np.int32))[0]) for n in range(9)]
     assert rounded == [0, 1, 2, 2, 4, 4, 4, 4, 8]
 
 
-def test_what_may_be_had_is_a_multiple_of_what_was_tried() -> None:
+def test_the_gpu_limit_is_a_multiple_of_the_largest_size_tried() -> None:
     view, job = seen(gpus=64)
     tried = replace(job, profile={Configuration(2, 1, 64): StepTime(1.0, 20)})
-    assert asked(view, job).problem.most[0] == 8  # it runs on one
-    assert asked(view, tried).problem.most[0] == 16
-    assert asked(view, tried, exploration=2.0).problem.most[0] == 4
-    assert asked(view, tried, most_gpus=3).problem.most[0] == 3
+    assert built(view, job).problem.most[0] == 8  # it runs on one
+    assert built(view, tried).problem.most[0] == 16
+    assert built(view, tried, exploration=2.0).problem.most[0] == 4
+    assert built(view, tried, most_gpus=3).problem.most[0] == 3
 
 
-def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> None:
+def test_flow_only_the_present_size_has_its_full_value() -> None:
     """T/(T + delta) with T = min(0.4 of 400 s, what is left), to grow 100 s, and delta twice
     the pause; who loses GPUs will get others one day, and stand still again."""
     view, job = seen(gpus=16)
@@ -205,30 +210,30 @@ def test_flow_the_size_it_has_is_worth_all_of_its_speed_and_others_less() -> Non
     pause, restart = 2 * job.switch_cost.rescale_seconds, 2 * job.switch_cost.restart_seconds
     assert pause > 0
     assert restart > 0
-    question = asked(view, job, work=1e12)
-    rates = question.choices[0].rates
-    cost = question.problem.cost[0]
+    posed = built(view, job, work=1e12)
+    rates = posed.choices[0].rates
+    cost = posed.problem.cost[0]
     assert cost[4] == pytest.approx(-rates[2] / rates[0])
     assert cost[8] == pytest.approx(-rates[3] / rates[0] * 100 / (100 + pause))
     assert cost[0] == pytest.approx(rates[2] / rates[0] * restart / (160 + restart))
     back = rates[2] / rates[0] * pause / (160 + pause)
     assert cost[1] == pytest.approx(-160 / (160 + pause) + back)
     assert cost[3] == cost[2]  # no use for a third
-    free = asked(view, job, work=1e12, change_worth=0.0).problem.cost[0]
+    free = built(view, job, work=1e12, change_worth=0.0).problem.cost[0]
     assert free[8] == pytest.approx(-rates[3] / rates[0])
     assert free[0] == 0
 
 
-def test_flow_gpus_that_wait_for_newcomers_are_charged_to_who_grows() -> None:
+def test_flow_growth_is_charged_for_gpus_that_wait_for_joining_workers() -> None:
     """While they come it runs as it did; who shrinks will have to wait for them one day."""
     view, job = seen(gpus=16)
     job = held_by(job, 4)
     pause = 2 * job.switch_cost.rescale_seconds
     known = Knowledge.none()
-    known.newcomers.load({"seconds": 10.0, "since": {}})
-    question = asked(view, job, work=1e12, known=known)
-    rates = question.choices[0].rates
-    cost = question.problem.cost[0]
+    known.join_times.load({"seconds": 10.0, "since": {}})
+    posed = built(view, job, work=1e12, known=known)
+    rates = posed.choices[0].rates
+    cost = posed.problem.cost[0]
     four, eight = rates[2] / rates[0], rates[3] / rates[0]
     assert cost[4] == pytest.approx(-four)
     assert cost[8] == pytest.approx(-(eight * 100 + four * 10) / (100 + pause + 10))
@@ -239,18 +244,18 @@ def test_flow_gpus_that_wait_for_newcomers_are_charged_to_who_grows() -> None:
 def test_flow_a_start_is_never_charged() -> None:
     view, job = seen(gpus=16)
     waiting = replace(job, held=None, wanted=None)
-    question = asked(view, waiting, work=1.0)  # thought to end at once
-    rates = question.choices[0].rates
-    assert question.problem.cost[0, 0] == 0
-    assert question.problem.cost[0, 1] == -1
-    assert question.problem.cost[0, 8] == pytest.approx(-rates[-1] / rates[0])
+    posed = built(view, waiting, work=1.0)  # thought to end at once
+    rates = posed.choices[0].rates
+    assert posed.problem.cost[0, 0] == 0
+    assert posed.problem.cost[0, 1] == -1
+    assert posed.problem.cost[0, 8] == pytest.approx(-rates[-1] / rates[0])
 
 
 def test_flow_priority_doubles_a_weight() -> None:
     view, job = seen(gpus=16)
-    plain = asked(view, job).problem.work[0, 0]
-    assert asked(view, replace(job, priority=1.0)).problem.work[0, 0] == pytest.approx(2 * plain)
-    assert asked(view, replace(job, priority=-1.0)).problem.work[0, 0] == pytest.approx(plain / 2)
+    plain = built(view, job).problem.work[0, 0]
+    assert built(view, replace(job, priority=1.0)).problem.work[0, 0] == pytest.approx(2 * plain)
+    assert built(view, replace(job, priority=-1.0)).problem.work[0, 0] == pytest.approx(plain / 2)
 
 
 @given(
@@ -270,16 +275,16 @@ def test_no_batch_is_below_the_user_s_smallest_one(
         job=structs.replace(job.job, min_batch=least),
         progress=replace(job.progress, gradient_noise=noise),
     )
-    standing = replace(RESTED, smallest_batch=last)
-    found = choices(view, job, most=16, standing=standing)
+    status = replace(RESTED, smallest_batch=last)
+    found = choices(view, job, most=16, status=status)
     assert (found.batches >= least).all()
     exact = replace(job, job=structs.replace(job.job, max_batch=max(least, 16)))
-    found = choices(view, exact, most=16, standing=standing)
+    found = choices(view, exact, most=16, status=status)
     assert (found.batches >= least).all()
     assert (found.batches <= max(least, 16)).all()
 
 
-def test_a_job_below_its_smallest_batch_gets_it_though_that_is_slower() -> None:
+def test_a_job_below_its_smallest_batch_gets_it_even_if_slower() -> None:
     """It has started with its script's batch. Samples beyond its noise scale teach it little."""
     view, job = seen(gpus=16, size=1_000_000)
     job = replace(held_by(job, 1), progress=replace(job.progress, gradient_noise=1.0))
@@ -288,7 +293,7 @@ def test_a_job_below_its_smallest_batch_gets_it_though_that_is_slower() -> None:
     for least in (None, 64, 256):
         one = replace(job, job=structs.replace(job.job, min_batch=least))
         found = choices(view, one, most=1)
-        chosen = allocate(one, found, 1e6, job.wanted.gpus, stay=100.0, cost=1.0)
+        chosen = allocate(one, found, 1e6, job.wanted.gpus, horizon=100.0, cost=1.0)
         batches[least] = chosen.batch
     assert batches == {None: 64, 64: 64, 256: 256}
 
@@ -312,11 +317,13 @@ def who_runs(
     view = scheduler.state.view()
     running = replace(view.job(a), switch_cost=SwitchCost(1.0, restart))
     waiting = replace(view.job(B), priority=priority)
-    standings = {a: replace(RESTED, since_start=since_start), B: RESTED}
+    statuses = {a: replace(RESTED, since_start=since_start), B: RESTED}
     works = np.tile([1e6, work], (4, 1))
-    question = ask(view, [running, waiting], standings, works, Knowledge.none(), OnesSettings())
-    assert question is not None
-    return "ab"[int(np.argmax(optimum(question.problem)))]
+    posed = build_problem(
+        view, [running, waiting], statuses, works, Knowledge.none(), OnesSettings()
+    )
+    assert posed is not None
+    return "ab"[int(np.argmax(optimum(posed.problem)))]
 
 
 def test_a_job_that_has_just_started_is_preempted_neither_for_an_equal_nor_for_a_short_one() -> (
@@ -348,10 +355,12 @@ def test_the_minimum_run_of_a_job_that_starts_slowly_has_a_maximum() -> None:
     assert who_runs(since_start=MOST_LEAST_RUN, restart=restart, work=1e4) == "b"
 
 
-def test_without_a_gpu_there_is_no_question() -> None:
+def test_without_a_gpu_there_is_no_problem() -> None:
     view, job = seen(gpus=1)
     stranger = replace(job, wanted=None, held=None)
     settings = OnesSettings()
     known = Knowledge.none()
     assert not len(view.free)
-    assert ask(view, [stranger], {job.id: RESTED}, np.ones((1, 1)), known, settings) is None
+    assert (
+        build_problem(view, [stranger], {job.id: RESTED}, np.ones((1, 1)), known, settings) is None
+    )

@@ -20,43 +20,43 @@ FIRST_WAIT, LONGEST_WAIT = 300.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RescaleLimit:
     most: int  # GPUs that may be asked for until then
     until: float
     times: int
 
 
-class Refusals(Remembers):
+class FailedRescales(Remembers):
     memory: ClassVar[Mapping[str, Any]] = {
-        "_asked": dict[JobId, int],
-        "_refused": dict[JobId, Refusal],
+        "_requested": dict[JobId, int],
+        "_limits": dict[JobId, RescaleLimit],
     }
 
     def __init__(self) -> None:
-        self._asked: dict[JobId, int] = {}  # GPUs that the last order was for
-        self._refused: dict[JobId, Refusal] = {}
+        self._requested: dict[JobId, int] = {}  # GPUs that the last order was for
+        self._limits: dict[JobId, RescaleLimit] = {}
 
-    def asked(self, job: JobId, gpus: int) -> None:
-        self._asked[job] = gpus
+    def requested(self, job: JobId, gpus: int) -> None:
+        self._requested[job] = gpus
 
-    def refused(self, job: JobId, held: int, now: float) -> None:
+    def failed(self, job: JobId, held: int, now: float) -> None:
         """`held`: what it goes on with."""
-        before = self._refused.get(job)
-        times = before.times + 1 if before else 1
+        earlier = self._limits.get(job)
+        times = earlier.times + 1 if earlier else 1
         wait = backoff_seconds(FIRST_WAIT, LONGEST_WAIT, times)
-        most = max(1, held, self._asked.get(job, 1) // 2)
-        self._refused[job] = Refusal(most, now + wait, times)
+        most = max(1, held, self._requested.get(job, 1) // 2)
+        self._limits[job] = RescaleLimit(most, now + wait, times)
 
-    def granted(self, job: JobId) -> None:
+    def succeeded(self, job: JobId) -> None:
         """It came to what was asked for: only how often it failed is remembered until then."""
-        refusal = self._refused.get(job)
-        if refusal is not None and self._asked.get(job, 0) > refusal.most:
-            del self._refused[job]
+        limit = self._limits.get(job)
+        if limit is not None and self._requested.get(job, 0) > limit.most:
+            del self._limits[job]
 
-    def most(self, job: JobId, now: float) -> int | None:
-        refusal = self._refused.get(job)
-        return refusal.most if refusal is not None and now < refusal.until else None
+    def gpu_limit(self, job: JobId, now: float) -> int | None:
+        limit = self._limits.get(job)
+        return limit.most if limit is not None and now < limit.until else None
 
     def forget(self, job: JobId) -> None:
-        self._asked.pop(job, None)
-        self._refused.pop(job, None)
+        self._requested.pop(job, None)
+        self._limits.pop(job, None)

@@ -19,14 +19,14 @@ GUESSED_JOBS, GUESSED_SECONDS = 5.0, 400.0
 REMEMBERED = 200.0
 
 
-class Visits(Remembers):
+class ResidenceTimes(Remembers):
     """
-    >>> visits = Visits()
-    >>> visits.usual_seconds(0.0)
+    >>> times = ResidenceTimes()
+    >>> times.mean_seconds(0.0)
     400.0
-    >>> visits.started(JobId("a"), 0.0)
-    >>> visits.ended(JobId("a"), 1000.0)
-    >>> visits.usual_seconds(1000.0)
+    >>> times.started(JobId("a"), 0.0)
+    >>> times.ended(JobId("a"), 1000.0)
+    >>> times.mean_seconds(1000.0)
     500.0
     """
 
@@ -64,7 +64,7 @@ class Visits(Remembers):
     def _spent_until(self, now: float) -> float:
         return self._spent + len(self._here) * max(0.0, now - self._at)
 
-    def usual_seconds(self, now: float) -> float:
+    def mean_seconds(self, now: float) -> float:
         """The time that jobs have been here, for each that has ended.
 
         Who is still here counts with the time so far, and not as a job: in a mean over all, those

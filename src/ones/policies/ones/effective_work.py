@@ -36,12 +36,12 @@ class Shape:
     local_limit: int | None = None  # samples that fitted one GPU at once
 
 
-class Effort(Remembers):
+class EffectiveWork(Remembers):
     """Same reports, same counts."""
 
     memory: ClassVar[Mapping[str, Any]] = {
         "_done": dict[JobId, np.ndarray],
-        "_reported": dict[JobId, int],
+        "_counted_samples": dict[JobId, int],
         "_noise": dict[str, float],
         "_shapes": dict[str, Shape],
         "_calibration": None,
@@ -50,7 +50,7 @@ class Effort(Remembers):
     def __init__(self) -> None:
         self._done: dict[JobId, Floats] = {}  # under each factor of the noise
         self._calibration = NoiseCalibration()
-        self._reported: dict[JobId, int] = {}  # raw samples that `_done` covers
+        self._counted_samples: dict[JobId, int] = {}  # raw samples that `_done` covers
         self._noise: dict[str, float] = {}  # by kind
         self._shapes: dict[str, Shape] = {}  # by kind
 
@@ -65,24 +65,24 @@ class Effort(Remembers):
         noise = view.progress.gradient_noise
         if noise is not None:
             set_bounded(self._noise, kind_of(view.job), noise, MAX_KINDS)
-        more = view.progress.samples - self._reported.get(view.id, 0)
-        self._reported[view.id] = view.progress.samples
+        more = view.progress.samples - self._counted_samples.get(view.id, 0)
+        self._counted_samples[view.id] = view.progress.samples
         if view.progress.effective_samples is not None:  # the engine knows better
             self._done[view.id] = np.full_like(FACTORS, view.progress.effective_samples)
         else:
             before = self._done.get(view.id, np.zeros_like(FACTORS))
-            self._done[view.id] = np.maximum(before + more * self._worths(view), 0.0)
+            self._done[view.id] = np.maximum(before + more * self._efficiencies(view), 0.0)
 
-    def _worths(self, view: JobView) -> Floats:
+    def _efficiencies(self, view: JobView) -> Floats:
         """Of a sample with the batch that the job has now, under each factor of the noise."""
         if view.description is None or view.held is None or not view.held.batch:
             return np.ones_like(FACTORS)
         noise = self._reported_noise(view)
         return efficiencies_of(view.held.batch, view.description.base_batch, noise)
 
-    def worth(self, view: JobView) -> float:
+    def efficiency_of(self, view: JobView) -> float:
         """Of a sample, with the batch that the job has now."""
-        return float(self._worths(view)[self._calibration.index])
+        return float(self._efficiencies(view)[self._calibration.index])
 
     def done(self, view: JobView) -> float:
         return self.done_by(view.id) or 0.0
@@ -113,7 +113,7 @@ class Effort(Remembers):
             return _shape_of(view, view.description)
         return self._shapes.get(kind_of(view.job))
 
-    def like_its_kind(self, view: JobView) -> JobView:
+    def as_if_joined(self, view: JobView) -> JobView:
         """As if it had joined, where another of its kind has: what is to be expected of it."""
         shape = self._shapes.get(kind_of(view.job))
         if view.description is not None or shape is None:
@@ -123,7 +123,7 @@ class Effort(Remembers):
 
     def forget(self, job: JobId) -> None:
         self._done.pop(job, None)
-        self._reported.pop(job, None)
+        self._counted_samples.pop(job, None)
         self._noise.pop(single_job_kind(job), None)
         self._shapes.pop(single_job_kind(job), None)
 

@@ -15,7 +15,7 @@ from ones.core import events as ev
 from ones.core.plan import Finish, Prepare, Rescale, Start, Stop
 from ones.policies import create
 from ones.policies.ones.policy import Ones
-from ones.policies.ones.question import Question
+from ones.policies.ones.problem_builder import PosedProblem
 from ones.policies.ones.settings import OnesSettings
 from ones.sim import Simulator
 from ones.sim.kinds import KindPhysics
@@ -93,7 +93,7 @@ def test_a_job_alone_grows_over_the_cluster(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", PROFILES)
-def test_a_short_job_that_comes_while_a_long_one_holds_all_is_let_in(policy: str) -> None:
+def test_a_short_job_starts_while_a_long_one_holds_all_gpus(policy: str) -> None:
     simulator, _ = play(policy, [job("long", 0.0, epochs=200), job("short", 200.0, epochs=5)], 8)
     short = simulator.scheduler.state.ended[JobId("short")]
     assert short.started_at is not None
@@ -136,7 +136,7 @@ def test_two_hundred_jobs_at_once_on_sixteen_gpus_all_run_within_so_many_starts(
 
 
 @pytest.mark.parametrize("policy", PROFILES)
-def test_a_cluster_that_shrinks_under_load_loses_nobody(policy: str) -> None:
+def test_no_job_is_lost_when_the_cluster_shrinks_under_load(policy: str) -> None:
     incidents: list[Incident] = [
         ev.NodeDown(60.0, NodeId("n0")),
         ev.NodeDraining(90.0, NodeId("n1")),
@@ -154,7 +154,7 @@ def test_jobs_that_never_join_are_served() -> None:
     assert len(scheduler.state.schedule) == 3
 
 
-def test_who_comes_between_two_updates_starts_with_the_next_one() -> None:
+def test_a_job_submitted_between_two_updates_starts_with_the_next_one() -> None:
     """On as many GPUs as are right for it, and not on the one that happens to be free."""
     known = [job(f"k{i}", 0.0, epochs=20) for i in range(3)]
     late = [job("late", 400.0, epochs=20), job("later", 401.0, epochs=20)]
@@ -215,7 +215,7 @@ def test_a_job_whose_throughput_falls_when_it_grows_is_not_grown_again() -> None
     assert tried[-1] == 1
 
 
-def test_what_one_job_of_a_kind_has_tried_in_vain_the_next_one_does_not_try() -> None:
+def test_a_job_does_not_repeat_sizes_that_failed_for_its_kind() -> None:
     """It may try a batch on several GPUs that the first one has not tried, once."""
     jobs = [job("first", 0.0, epochs=30), job("second", 2_000.0, epochs=30)]
     simulator, log = play("ones", jobs, 8, physics=of_kind(Stubborn))
@@ -249,7 +249,7 @@ class Noisy(KindPhysics):
         self.report_noise = Noise(step_seconds=0.7, gradient_noise=0.7)
 
 
-def test_noisy_measurements_do_not_make_it_flap_without_bound() -> None:
+def test_noisy_measurements_cause_a_bounded_number_of_rescales() -> None:
     """They do cost re-scales (83 became 130 per job and hour when this was written); the bound
     keeps that from growing. Jobs of a few minutes, growth at their start included; one lot alone
     is 3 to 21 % slower by chance."""
@@ -289,18 +289,18 @@ def test_between_two_updates_a_batch_grows_on_the_same_gpus() -> None:
         )
 
 
-def test_reports_do_not_make_it_look_at_all_jobs_again_and_again(
+def test_reports_do_not_trigger_repeated_searches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They wait for the next update; whatever else happens is looked at when it happens."""
     looks: list[float] = []
 
-    def look(self: Ones, view: View) -> Question | None:
+    def look(self: Ones, view: View) -> PosedProblem | None:
         looks.append(view.now)
         return plain(self, view)
 
-    plain = Ones._make_question
-    monkeypatch.setattr(Ones, "_make_question", look)
+    plain = Ones._build_problem
+    monkeypatch.setattr(Ones, "_build_problem", look)
     few = [job(f"j{i}", 100.0 * i, size=2_000, epochs=200) for i in range(4)]
     _, log = play("ones", few, 4)
     counts = Counter(type(entry) for entry in log)
@@ -311,7 +311,7 @@ def test_reports_do_not_make_it_look_at_all_jobs_again_and_again(
     assert len(looks) <= end / OnesSettings().spacing + others
 
 
-def test_its_decisions_say_why_and_its_forecasts_hold_the_end_between_them() -> None:
+def test_decisions_have_reasons_and_forecast_intervals_contain_the_end() -> None:
     simulator, log = play("ones", [job(f"j{i}", 20.0 * i, epochs=15) for i in range(10)], 8)
     plans = [entry for entry in log if isinstance(entry, Plan)]
     notes = [note for plan in plans for note in plan.notes.values()]
@@ -354,7 +354,7 @@ def test_a_preempted_job_names_the_job_it_made_room_for() -> None:
     assert all("made room for ⟨job:urgent⟩, which has a higher priority" in note for note in told)
 
 
-def test_an_urgent_job_that_wants_most_gpus_does_not_wait_for_those_who_have_just_changed() -> None:
+def test_an_urgent_job_preempts_jobs_that_have_just_started() -> None:
     """Jobs that have just started are not preempted for others of their priority. On a busy
     cluster there always are such jobs; an urgent job does not wait for them."""
     urgent = TraceJob(
@@ -373,7 +373,7 @@ def test_an_urgent_job_that_wants_most_gpus_does_not_wait_for_those_who_have_jus
     assert started <= 110.0
 
 
-def test_what_users_declare_is_believed_where_nothing_else_ends_a_job() -> None:
+def test_declared_epochs_are_used_if_nothing_else_ends_the_job() -> None:
     """Two of a kind, the one ten times as long: what the short one took says nothing of it."""
     simulator, log = play("ones", [job("long", 0.0, epochs=40), job("short", 1.0, epochs=4)], 2)
     ended = simulator.scheduler.state.ended
@@ -398,7 +398,7 @@ def test_a_job_of_one_size_starts_at_once_on_free_gpus() -> None:
 
 
 @pytest.mark.parametrize("policy", PROFILES)
-def test_a_job_is_not_left_with_fewer_gpus_than_it_takes_when_one_is_set_aside(policy: str) -> None:
+def test_a_job_is_not_left_below_its_minimum_when_a_gpu_is_cordoned(policy: str) -> None:
     scheduler = Scheduler(Cluster.of(3), create(policy, seed=1))
     big = Job(id=JobId("a"), submitted_at=0.0, min_gpus=2, requested_gpus=2)
     plan = scheduler.handle(ev.JobSubmitted(0.0, big))
