@@ -1,4 +1,4 @@
-"""Work in effective samples: what batches were worth, and what a kind lets expect."""
+"""Effective samples of jobs, and the properties that a kind shares."""
 
 from __future__ import annotations
 

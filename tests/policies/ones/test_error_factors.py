@@ -1,4 +1,4 @@
-"""Predictions made worse on purpose: by how much, and that it is the same each time."""
+"""Random errors of predictions: their size, and that they are repeatable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A size that was refused is not asked for again at once, nor for ever less."""
+"""Limits after failed rescales: their size, their duration, their removal."""
 
 from __future__ import annotations
 

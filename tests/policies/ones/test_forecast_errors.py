@@ -1,4 +1,4 @@
-"""The range of a forecast, where only the speed is not known."""
+"""The interval of a forecast for jobs of known length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the GPUs of a job that grows wait for those who will train on them."""
+"""Mean time until joining workers train."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ SLOW_ON_EIGHT = {
 
 
 def test_a_size_measured_to_be_slower_than_a_smaller_one_is_not_offered() -> None:
-    """Eight GPUs are slower than four; a job that has them sees how slow they are."""
+    """Eight GPUs are slower than four; only a job that holds eight has them as a choice."""
     view, job = seen(gpus=16, size=1_000_000)
     slow = replace(job, profile=SLOW_ON_EIGHT)
     found = choices(view, slow, most=8, limit=512)
@@ -169,7 +169,7 @@ def test_a_size_measured_to_be_slower_than_a_smaller_one_is_not_offered() -> Non
 
 
 def test_more_gpus_are_not_slower_unless_measured() -> None:
-    """Twelve, over three nodes, are only thought to be slower than four."""
+    """Only the model says that twelve GPUs on three nodes are slower than four."""
     view, job = seen(gpus=16, size=1_000_000)
     slow = replace(job, profile=SLOW_ON_EIGHT)
     found = choices(view, slow, most=12, limit=512)
@@ -225,7 +225,7 @@ def test_flow_only_the_present_size_has_its_full_value() -> None:
 
 
 def test_flow_growth_is_charged_for_gpus_that_wait_for_joining_workers() -> None:
-    """While they come it runs as it did; who shrinks will have to wait for them one day."""
+    """The job keeps its speed meanwhile; a job that shrinks is charged for growing back."""
     view, job = seen(gpus=16)
     job = held_by(job, 4)
     pause = 2 * job.switch_cost.rescale_seconds

@@ -1,4 +1,4 @@
-"""How long jobs are here as a rule, by what was seen."""
+"""Mean residence time of jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A, B = JobId("a"), JobId("b")
 
 
 def in_turn(lengths: Iterable[float]) -> tuple[ResidenceTimes, float]:
-    """One after the other; and when the last one has ended."""
+    """Runs jobs one after the other; returns the times and the end of the last job."""
     residence_times, now = ResidenceTimes(), 0.0
     for number, length in enumerate(lengths):
         residence_times.started(JobId(str(number)), now)
@@ -28,7 +28,7 @@ def in_turn(lengths: Iterable[float]) -> tuple[ResidenceTimes, float]:
 
 
 def side_by_side(lengths: Iterable[float], gap: float) -> tuple[ResidenceTimes, float]:
-    """One every `gap` seconds; and when the last one has come."""
+    """Starts a job every `gap` seconds; returns the times and the last start."""
     residence_times, now = ResidenceTimes(), 0.0
     ends: list[tuple[float, JobId]] = []
     for number, length in enumerate(lengths):
@@ -51,7 +51,7 @@ def test_many_ended_jobs_outweigh_the_guess() -> None:
 
 
 def test_running_jobs_count_with_their_time_so_far() -> None:
-    """Or only the short ones would count in the beginning: they end first."""
+    """Otherwise only short jobs would count at first, because they end first."""
     residence_times = ResidenceTimes()
     residence_times.started(A, 0.0)
     assert residence_times.mean_seconds(10_000.0) > residence_times.mean_seconds(1000.0)

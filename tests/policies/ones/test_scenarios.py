@@ -1,4 +1,4 @@
-"""ONES in virtual time: what users would see."""
+"""Simulated scenarios of the ONES policy, as users see them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_job_of_hours_gives_way_to_a_crowd_of_short_ones() -> None:
 def test_two_hundred_jobs_at_once_on_sixteen_gpus_all_run_within_so_many_starts(
     policy: str,
 ) -> None:
-    """Nobody is passed over while others come and go."""
+    """No job waits forever while other jobs arrive and end."""
     simulator, log = play(policy, [job(f"j{i:03d}", 0.0, 1_000, 1) for i in range(200)], 16)
     assert all(o.started_at is not None for o in simulator.scheduler.state.ended.values())
     starts = [start.job for _, start in starts_of(log)]
@@ -155,7 +155,7 @@ def test_jobs_that_never_join_are_served() -> None:
 
 
 def test_a_job_submitted_between_two_updates_starts_with_the_next_one() -> None:
-    """On as many GPUs as are right for it, and not on the one that happens to be free."""
+    """It starts on the right number of GPUs, not on a single free GPU."""
     known = [job(f"k{i}", 0.0, epochs=20) for i in range(3)]
     late = [job("late", 400.0, epochs=20), job("later", 401.0, epochs=20)]
     _, log = play("ones", [*known, *late], 8)
@@ -208,7 +208,7 @@ class Stubborn(KindPhysics):
 
 
 def test_a_job_whose_throughput_falls_when_it_grows_is_not_grown_again() -> None:
-    """It is tried once or twice, found slower, put back, and left there."""
+    """The larger size is tried once or twice, found slower, and not used again."""
     _, log = play("ones", [job("a", 0.0, epochs=30)], 8, physics=of_kind(Stubborn))
     tried = sizes(log, "a")
     assert sum(size > before for before, size in pairwise(tried)) <= 3

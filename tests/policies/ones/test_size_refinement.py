@@ -1,4 +1,4 @@
-"""Sizes that would lie badly are chosen again."""
+"""Sizes that lead to a bad placement are refined."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def places_of(view: View, posed: PosedProblem, speeds: Speeds, *, again: bool) -
 
 
 def crowded(between_nodes: float, *, again: bool) -> tuple[Gpu, ...]:
-    """What `a` gets, which has a GPU of the first of two nodes; one more is free there, and two on
-    the second. The others stay."""
+    """Returns the GPUs of `a`, which holds a GPU of the first of two nodes. One more GPU is free
+    there, and two on the second node; the other jobs keep theirs."""
     a, b, c = JobId("a"), JobId("b"), JobId("c")
     first, second = Cluster.of(8, PER_NODE).nodes
     held: Held = {
@@ -97,7 +97,7 @@ def test_a_job_gets_four_gpus_of_two_nodes_if_the_network_is_fast() -> None:
 
 
 def test_the_division_with_the_best_placement_is_chosen() -> None:
-    """Two jobs on two nodes, the second of them on both: others lie better."""
+    """Two jobs on two nodes, the second job on both: other candidates have better placements."""
     a, b = JobId("a"), JobId("b")
     first, second = Cluster.of(8, PER_NODE).nodes
     held: Held = {

@@ -1,7 +1,7 @@
-"""What it costs a job to get another batch on the GPUs that it has.
+"""Mean pause of batch changes on unchanged GPUs.
 
-That need not be what other GPUs cost: a script may change its batch between two steps and yet
-restart for anything else. Until one has been seen it is taken to be cheap.
+It differs from the pause of other rescales: a script may change its batch between two steps but
+restart for a change of its GPUs.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any, ClassVar
 from ones.core.job import JobId
 from ones.policies.ones.memory import Remembers
 
-#: seconds, before the first
+#: seconds, before the first measurement
 EXPECTED = 1.0
-#: part of the mean that the newest one makes up
+#: weight of the newest pause in the mean
 NEWEST = 0.2
 
 
 class BatchChanges(Remembers):
     """
     >>> changes = BatchChanges()
-    >>> changes.ordered(JobId("a"), alone=False)
-    >>> changes.made(JobId("a"), 25.0)  # other GPUs: says nothing
-    >>> changes.ordered(JobId("a"), alone=True)
-    >>> changes.made(JobId("a"), 6.0)
+    >>> changes.rescale_ordered(JobId("a"), keeps_gpus=False)
+    >>> changes.rescale_done(JobId("a"), 25.0)  # other GPUs: not counted
+    >>> changes.rescale_ordered(JobId("a"), keeps_gpus=True)
+    >>> changes.rescale_done(JobId("a"), 6.0)
     >>> changes.seconds
     2.0
     """
@@ -36,10 +36,10 @@ class BatchChanges(Remembers):
 
     def __init__(self) -> None:
         self.seconds = EXPECTED
-        self._batch_only: set[JobId] = set()  # only their batch is being changed
+        self._batch_only: set[JobId] = set()  # rescales in progress that change only the batch
 
     def rescale_ordered(self, job: JobId, *, keeps_gpus: bool) -> None:
-        """`alone`: it keeps its GPUs."""
+        """Notes an order; `keeps_gpus` if it changes only the batch."""
         if keeps_gpus:
             self._batch_only.add(job)
         else:

@@ -1,7 +1,7 @@
-"""How good predictions have been: how wide they must be, and whom to believe.
+"""Calibration of predictions: the temperature of the Beta distribution and the estimate weights.
 
-What was said of a job is held until it has completed; then it is compared with what came
-true. The first jobs of their kinds are judged apart from later ones.
+Predictions of completed jobs are compared with their real progress. The first jobs of a kind have
+a calibration of their own.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ones.policies.ones.history import Floats
 
 COVERAGE = 0.9
 LOW, HIGH = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2
-TAUS = np.geomspace(2.0, 0.05, 14)  # tried from the sharpest on
-LEAST_PAST = 5  # jobs: with fewer, nothing is known of how good we are
+TAUS = np.geomspace(2.0, 0.05, 14)  # candidates, from the narrowest distribution
+LEAST_PAST = 5  # jobs needed to choose tau
 MOST_PAST = 200  # jobs
 
 
 class PastPredictions(NamedTuple):
-    """What was predicted of a job before it was learned from, and what came true."""
+    """Predictions for a completed job, made without learning from it, and its real progress."""
 
     alpha: Floats
     beta: Floats
@@ -32,15 +32,14 @@ class PastPredictions(NamedTuple):
 class Calibration:
     def __init__(self) -> None:
         self.weights = EstimateWeights()
-        self.tau = 1.0  # both parameters are multiplied by it
-        self._past: list[PastPredictions] = []  # of the last jobs
+        self.tau = 1.0  # factor of both parameters of the Beta distribution
+        self._past: list[PastPredictions] = []  # of the last completed jobs
         self._seen = 0
 
     def record(self, alpha: Floats, beta: Floats, rho: Floats) -> None:
-        """The sharpest τ that is honest.
+        """Adds a completed job and updates τ.
 
-        Only the later half of the jobs counts: what was said early, knowing little, tells
-        nothing of how good we are now.
+        Only the later half of the jobs counts, since early predictions knew less than present ones.
         """
         self._seen += 1
         self._past = [*self._past[1 - MOST_PAST :], PastPredictions(alpha, beta, rho)]
@@ -63,7 +62,8 @@ class Calibration:
 
 
 def calibrated_tau(alpha: Floats, beta: Floats, rho: Floats) -> float:
-    """The largest τ with which 90 % intervals of Be(τα, τβ) cover 90 % of ρ; else the best."""
+    """Returns the largest τ with which 90 % intervals of Be(τα, τβ) cover 90 % of ρ; if there is
+    none, the τ with the best coverage."""
     best, best_coverage = 1.0, -1.0
     sharper, sharper_coverage = 0.0, 0.0
     for tau in map(float, TAUS):
@@ -80,7 +80,7 @@ def calibrated_tau(alpha: Floats, beta: Floats, rho: Floats) -> float:
 
 
 def coverage_of(alpha: Floats, beta: Floats, rho: Floats) -> float:
-    """The part of the points that lies in its 90 % interval."""
+    """Returns the share of points within their 90 % intervals."""
     from scipy.special import betainc
 
     below = betainc(alpha, beta, rho)

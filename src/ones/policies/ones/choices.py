@@ -1,7 +1,7 @@
-"""What a job may have: sizes, with the batch and the speed that it would have in each.
+"""Sizes that a job may get, each with its batch and its speed.
 
-The numbers of GPUs follow from those that its kind has tried; the batch is the one with the best
-goodput.
+A size is a number of GPUs. Sizes are limited by those that the job's kind has tried; the batch of
+each size is the one with the best goodput.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from ones.policies.ones.speeds import Speeds
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: measurements differ by chance: a size is slower than another one below this part of its speed
+#: a size counts as slower than another below this share of its speed: measurements have noise
 CLEARLY_SLOWER = 0.9
 
 
 class Choices(NamedTuple):
-    """What a job may have: sizes in ascending order, with a batch and a speed for each."""
+    """Sizes of a job in ascending order, with a batch and a speed for each."""
 
     sizes: Ints
-    batches: Ints  # 0: the script's own
-    rates: Floats  # (effective) samples per second; of flow time, rising but for what it holds
-    present: float = 0.0  # the rate with the GPUs and the batch that it has; 0: it has none
+    batches: Ints  # 0: the batch of the script
+    rates: Floats  # effective samples per second, rising except at the held size
+    present: float = 0.0  # rate with the present GPUs and batch; 0: not running
 
     def at(self, gpus: int) -> int:
-        """The largest size of use within so many GPUs, as its place; 0 if there is none."""
+        """Returns the index of the largest size within `gpus`; 0 if there is none."""
         return max(0, int(self.sizes.searchsorted(gpus, "right")) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What the policy knows of a job beside its view."""
+    """Facts about a job that its view does not contain."""
 
-    smallest_batch: int  # that it has trained with since its last epoch ended; 0: it has not
-    most_gpus: int | None = None  # that it may ask for, after a refusal
+    smallest_batch: int  # since the last epoch ended; 0: not trained since
+    most_gpus: int | None = None  # limit after a failed rescale; None: no limit
     since_start: float = inf  # seconds since its last start
 
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What has been learned of all jobs."""
+    """Statistics of all jobs."""
 
     speeds: Speeds
     effective_work: EffectiveWork
@@ -63,7 +63,7 @@ class Knowledge:
 
     @classmethod
     def none(cls) -> Knowledge:
-        """Before anything has happened."""
+        """Returns empty statistics."""
         return cls(Speeds(), EffectiveWork(), ResidenceTimes(), JoinTimes())
 
 
@@ -75,13 +75,17 @@ def most_gpus(
     settings: OnesSettings,
     gpus: int,
 ) -> int:
-    """A multiple of what its kind has tried; a job that has not joined, at most as many as that."""
+    """Returns the largest number of GPUs that a job may get now; 0 if it may not run.
+
+    The limit is a multiple of the largest size that the job's kind has tried. A job that has not
+    joined gets at most the tried size.
+    """
     least, owner_room = job.job.min_gpus, view.room(job.job.owner)
     most, tried = least, known.speeds.largest_tried(job)
     shape = known.effective_work.shape(job)
     if job.description is not None:
         most = max(least, int(settings.exploration * max(tried, 1)))
-    elif shape is not None:  # its own batch, which it starts with, is shared by its workers
+    elif shape is not None:  # it starts with its own batch: one sample per worker
         most = max(least, min(tried, shape.base_batch))
     # a worker needs a sample, so the user's largest batch is also a number of GPUs
     most = min(most, settings.most_gpus, gpus, job.max_gpus or gpus, job.job.max_batch or gpus)
@@ -101,7 +105,10 @@ def choices_of(
     status: JobStatus,
     settings: OnesSettings,
 ) -> Choices:
-    """A job that has not joined is taken for one of its kind, and starts with its own batch."""
+    """Returns the sizes of a job up to `most`, and its held size.
+
+    A job that has not joined is treated as the last job of its kind and starts with its own batch.
+    """
     joined = job.description is not None
     if joined:
         limit = largest_batch(job, settings)
@@ -116,7 +123,7 @@ def choices_of(
     if job.description is not None:
         noise = known.effective_work.noise(job)
         batches, rates = known.speeds.best_batches(job, sizes, highest, per_node, noise)
-        if not joined:  # what others of its kind have measured is not to be guessed
+        if not joined:  # measurements of the kind precede the model
             proven = known.speeds.proven(job, sizes, job.description.base_batch, noise)
             rates = np.where(np.isnan(proven), rates, proven)
     else:
@@ -141,10 +148,10 @@ def _present_rate(job: JobView, held: int, known: Knowledge, per_node: int) -> f
 def _proven_slower(
     sizes: Ints, rates: Floats, tried: NDArray[np.bool_], least: int
 ) -> NDArray[np.bool_]:
-    """Sizes tried and found to be slower than a smaller one, tried too, that the job may have.
+    """Marks sizes that were measured to be slower than a smaller allowed size.
 
-    Nobody grows to such a size again, and who holds it sees how slow it is. Where one of the
-    two is only thought to be slower, more GPUs are taken to do no harm: models err.
+    A job does not grow to such a size again. Both sizes must have been measured, because the model
+    may be wrong; otherwise more GPUs count as at least as fast.
     """
     proven = np.where(tried & (sizes >= least), rates, -np.inf)
     before = np.append(-np.inf, np.maximum.accumulate(proven)[:-1])

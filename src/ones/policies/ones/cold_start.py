@@ -1,8 +1,8 @@
-"""How many epochs a job will take of which nothing is known but how long one of them takes.
+"""Number of epochs of a job of which only the time of an epoch is known.
 
-Jobs differ more in what they call an epoch than in how long they train: large data are
-seen a few times, small data often. So a job is thought to lie half way, by factors, between
-the usual number of epochs and the usual number of GPU-seconds.
+Jobs differ more in the size of an epoch than in their total time: large data sets are read a few
+times, small ones often. So the estimate is the geometric mean of two: the usual number of epochs,
+and the usual number of GPU-seconds divided by the time of an epoch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 
 #: expected epochs when nothing is known or declared (docs/paper.md, 17)
 COLD_START_EPOCHS = 30.0
-#: completed jobs whose length is remembered, and how many it takes to tell what is usual
+#: completed jobs that are remembered, and the least number for a median
 REMEMBERED, ENOUGH = 100, 5
 
 
 class ColdStart:
     def __init__(self) -> None:
-        self._seconds: list[float] = []  # of completed jobs, on one GPU
-        self._usual: float | None = None  # of them, once there are enough
+        self._seconds: list[float] = []  # length of completed jobs on one GPU
+        self._usual: float | None = None  # median of `_seconds`; None: too few jobs
 
     def learn(self, seconds: float) -> None:
         self._set_lengths([*self._seconds[1 - REMEMBERED :], seconds])
@@ -32,7 +32,7 @@ class ColdStart:
         self._usual = float(np.median(seconds)) if len(seconds) >= ENOUGH else None
 
     def usual_epochs(self, epoch_seconds: Sequence[float | None]) -> list[float | None]:
-        """For each job, by the seconds of its epoch on one GPU; None: not known."""
+        """Returns estimates from the times of an epoch on one GPU; None: unknown."""
         known = [seconds for seconds in epoch_seconds if seconds]
         usual = self._usual
         if usual is None:

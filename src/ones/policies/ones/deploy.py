@@ -1,6 +1,6 @@
-"""From numbers of GPUs to GPUs: who goes where, with which batch, and why.
+"""Turns numbers of GPUs into a schedule: the GPUs and the batch of each job, with reasons.
 
-A job whose number and batch stay keeps its place.
+A job whose number of GPUs and batch do not change keeps its GPUs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ones.policies.ones.reasons import Reasons
 from ones.policies.ones.size_refinement import refine_sizes
 from ones.policies.ones.speeds import Speeds
 
-#: a change of nothing but the batch must save so many times what it costs
+#: least benefit of a change of the batch alone, as a multiple of its cost
 BATCH_CHANGE_WORTH = 2.0
-#: and make the job faster by this part at least, a smaller batch by more: no model is better
+#: least gain in speed of a larger and of a smaller batch: the model is not more accurate
 LARGER_BATCH_GAIN, SMALLER_BATCH_GAIN = 0.05, 0.25
 
 
@@ -36,11 +36,11 @@ def deploy(
     batch_seconds: float,
     speeds: Speeds,
 ) -> tuple[Schedule, dict[JobId, str]]:
-    """The schedule with the best of these numbers of GPUs, or with better ones, and a note for
-    each job that it changes. The first candidate has the best score if places do not count.
+    """Returns the schedule with the best of the candidates, or with refined sizes, and the reason
+    of each change. Candidates are in the order of their score without placement.
 
-    `may_change`: who runs may be touched, and is not only joined by others. A change of nothing
-    but the batch costs `batch_seconds`.
+    `may_change`: running jobs may change; otherwise only new jobs start. `batch_seconds`: pause of
+    a change of the batch alone.
     """
     horizon = posed.horizon
     places = refine_sizes(view, posed, candidates, speeds, again=may_change)
@@ -75,9 +75,11 @@ def allocate(
     horizon: float,
     cost: float,
 ) -> Allocation:
-    """The batch for these GPUs. If the job has these GPUs already, its batch changes only if the
-    change, which takes `cost` seconds, pays within `stay` seconds, or if the user's smallest batch
-    asks for it."""
+    """Returns the allocation of a job on these GPUs.
+
+    If the job holds these GPUs already, its batch changes only if the change, which takes `cost`
+    seconds, pays within `horizon` seconds, or if the batch is below the user's smallest one.
+    """
     size = len(gpus)
     place = choices.at(size)
     batch = max(int(choices.batches[place]), size)

@@ -1,8 +1,8 @@
-"""Work in effective samples: what each job has done, counted by what its batches were worth.
+"""Effective samples that each job has processed, and the properties that jobs of a kind share.
 
-A sample of a batch far above the noise scale teaches less (`models.goodput.efficiency`).
-Counted so, the length of a job does not depend on how it was run, and what jobs of a kind
-have in common (data, batch, noise) is remembered for those that have not joined yet.
+A sample of a batch far above the noise scale counts for less (`models.goodput.efficiency`), so the
+length of a job does not depend on its batches. Data size, base batch and noise of a kind are
+remembered for jobs that have not joined yet.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from ones.policies.ones.noise_calibration import (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the last job of a kind that joined."""
+    """Data size and batches of the last job of a kind that joined."""
 
     dataset_size: int
     base_batch: int
-    local_limit: int | None = None  # samples that fitted one GPU at once
+    local_limit: int | None = None  # largest batch that fits one GPU
 
 
 class EffectiveWork(Remembers):
-    """Same reports, same counts."""
+    """Counts effective samples of jobs; equal reports give equal counts."""
 
     memory: ClassVar[Mapping[str, Any]] = {
         "_done": dict[JobId, np.ndarray],
@@ -48,10 +48,10 @@ class EffectiveWork(Remembers):
     }
 
     def __init__(self) -> None:
-        self._done: dict[JobId, Floats] = {}  # under each factor of the noise
+        self._done: dict[JobId, Floats] = {}  # effective samples under each noise factor
         self._calibration = NoiseCalibration()
-        self._counted_samples: dict[JobId, int] = {}  # raw samples that `_done` covers
-        self._noise: dict[str, float] = {}  # by kind
+        self._counted_samples: dict[JobId, int] = {}  # raw samples that `_done` contains
+        self._noise: dict[str, float] = {}  # last reported noise scale, by kind
         self._shapes: dict[str, Shape] = {}  # by kind
 
     def joined(self, view: JobView) -> None:
@@ -61,34 +61,34 @@ class EffectiveWork(Remembers):
             )
 
     def learn(self, view: JobView) -> None:
-        """It has reported samples, and perhaps its noise scale."""
+        """Adds the samples and the noise scale that a job has reported."""
         noise = view.progress.gradient_noise
         if noise is not None:
             set_bounded(self._noise, kind_of(view.job), noise, MAX_KINDS)
         more = view.progress.samples - self._counted_samples.get(view.id, 0)
         self._counted_samples[view.id] = view.progress.samples
-        if view.progress.effective_samples is not None:  # the engine knows better
+        if view.progress.effective_samples is not None:  # counted by the job itself
             self._done[view.id] = np.full_like(FACTORS, view.progress.effective_samples)
         else:
             before = self._done.get(view.id, np.zeros_like(FACTORS))
             self._done[view.id] = np.maximum(before + more * self._efficiencies(view), 0.0)
 
     def _efficiencies(self, view: JobView) -> Floats:
-        """Of a sample with the batch that the job has now, under each factor of the noise."""
+        """Returns the efficiency of the job's present batch under each noise factor."""
         if view.description is None or view.held is None or not view.held.batch:
             return np.ones_like(FACTORS)
         noise = self._reported_noise(view)
         return efficiencies_of(view.held.batch, view.description.base_batch, noise)
 
     def efficiency_of(self, view: JobView) -> float:
-        """Of a sample, with the batch that the job has now."""
+        """Returns the efficiency of the job's present batch."""
         return float(self._efficiencies(view)[self._calibration.index])
 
     def done(self, view: JobView) -> float:
         return self.done_by(view.id) or 0.0
 
     def done_by(self, job: JobId) -> float | None:
-        """Also at its end, when there is no view of it; None: it has reported no samples."""
+        """Returns the effective samples of a job, which may have ended; None: no report."""
         done = self._done.get(job)
         return None if done is None else float(done[self._calibration.index])
 
@@ -97,24 +97,25 @@ class EffectiveWork(Remembers):
             self._calibration.completed(kind, self._done[job])
 
     def noise(self, view: JobView) -> float:
-        """The gradient noise scale, corrected by the lengths of completed jobs."""
+        """Returns the gradient noise scale, corrected by the lengths of completed jobs."""
         return self._calibration.factor * self._reported_noise(view)
 
     def _reported_noise(self, view: JobView) -> float:
-        """As reported; before that, by its kind; or a usual multiple of its base batch."""
+        """Returns the reported noise scale; without one, that of the kind or a multiple of the base
+        batch."""
         own = view.progress.gradient_noise
         if own is None:
             own = self._noise.get(kind_of(view.job))
         return noise_scale(own, view.base_batch or 1)
 
     def shape(self, view: JobView) -> Shape | None:
-        """Its own, or what its kind lets expect."""
+        """Returns the shape of a job; before it has joined, that of its kind."""
         if view.description is not None:
             return _shape_of(view, view.description)
         return self._shapes.get(kind_of(view.job))
 
     def as_if_joined(self, view: JobView) -> JobView:
-        """As if it had joined, where another of its kind has: what is to be expected of it."""
+        """Returns the view of a job with the shape of its kind if the job has not joined."""
         shape = self._shapes.get(kind_of(view.job))
         if view.description is not None or shape is None:
             return view

@@ -1,7 +1,7 @@
-"""Predictions made worse on purpose, to see how much a schedule rests on them.
+"""Random errors of predictions, to test how much a schedule depends on them.
 
-What is predicted to remain of a job is multiplied by a factor drawn once for it, with
-median 1: half of the jobs are off by more than `error` times, either way.
+The predicted remaining work of a job is multiplied by a factor that is drawn once for the job. The
+median of the factors is 1; half of them are above `error` or below 1/`error`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
-#: of a normal draw, half are further from 0
+#: median distance of a normal draw from 0
 _MEDIAN_DISTANCE = 0.6744897501960817
-_STREAM = 2  # what a random number is for
+_STREAM = 2  # separates these draws from others with the same seed
 
 
 def error_factors(seed: int, jobs: Iterable[int], error: float) -> NDArray[np.float64]:
-    """A factor for each job, by its number: the same whenever it is asked for."""
+    """Returns a factor for each job number; equal arguments give equal factors."""
     return np.array([_factor(seed, job, error) for job in jobs])
 
 

@@ -1,8 +1,7 @@
-"""Whom to believe of how much is left: the start, the regression, or the kind.
+"""Weights of three estimates of the remaining work: cold start, regression, lengths of the kind.
 
-Each was asked about every completed job before it was learned from. The geometric mean
-of what they say, weighted by how wrong each has been of late: an opinion that errs by
-factors counts for little, and nobody needs to know beforehand which one will.
+Each estimate is compared with the real length of every completed job. The result is their geometric
+mean, weighted by their recent errors.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import numpy as np
 from ones.policies.ones.history import Floats
 from ones.policies.ones.memory import Remembers
 
-#: squared error of the logarithm, before anything is known: start, regression, kind
+#: first squared errors of the logarithm: cold start, regression, kind
 FIRST = (1.0, 1.0, 0.1)
-#: jobs that this first guess counts for, and the most that the past does
+#: weight of the first errors, in jobs, and the largest weight of past jobs
 GUESSES, MEMORY = 2.0, 30.0
-#: nobody is trusted beyond an error of this (squared, of the logarithm)
+#: added to each squared error, so that no estimate gets all the weight
 LEAST_ERROR = 0.02
 
 
 class EstimateWeights(Remembers):
-    """In opinions about one quantity; one of them, NaN, may be missing."""
+    """Errors and weights of the estimates; a missing estimate is NaN."""
 
     memory: ClassVar[Mapping[str, Any]] = {
         "_error": np.ndarray,
@@ -36,8 +35,10 @@ class EstimateWeights(Remembers):
         self._weight = np.full(len(FIRST), GUESSES)
 
     def record_errors(self, done: Floats, estimates: Floats, truth: Floats) -> None:
-        """`opinions` [who, point] of what was left of one job after so much: judged by the whole
-        length that they amount to, since of a job that is nearly over any error is a large one."""
+        """Adds the errors of the estimates [source, point] of a completed job's remaining work.
+
+        Whole lengths are compared: near the end of a job, relative errors of the rest are large.
+        """
         errors = np.log((done + estimates) / (done + truth)) ** 2
         for source in range(len(errors)):
             known = errors[source][~np.isnan(errors[source])]
@@ -47,7 +48,7 @@ class EstimateWeights(Remembers):
                 self._weight[source] = min(self._weight[source] + 1.0, MEMORY)
 
     def combine(self, estimates: Floats, confidence: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Floats:
-        """`ripeness` of each opinion, up to 1: a fit to a job or two says little."""
+        """Returns the weighted mean; `confidence` of each source, up to 1, scales its weight."""
         known = ~np.isnan(estimates)
         weights = known * np.array(confidence)[:, None] / (self._error[:, None] + LEAST_ERROR) ** 2
         logs = np.where(known, np.log(np.where(known, estimates, 1.0)), 0.0)

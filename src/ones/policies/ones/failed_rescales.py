@@ -1,9 +1,7 @@
-"""What the world has refused: a job that could not be brought to a size is not asked again at
-once, nor for as much.
+"""Limits the GPUs of jobs whose last rescale failed.
 
-A change may fail because a worker did not come up, or because whoever carries plans out
-allows no such step. Nobody says which, so what is asked for is halved and the next attempt
-waits, each time for longer.
+A rescale may fail because a worker did not start or because the engine rejects it; the event does
+not say which. So half of the requested GPUs are allowed for some time, which grows each time.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ FIRST_WAIT, LONGEST_WAIT = 300.0, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class RescaleLimit:
-    most: int  # GPUs that may be asked for until then
+    most: int  # largest number of GPUs
     until: float
     times: int
 
@@ -33,14 +31,14 @@ class FailedRescales(Remembers):
     }
 
     def __init__(self) -> None:
-        self._requested: dict[JobId, int] = {}  # GPUs that the last order was for
+        self._requested: dict[JobId, int] = {}  # GPUs of the last order
         self._limits: dict[JobId, RescaleLimit] = {}
 
     def requested(self, job: JobId, gpus: int) -> None:
         self._requested[job] = gpus
 
     def failed(self, job: JobId, held: int, now: float) -> None:
-        """`held`: what it goes on with."""
+        """Limits a job whose rescale failed; `held`: the GPUs that it keeps."""
         earlier = self._limits.get(job)
         times = earlier.times + 1 if earlier else 1
         wait = backoff_seconds(FIRST_WAIT, LONGEST_WAIT, times)
@@ -48,7 +46,7 @@ class FailedRescales(Remembers):
         self._limits[job] = RescaleLimit(most, now + wait, times)
 
     def succeeded(self, job: JobId) -> None:
-        """It came to what was asked for: only how often it failed is remembered until then."""
+        """Removes the limit if the job has reached more GPUs than the limit."""
         limit = self._limits.get(job)
         if limit is not None and self._requested.get(job, 0) > limit.most:
             del self._limits[job]

@@ -1,8 +1,7 @@
-"""How forecasts of jobs of known length came true: speeds change, though lengths do not.
+"""Errors of past forecasts for jobs of known length, whose speed still changes.
 
-What is left of such a job, at the speed it has, is its middle forecast; others come and go
-meanwhile. How long it really took, as a part of that, is kept of the last forecasts, and the
-range that users read holds nine tenths of them.
+The forecast of such a job is its remaining work at the present speed. The ratio of the real to the
+forecast time is kept for the last forecasts; the interval that users see covers 90 % of them.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from ones.core.job import JobId
 from ones.policies.ones.calibration import HIGH, LOW
 from ones.policies.ones.memory import Remembers
 
-#: forecasts remembered, and those of one job that still runs
+#: ratios that are remembered, and forecasts of one running job
 MOST_RATIOS, MOST_OF_A_JOB = 400, 20
-#: so few tell nothing: until then a job may take half as long as said, or twice
+#: least number of ratios for an interval, and the interval before that
 FEWEST, UNKNOWN = 20, (0.5, 2.0)
 
 
@@ -29,7 +28,7 @@ class ForecastErrors(Remembers):
     }
 
     def __init__(self) -> None:
-        self._forecasts: dict[JobId, list[tuple[float, float]]] = {}  # when, and seconds to go
+        self._forecasts: dict[JobId, list[tuple[float, float]]] = {}  # time, remaining seconds
         self._ratios: list[float] = []
 
     def record(self, job: JobId, at: float, seconds: float) -> None:
@@ -46,7 +45,7 @@ class ForecastErrors(Remembers):
             del self._ratios[:-MOST_RATIOS]
 
     def interval(self) -> tuple[float, float]:
-        """Of what is said to be to go, the least and the most that it may be; 1 is within."""
+        """Returns the 90 % interval of real over forecast time; it contains 1."""
         if len(self._ratios) < FEWEST:
             return UNKNOWN
         low, high = np.quantile(self._ratios, [LOW, HIGH]).tolist()

@@ -1,8 +1,8 @@
-"""What finished jobs leave behind for the progress predictor: a bounded sample of their epochs.
+"""Training data of the progress predictor: a bounded sample of the epochs of completed jobs.
 
-A running job's epochs are kept aside until it ends. If it completed, its whole length is
-known and they become lessons; if it failed or was killed, they are forgotten. Uniform
-over jobs, then over a job's epochs, so that long jobs do not outvote short ones.
+Epochs of a running job are stored until it ends. They become lessons if the job completes and are
+deleted if it fails or is killed. The sample is uniform over jobs, then over the epochs of a job, so
+that long jobs do not dominate.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from ones.core.view import JobView
 
 Floats = NDArray[np.float64]
 
-MOST_EPOCHS = 1e9  # done or left of any job: quantiles of Be(α, β) are not numbers far beyond
-MOST_RHO = 0.999  # of a point that is learned: ln(1 - ρ) must stay finite
+MOST_EPOCHS = 1e9  # done or left of any job: quantiles of Be(α, β) are NaN far beyond
+MOST_RHO = 0.999  # of a training point: ln(1 - ρ) must be finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """x of the Beta regression (footnote of §3.2.1), and what its cold start needs."""
+    """Input of the Beta regression (footnote of §3.2.1) and of its cold start."""
 
     dataset_size: int  # ‖D‖
-    samples: float  # Y_processed, or effective samples: whoever makes it says which
+    samples: float  # Y_processed, or effective samples
     first_loss: float | None = None  # L_initial
     loss: float | None = None
     accuracy: float | None = None  # A
     kind: str = ""
     declared_epochs: int | None = None
-    usual_epochs: float | None = None  # of a job of its weight, when nothing else is known
-    known_epochs: float | None = None  # to come: its user has said so, and nothing else ends it
+    usual_epochs: float | None = None  # estimate from the time of an epoch
+    known_epochs: float | None = (
+        None  # remaining epochs of a job that ends after its declared epochs
+    )
 
     @property
     def epochs(self) -> float:
@@ -44,11 +46,13 @@ class Features:
 
     @property
     def known_improvement(self) -> float | None:
-        """r_L = 1 - loss / first loss, where both can be trusted."""
+        """r_L = 1 - loss / first loss; None if one of them is unknown or invalid."""
         first, loss = self.first_loss, self.loss
         if first is None or loss is None or not (isfinite(loss) and first > 0 and isfinite(first)):
             return None
-        return min(1.0, max(-1.0, 1.0 - loss / first))  # a loss that explodes is one fact, not 1e6
+        return min(
+            1.0, max(-1.0, 1.0 - loss / first)
+        )  # bounded: a diverging loss must not dominate
 
     @property
     def improvement(self) -> float:
@@ -57,7 +61,7 @@ class Features:
 
 
 def features_of(view: JobView, samples: float | None = None) -> Features | None:
-    """None before the job is described. `samples` if they are not to be counted raw."""
+    """Returns the features of a job, or None before it joins. `samples` replaces the raw count."""
     if view.description is None:
         return None
     progress = view.progress
@@ -74,8 +78,8 @@ def features_of(view: JobView, samples: float | None = None) -> Features | None:
 
 
 def known_epochs(job: Job, done: float = 0.0) -> float | None:
-    """What is to come of the epochs that its user has declared; None: it may end by a rule of
-    accuracy or patience, or it has done more already."""
+    """Returns the remaining declared epochs; None if the job may end by accuracy or patience, or
+    has already done more."""
     rule = job.stop
     if job.epochs is None or rule.target_accuracy is not None or rule.patience is not None:
         return None
@@ -94,7 +98,7 @@ def rows_of(features: Sequence[Features]) -> Floats:
         (
             log(f.dataset_size),
             _known(None if f.first_loss is None else log1p(max(f.first_loss, 0.0))),
-            log(max(f.samples, f.dataset_size)),  # α is at least one epoch, so is this
+            log(max(f.samples, f.dataset_size)),  # at least one epoch, as α
             _known(f.known_improvement),
             _known(f.accuracy),
         )
@@ -109,12 +113,12 @@ def _known(value: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What one completed job taught, at some of its epochs in their order."""
+    """Training points of one completed job: some of its epochs, in their order."""
 
     kind: str
     rows: Floats  # (n, 5), as `rows_of` makes them
-    alpha: Floats  # epochs done then
-    rho: Floats  # part of the whole that was done then, below 1
+    alpha: Floats  # epochs done
+    rho: Floats  # share of the whole length that was done, below 1
     declared_epochs: int | None = None
     usual_epochs: float | None = None
 
@@ -144,17 +148,17 @@ class Lesson:
 
 
 class _Epochs:
-    """A running job's: the last one, and at most so many of those before it, evenly spaced."""
+    """Epochs of a running job: the last one, and a bounded number of earlier ones."""
 
     __slots__ = ("before", "every", "kept", "last")
 
     def __init__(self, first: Features) -> None:
         self.last = first
         self.kept: list[Features] = []
-        self.before, self.every = 0, 1  # of those before, every n-th is kept
+        self.before, self.every = 0, 1  # earlier epochs; every n-th of them is kept
 
     def add(self, features: Features, most: int) -> None:
-        if features.samples <= self.last.samples:  # told again, or back at a checkpoint
+        if features.samples <= self.last.samples:  # repeated report, or restored from a checkpoint
             self.kept = [f for f in self.kept if f.samples < features.samples]
             self.last = features
             return
@@ -168,9 +172,9 @@ class _Epochs:
 
 
 class History:
-    """At most `points` points of completed jobs and `per_job` of each job, running or done.
+    """Keeps at most `points` points of completed jobs, and `per_job` points of each job.
 
-    The same calls with the same seed keep the same points.
+    Equal calls with an equal seed keep equal points.
     """
 
     def __init__(self, *, points: int, per_job: int, seed: int) -> None:
@@ -178,7 +182,7 @@ class History:
         self._rng = np.random.default_rng([seed, 0xBE7A])
         self._running: dict[JobId, _Epochs] = {}
         self._lessons: list[Lesson] = []
-        self.n_completed = 0  # jobs that taught something, forgotten ones included
+        self.n_completed = 0  # jobs with a lesson, including dropped ones
 
     @property
     def lessons(self) -> Sequence[Lesson]:
@@ -195,7 +199,7 @@ class History:
             self._running[job] = _Epochs(features)
 
     def length_of(self, job: JobId, samples: float | None = None) -> tuple[str, float] | None:
-        """Kind and length, in epochs, of a job that ends now; None: it has told of none."""
+        """Returns kind and length in epochs of a job that ends now; None: no report."""
         epochs = self._running.get(job)
         if epochs is None:
             return None
@@ -204,7 +208,10 @@ class History:
         return last.kind, min(total / last.dataset_size, MOST_EPOCHS)
 
     def ended(self, job: JobId, completed: bool, samples: float | None = None) -> Lesson | None:
-        """What it teaches, not yet learned. `samples` if it did more than its last epoch told."""
+        """Returns the lesson of an ended job, if it has one.
+
+        `samples`: its processed samples, if more than in its last epoch report.
+        """
         epochs = self._running.pop(job, None)
         if epochs is None or not completed:
             return None
@@ -213,7 +220,7 @@ class History:
         seen = sorted((*epochs.kept, last), key=lambda f: f.samples)
         seen = [f for f in seen if 0 < f.samples < total][: self._per_job]
         if not seen:
-            return None  # one epoch only: nothing was left to predict
+            return None  # a job of one epoch has nothing to predict
         rho = np.minimum([f.samples / total for f in seen], MOST_RHO)
         return Lesson(
             last.kind, rows_of(seen), epochs_of(seen), rho, last.declared_epochs, last.usual_epochs
@@ -224,11 +231,13 @@ class History:
         if len(self._lessons) < self._points:
             self._lessons.append(lesson)
         elif (place := int(self._rng.integers(self.n_completed))) < self._points:
-            self._lessons[place] = lesson  # every job that ever completed is as likely to be in
+            self._lessons[place] = (
+                lesson  # reservoir sampling: all completed jobs are equally likely
+            )
         self._drop_points()
 
     def _drop_points(self) -> None:
-        """The job with most points gives one of them, until all fit."""
+        """Drops points of the jobs with most points until the number is within its limit."""
         excess = self.n_points - self._points
         if excess <= 0:
             return
@@ -267,7 +276,7 @@ _FIELDS = Features.__slots__
 
 
 def _plain(features: Iterable[Features]) -> list[list[Any]]:
-    """As JSON knows no NaN, a loss that is none becomes unknown; it counts as that anyway."""
+    """Returns JSON values: JSON has no NaN, so an invalid loss becomes unknown."""
     return [
         [None if isinstance(x, float) and not isfinite(x) else x for x in astuple(f)]
         for f in features

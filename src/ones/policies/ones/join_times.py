@@ -1,7 +1,7 @@
-"""How long it takes until newcomers train with a job that grows, while the others train on.
+"""Mean time until joining workers train, while the other workers of the job continue.
 
-That costs no pause, but the GPUs which it grows by stand idle meanwhile. It is learned from the
-time between an order and its fulfilment; until one has been seen it is taken for nothing.
+Meanwhile the new GPUs of the job are idle. The time is measured from the order of a rescale to its
+end, without the pause; it is 0 before the first measurement.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 from ones.core.job import JobId
 from ones.policies.ones.memory import Remembers
 
-#: part of the mean that the newest one makes up
+#: weight of the newest time in the mean
 NEWEST = 0.2
 
 
 class JoinTimes(Remembers):
     """
-    >>> newcomers = Newcomers()
-    >>> newcomers.ordered(JobId("a"), 100.0, some=True)
-    >>> newcomers.came(JobId("a"), 111.0, pause=1.0)
-    >>> newcomers.seconds
+    >>> times = JoinTimes()
+    >>> times.rescale_ordered(JobId("a"), 100.0, grows=True)
+    >>> times.rescale_done(JobId("a"), 111.0, pause=1.0)
+    >>> times.seconds
     2.0
     """
 
@@ -32,10 +32,10 @@ class JoinTimes(Remembers):
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._since: dict[JobId, float] = {}  # of whom somebody was ordered, and when
+        self._since: dict[JobId, float] = {}  # time of the order, of jobs with joining workers
 
     def rescale_ordered(self, job: JobId, at: float, *, grows: bool) -> None:
-        """`some`: it gets GPUs that it did not have."""
+        """Notes an order; `grows` if it adds GPUs that the job did not have."""
         if grows:
             self._since[job] = at
         else:

@@ -1,8 +1,8 @@
-"""The operators, compiled: each is held equal to its namesake in `reference` by tests.
+"""The compiled operators; tests compare each with its namesake in `reference`.
 
-One file, because a cached kernel does not notice changes in another one. Randomness is
-splitmix64, seeded for each candidate, so that results depend on nothing but the seeds.
-A candidate being changed is a dense array of GPUs by job (`c`) and the order of its jobs.
+They are in one file because a cached kernel does not notice changes in another one. Random numbers
+are splitmix64, seeded for each candidate, so results depend only on the seeds. A candidate in
+change is a dense array of GPUs by job (`c`) and the order of its jobs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _UNIT = 2.0**-32
 
 
 class Bench(NamedTuple):
-    """Working space for one candidate: empty (all zero) between two of them."""
+    """Workspace for one candidate; all zero between two candidates."""
 
     c: Ints  # GPUs of each job
-    jobs: Ints  # those that run, in order
-    barred: Flags  # not to be filled with
+    jobs: Ints  # running jobs, in order
+    barred: Flags  # excluded from the fill
     keys: Floats  # a heap, with its jobs
     heap: Ints
 
@@ -52,7 +52,7 @@ def _mixed(state: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _next(state: Seeds) -> np.uint64:
-    """The next number of splitmix64; `state` is an array of one."""
+    """Returns the next number of splitmix64; `state` is an array of one."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     return _mixed(state[0])
 
@@ -67,8 +67,8 @@ def _high(x: np.uint64) -> float:
     return float(x >> np.uint64(32)) * _UNIT
 
 
-# What is called for every job takes single arrays: a whole `Tables` is some 150 values, and
-# handing it over made a generation three times as slow.
+# Functions that are called for every job take single arrays: passing `Tables`, with about 150
+# values, made a generation three times as slow.
 
 
 @njit(cache=True, nogil=True)
@@ -108,7 +108,7 @@ def _drop_first(keys: Floats, heap: Ints, size: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _start_waiting(t: Tables, b: Bench, n: int, idle: int, order: Ints) -> tuple[int, int]:
-    """Waiting jobs with their least, in order; returns who runs and what is left."""
+    """Starts waiting jobs with their minimum, in order; returns running jobs and idle GPUs."""
     for place in range(t.runnable):
         if idle == 0:
             break
@@ -123,7 +123,7 @@ def _start_waiting(t: Tables, b: Bench, n: int, idle: int, order: Ints) -> tuple
 
 @njit(cache=True, nogil=True)
 def _next_waiting(c: Ints, barred: Flags, least: Ints, order: Ints, place: int, idle: int) -> int:
-    """The next place in the order whose job waits and can start."""
+    """Returns the next index in the order whose job waits and can start."""
     while place < len(order):
         job = order[place]
         if c[job] == 0 and not barred[job] and least[job] <= idle:
@@ -140,7 +140,7 @@ def _pays(scores: NDArray[np.float64], work: Floats, job: int, now: int, to: int
 
 @njit(cache=True, nogil=True)
 def _fill(t: Tables, b: Bench, n: int, idle: int, x: np.uint64) -> int:
-    """Give idle GPUs away; x chooses the rule and the draw."""
+    """Gives idle GPUs to jobs; x chooses the rule and the draw."""
     rule = SLOPE if _low(x) < t.slope_share else PAPER
     fill = int(_high(x) * t.fill_work.shape[0])
     order, order_cost = t.order[rule, fill, : t.runnable], t.order_cost[rule, fill]
@@ -165,7 +165,7 @@ def _fill(t: Tables, b: Bench, n: int, idle: int, x: np.uint64) -> int:
         if not starts and size == 0:
             break
         if t.idle_charge == 0.0 and (order_cost[place] if starts else keys[0]) >= 0.0:
-            break  # nothing that is left to do pays
+            break  # no remaining step pays
         if starts:
             job = order[place]
             place += 1
@@ -173,9 +173,9 @@ def _fill(t: Tables, b: Bench, n: int, idle: int, x: np.uint64) -> int:
             job = heap[0]
             size = _drop_first(keys, heap, size)
         c = b.c[job]
-        to = min(grown[job, c], c + idle)  # the last one gets what is left
+        to = min(grown[job, c], c + idle)  # the last job gets the rest
         if t.idle_charge == 0.0 and to < grown[job, c] and not _pays(t.scores, work, job, c, to):
-            continue  # the whole way would pay, a part of it does not
+            continue  # the whole step pays, a part of it does not
         if starts:
             b.jobs[n] = job
             n += 1
@@ -189,7 +189,7 @@ def _fill(t: Tables, b: Bench, n: int, idle: int, x: np.uint64) -> int:
 
 @njit(cache=True, nogil=True)
 def _take(t: Tables, b: Bench, needed: int) -> None:
-    """GPUs from the jobs that ran longest: first what they can spare, then all they have."""
+    """Takes GPUs from the longest running jobs: first above their minimum, then all."""
     for job in t.by_age:
         if needed <= 0:
             return
@@ -207,7 +207,7 @@ def _take(t: Tables, b: Bench, needed: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _repair(t: Tables, b: Bench, n: int, x: np.uint64) -> int:
-    """Trim, admit, fill; returns how many jobs run."""
+    """Trims, admits and fills; returns the number of running jobs."""
     used = 0
     for i in range(n):
         job = b.jobs[i]
@@ -239,7 +239,7 @@ def _repair(t: Tables, b: Bench, n: int, x: np.uint64) -> int:
 
 @njit(cache=True, nogil=True)
 def _finish(b: Bench, n: int, rows: Rows, at: int) -> None:
-    """Write the candidate down and leave the bench empty."""
+    """Writes the candidate to a row and clears the workspace."""
     rows.length[at] = n
     for i in range(n):
         job = b.jobs[i]
@@ -279,7 +279,7 @@ def scatter(t: Tables, seeds: Seeds, rows: Rows) -> None:
 
 @njit(cache=True, nogil=True)
 def refresh(t: Tables, seeds: Seeds, rows: Rows) -> None:
-    """Bring every row in line with what may run now (its jobs have been renamed already)."""
+    """Adapts every row to the present limits; its jobs have new indices already."""
     b = _bench(len(t.least))
     state = np.zeros(1, np.uint64)
     for row in range(len(seeds)):
@@ -301,10 +301,10 @@ def _inherit(c: Ints, jobs: Ints, n: int, job: int, count: int) -> int:
 def _cross(
     rows: Rows, pair: tuple[int, int], gpus: int, ones: Ints, one: Bench, other: Bench
 ) -> tuple[int, int]:
-    """Two children; `ones[g]` is how many of the first g GPUs the one inherits from its first.
+    """Makes two children; `ones[g]`: of the first g GPUs, those that child 1 has from parent 1.
 
-    The parents' runs are cut where either ends. Of each piece the one child gets as many
-    GPUs from the first parent as there are ones in it, the other child the rest.
+    The runs of the parents are cut where either ends. Of each piece, child 1 gets as many GPUs
+    from parent 1 as there are ones in it; child 2 gets the rest.
     """
     first, second = pair
     n, m = 0, 0
@@ -316,7 +316,7 @@ def _cross(
         end = min(end_i, end_j)
         mine = ones[end] - ones[at]
         rest = end - at - mine
-        swapped = ones[at + 1] == ones[at]  # its very first GPU comes from the second parent
+        swapped = ones[at + 1] == ones[at]  # its first GPU comes from the second parent
         for turn in range(2):
             if (turn == 0) != swapped:
                 if i < rows.length[first]:
@@ -340,7 +340,7 @@ def _cross(
 
 @njit(cache=True, nogil=True)
 def _coins(state: Seeds, ones: Ints) -> None:
-    """A fair coin for every GPU, as running sums."""
+    """Draws a fair coin for every GPU, as running sums."""
     bits = np.uint64(0)
     for gpu in range(len(ones) - 1):
         if gpu & 63 == 0:
@@ -420,7 +420,7 @@ def score(t: Tables, rows: Rows, ranks: Floats, single: Floats, marks: Seeds) ->
 
 @njit(cache=True, nogil=True)
 def winners(single: Floats, free: Flags, wanted: int) -> NDArray[np.int64]:
-    """Each draw in turn keeps its best rows among those still free, `wanted` of them in all."""
+    """Returns `wanted` rows: each draw in turn takes its best rows among the free ones."""
     chosen = np.zeros(wanted, np.int64)
     n = 0
     draws = single.shape[1]

@@ -1,8 +1,7 @@
-"""How long completed jobs of a kind were, and how far those that run have got.
+"""Lengths of completed jobs of each kind, and the progress of running ones.
 
-The Beta regression sees what a job looks like; that jobs of a kind are of much the same
-length it learns slowly. Here the lengths themselves are kept: what is left of a job, of
-which so much is done, is what was left of those that got as far.
+The Beta regression learns slowly that jobs of a kind are of similar length. This estimate uses the
+lengths directly: the mean remaining length of the completed jobs that were longer.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from ones.core.job import JobId
 from ones.models.bounded_table import MAX_KINDS, set_bounded
 from ones.policies.ones.memory import Remembers
 
-#: lengths remembered of a kind, the last ones
+#: last lengths that are remembered of a kind
 MOST_LENGTHS = 50
-#: of a job that has outlived all of its kind: this part of what it has done is still to come
+#: remaining share of the work done, if a job is longer than all completed jobs of its kind
 OVERTIME = 0.1
-#: a kind of which nobody has completed: the one furthest on has as much again before it
+#: length of the furthest running job relative to its progress, if none of its kind completed
 AS_MUCH_AGAIN = 2.0
 
 
 class KindLengths(Remembers):
-    """In epochs (of effective samples), for kinds that have a name."""
+    """Lengths in epochs of effective samples, for kinds that have a name."""
 
     memory: ClassVar[Mapping[str, Any]] = {
         "_lengths": dict[str, list[float]],
@@ -49,11 +48,11 @@ class KindLengths(Remembers):
             set_bounded(self._lengths, kind, whole, MAX_KINDS)
 
     def knows(self, kind: str) -> bool:
-        """Has one of them completed?"""
+        """Returns whether a job of this kind has completed."""
         return kind in self._lengths
 
     def left(self, kind: str, epochs: float) -> float | None:
-        """Epochs to come after so many; None if none of its kind has completed."""
+        """Returns the remaining epochs after `epochs`; None if no job of the kind has completed."""
         whole = self._lengths.get(kind)
         if not whole:
             return None
@@ -61,7 +60,7 @@ class KindLengths(Remembers):
         return float(np.mean(longer)) if longer else OVERTIME * epochs
 
     def furthest(self) -> dict[str, float]:
-        """The most epochs that a running job of each kind has done."""
+        """Returns the most epochs that a running job of each kind has done."""
         furthest: dict[str, float] = {}
         for kind, epochs in self._running.values():
             furthest[kind] = max(furthest.get(kind, 0.0), epochs)

@@ -1,7 +1,6 @@
-"""What the policy has learned from what happened: of lengths, batches, speeds, and of each job.
+"""State that the policy learns from events and adopted plans: lengths, batches, speeds of jobs.
 
-Everything here follows from the events and the plans that were adopted; `policy` asks it
-and never writes to it in between.
+`policy` only reads it while it decides.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from ones.policies.ones.memory import Remembers
 from ones.policies.ones.progress import Features, ProgressModel, features_of
 from ones.policies.ones.settings import OnesSettings
 
-#: samples of an epoch of a job that has not joined, when no other job can tell
+#: assumed data size of a job that has not joined, if no job has joined
 UNKNOWN_DATASET = 10_000
-#: to go, in a forecast: 30 years
+#: largest remaining time in a forecast: 30 years
 MOST_SECONDS = 1e9
 
 
@@ -65,16 +64,18 @@ class Learned(Remembers):
         self._residence_times, self._join_times = known.residence_times, known.join_times
         self._failed_rescales = FailedRescales()
         self.batch_changes = BatchChanges()
-        self._gpus: dict[JobId, tuple[Gpu, ...]] = {}  # that the last order was for
+        self._gpus: dict[JobId, tuple[Gpu, ...]] = {}  # of the last order
         self._forecast_errors = ForecastErrors()
         self._cold_start = ColdStart()
         self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
         self._smallest_batch: dict[JobId, int] = {}  # since its last epoch ended
-        self._started_at: dict[JobId, float] = {}  # the last start
-        self._epoch_job: JobId | None = None  # whose epoch was the last event
-        self.changed_jobs: list[JobId] = []  # jobs of which it has changed what batch they may have
+        self._started_at: dict[JobId, float] = {}  # time of the last start
+        self._epoch_job: JobId | None = None  # the job whose epoch was the last event
+        self.changed_jobs: list[
+            JobId
+        ] = []  # jobs whose batch limit or speed the last event changed
 
-    # from what happens
+    # events
 
     def learn(self, event: Event, view: View) -> None:
         self._epoch_job = None
@@ -108,7 +109,7 @@ class Learned(Remembers):
         self._epoch_job = job.id
         self.changed_jobs.append(job.id)
         if job.description is None:
-            return  # it reports without having joined
+            return  # it has reported without joining
         features = self._features([job])[0]
         self._progress.record_epoch(job.id, features)
         self._epoch_seconds[job.id] = self._speeds.epoch_seconds(job) or 0.0
@@ -118,7 +119,7 @@ class Learned(Remembers):
             self._smallest_batch[job.id] = job.held.batch
 
     def adopted(self, event: PlanAdopted) -> bool:
-        """Only now is a job deployed. Was there any?"""
+        """Learns from an adopted plan; returns whether it starts or changes a job."""
         self._epoch_job = None
         self.changed_jobs = []
         deployed = False
@@ -127,7 +128,7 @@ class Learned(Remembers):
                 deployed = True
                 self._failed_rescales.requested(action.job, action.allocation.n_gpus)
                 if isinstance(action, Prepare):
-                    continue  # it will be changed once others have left
+                    continue  # the change follows when other jobs have left
                 job, batch, gpus = action.job, action.allocation.batch, action.allocation.gpus
                 self._smallest_batch[job] = min(self._smallest_batch.get(job, batch), batch)
                 self._residence_times.started(job, event.at)
@@ -157,7 +158,7 @@ class Learned(Remembers):
         self._smallest_batch.pop(job, None)
         self._started_at.pop(job, None)
 
-    # what it means
+    # queries
 
     def status(self, job: JobView, now: float) -> JobStatus:
         return JobStatus(
@@ -167,7 +168,7 @@ class Learned(Remembers):
         )
 
     def work(self, jobs: list[JobView]) -> NDArray[np.float64]:
-        """Remaining samples of each job, in each draw (Eq. 7): one bank for all candidates."""
+        """Returns the remaining samples [draw, job] (Eq. 7); all candidates use the same draws."""
         features = self._features(jobs)
         alpha, beta = self._progress.predict(features)
         rho = self._progress.quantiles(alpha, beta, self._settings.draws)
@@ -183,7 +184,7 @@ class Learned(Remembers):
         found: list[Features] = []
         for job in jobs:
             features = features_of(job, self._effective_work.done(job))
-            if features is None:  # it has not joined: its kind may tell
+            if features is None:  # not joined: use the data size of its kind
                 shape = self._effective_work.shape(job)
                 features = Features(
                     dataset_size=shape.dataset_size if shape else usual,
@@ -200,7 +201,7 @@ class Learned(Remembers):
         return [replace(f, usual_epochs=n) for f, n in zip(found, epochs, strict=True)]
 
     def forecasts(self, view: View) -> dict[JobId, Forecast]:
-        """Of the job that has just finished an epoch: when it will end, and how sure that is."""
+        """Returns the forecast of the job that has just finished an epoch."""
         if self._epoch_job is None or self._epoch_job not in view.jobs:
             return {}
         job = view.job(self._epoch_job)
@@ -210,7 +211,7 @@ class Learned(Remembers):
         return {job.id: Forecast(*(round(view.now + s, 3) for s in seconds))}
 
     def _seconds_to_go(self, job: JobView) -> tuple[float, float, float] | None:
-        """At the speed that it has: in the middle, and the ends of a 90 % interval."""
+        """Returns the remaining seconds at the present speed: middle, low and high end (90 %)."""
         step = job.progress.step_seconds
         if job.description is None or not step or job.held is None or not job.held.batch:
             return None
@@ -220,7 +221,7 @@ class Learned(Remembers):
         second = (
             job.held.batch / step * self._effective_work.efficiency_of(job)
         )  # (effective) samples
-        if features.known_epochs is not None:  # what is to come is known, but not at which speed
+        if features.known_epochs is not None:  # the work is known, only the speed varies
             least, most = self._forecast_errors.interval()
             low, high = least * middle, most * middle
         most = MOST_SECONDS * second

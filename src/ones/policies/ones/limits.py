@@ -37,8 +37,10 @@ def largest_batch(job: JobView, settings: OnesSettings) -> int:
 def largest_batches(
     job: JobView, sizes: Ints, limit: int, smallest: int, settings: OnesSettings
 ) -> Ints:
-    """With each of these numbers of GPUs, up to `limit`. `smallest`: the smallest batch since the
-    last epoch ended, 0 if the job has not trained since."""
+    """Returns the largest batch of each size, up to `limit`.
+
+    `smallest`: the smallest batch since the last epoch ended; 0 if the job has not trained since.
+    """
     if job.description is None:
         return np.zeros(len(sizes), np.int64)
     local = job.local_limit or job.description.base_batch

@@ -1,6 +1,6 @@
-"""Saving and loading what a part of the policy has learned, as plain JSON values.
+"""Saves and loads the learned state of the parts of the policy, as plain JSON values.
 
-A part names its attributes and their types in `memory`; a part of a part saves itself.
+A part declares its attributes and their types in `memory`; nested parts save themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Remembers:
     (1.0, set())
     """
 
-    #: attributes and their types; None: a part that saves itself
+    #: attributes and their types; None: a nested part, which saves itself
     memory: ClassVar[Mapping[str, Any]]
 
     def save(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _plain(value: object) -> object:
     if save is not None:
         return save()
     if isinstance(value, set):
-        return sorted(value)  # in an order of its own, so that equal memories are saved alike
+        return sorted(value)  # so that equal states are saved as equal values
     return msgspec.to_builtins(value, enc_hook=lambda array: array.tolist())
 
 

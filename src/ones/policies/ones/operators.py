@@ -1,21 +1,21 @@
-"""What the operators know of a problem, laid out for them: limits, order of admission, fills.
+"""Tables that the operators read: limits, order of admission, fills.
 
-Every candidate that an operator has changed is repaired in the same way:
+Every candidate that an operator has changed is repaired in four steps:
 
-1. trim: nobody has more than it may; who has less than it needs is dropped;
-2. admit: new jobs get their least number of GPUs, taken from the jobs that have run
-   longest (those with more than they need first) when none are idle;
+1. trim: each job is cut to its limit, and dropped if it has less than its minimum;
+2. admit: new jobs get their minimum, from idle GPUs or from the jobs that have run longest
+   (first from those above their minimum);
 3. fill: idle GPUs go to waiting jobs and to jobs that can grow;
-4. reorder: the workers of a job lie side by side, in the order of occurrence.
+4. reorder: the workers of a job are side by side, in the order of occurrence.
 
-The fill has two rules. The paper's (0): a waiting job would get its least, a running one
-would grow to its limit R_j, whoever adds least cost goes first (smallest Δφ_j Y_j);
-`waiting_first` puts all waiting jobs before all running ones. The slope rule (1) is
-ours: each job would go to the size from which further growth pays less, the least cost
-added *per GPU* goes first. Each fill draws its rule and the draw of Y it goes by.
+The fill has two rules. The paper's (0): a waiting job gets its minimum, a running job grows to its
+limit R_j, and the job with the least added cost is first (smallest Δφ_j Y_j); `waiting_first` puts
+all waiting jobs before all running ones. The slope rule (1) is ours: each job grows to the size
+from which further growth pays less, and the job with the least added cost *per GPU* is first. Each
+fill draws its rule and its draw of Y.
 
-`kernels` is compiled; `ones.lab.bench.search.reference` holds the same operators in plain Python,
-to be read and to be compared with.
+`kernels` is compiled; `ones.lab.bench.search.reference` has the same operators in plain Python,
+which tests compare with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ones.policies.ones.problem import Flags, Floats, Ints, Problem
 
 #: probability that a preempted job is left out of the fill that follows
 LEFT_OUT = 0.7
-#: mutation rate θ: so many jobs of a candidate on average, within bounds
+#: mutation rate θ: mean number of jobs of a candidate, and the bounds of the rate
 MUTATED_JOBS, LEAST_RATE, MOST_RATE = 1.5, 0.02, 0.2
 PAPER, SLOPE = 0, 1
 
@@ -38,23 +38,23 @@ Seeds = NDArray[np.uint64]
 
 
 class Tables(NamedTuple):
-    """A problem as the kernels want it. Always the same types, so that they compile once."""
+    """A problem in the form that the kernels read; types are fixed, so that they compile once."""
 
     gpus: int
     usable: int
     idle_charge: float
     waiting_first: bool
     slope_share: float  # of the fills
-    left_out: float  # these four are here and not baked into compiled code
+    left_out: float  # this and the next three are not compiled in
     mutated_jobs: float
     least_rate: float
     most_rate: float
-    runnable: int  # jobs that may run: so many entries of every order
+    runnable: int  # jobs that may run: valid entries of every order
     least: Ints
     most: Ints
     first_in: Ints  # new jobs that must run
     must_run: Flags
-    by_age: Ints  # jobs, those that ran longest first
+    by_age: Ints  # jobs, the longest running first
     scores: NDArray[np.float64]  # [job, GPUs, 3]: ranking cost, cost and extra, less if it waits
     draws: Floats  # [job, draw]: work of single draws, as far as selection looks at them
     fill_work: Floats  # [fill, job]: work that a fill goes by
@@ -114,15 +114,18 @@ def tables(
 
 
 def ranking_work(problem: Problem, *, by_mean: bool) -> Floats:
-    """The cost is linear in the work, so the mean cost over draws is the cost at mean work."""
+    """Returns the work by which candidates are ranked.
+
+    The cost is linear in the work, so the mean cost over draws is the cost at mean work.
+    """
     work: Floats = problem.work.mean(axis=0) if by_mean else problem.work[0]
     return work
 
 
 def _growth(problem: Problem, grown: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Δφ_j of going to the next size; under the slope rule per GPU, with what a switch loses.
+    """Returns Δφ_j of growing to the next size; in the slope rule per GPU, with the switch cost.
 
-    From no GPUs, the paper's rule takes the whole cost: waiting counts as nothing there.
+    From no GPUs, the paper's rule takes the whole cost: there waiting costs nothing.
     """
     jobs, sizes = np.ogrid[: problem.cost.shape[0], : problem.cost.shape[1]]
     growth = np.zeros((*grown.shape, 2))
@@ -137,7 +140,7 @@ def _growth(problem: Problem, grown: NDArray[np.int32]) -> NDArray[np.float64]:
 def _orders(
     problem: Problem, fill_work: Floats, growth: NDArray[np.float64]
 ) -> tuple[NDArray[np.int32], Floats]:
-    """Waiting jobs by what they would add, for every rule and draw; who may not run is last."""
+    """Sorts waiting jobs by added cost, for every rule and draw; excluded jobs are last."""
     added = fill_work * growth[:, None, :, 0, 0] + growth[:, None, :, 0, 1]
     added[:, :, problem.most == 0] = np.inf
     order = np.argsort(added, axis=2, kind="stable")

@@ -1,11 +1,10 @@
-"""What places are worth: the score again, now with who sits where.
+"""Score of a placement: the score of the search, at the speeds on real nodes.
 
-The search counts GPUs as if every job were packed on the fewest nodes and had their network to
-itself. Of two ways to place the same numbers, the better one is that with the higher score at
-the speeds that follow from real nodes and shared network cards, less what moves cost.
+The search assumes that every job is packed and uses its network cards alone. This score uses the
+nodes of each job and the sharing of network cards, less the cost of moves.
 
-This is for jobs that restart for every change. Those that re-scale while they train must keep a
-worker to do so, and change often: for them to move brought less than it cost (docs/calibration.md).
+Only jobs that restart for every change are repacked. For jobs that rescale while they train, moves
+cost more than they gained (docs/calibration.md).
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from ones.policies.ones.placing import Places, keep_places, nodes_of, repack
 from ones.policies.ones.problem_builder import PosedProblem
 from ones.policies.ones.speeds import Speeds
 
-#: a move must save so many times what it costs
+#: least benefit of a move, as a multiple of its cost
 MOVE_WORTH = 2.0
-#: a restart that costs no more than so many re-scales is taken for one
+#: a job restarts for changes if a restart costs at most this multiple of a rescale
 RESTART_RATIO = 1.5
 
 
 def place_jobs(
     view: View, posed: PosedProblem, sizes: Mapping[JobId, int], score: PlacementScore
 ) -> Places:
-    """Where jobs with these sizes go."""
+    """Returns the GPUs of jobs with these sizes, from the better way to place them."""
     if not all(_restarts(job.switch_cost) for job in posed.jobs):
         return GpuPool(view).arrange(posed.held_gpus, sizes)
     close = keep_places(view, posed.held_gpus, sizes)
@@ -43,18 +42,18 @@ def place_jobs(
 
 
 class PlacementScore:
-    """Of the ways to place the jobs of one question."""
+    """Compares placements of the jobs of one problem."""
 
     def __init__(self, view: View, posed: PosedProblem, speeds: Speeds) -> None:
         self._posed, self._speeds = posed, speeds
         self._per_node = max(1, view.cluster.width)
         weights = posed.problem.work.mean(axis=0)
-        # of each job with each number of GPUs, packed; as lists, since single numbers are read
+        # value of each job at each size, if packed; lists are faster for single reads
         self._packed: list[list[float]] = (weights[:, None] * -posed.problem.cost).tolist()
-        self._slowdowns: dict[tuple[int, int, int, int], float] = {}  # asked before
+        self._slowdowns: dict[tuple[int, int, int, int], float] = {}  # cache
 
     def is_spread(self, places: Places) -> bool:
-        """Is anybody on more nodes than it needs, or on a network card with others?"""
+        """Returns whether a job uses more nodes than it needs or shares a network card."""
         cards = _cards(places)
         return any(n > 1 for n in cards.values()) or any(map(self._is_spread, places.values()))
 
@@ -62,14 +61,13 @@ class PlacementScore:
         return nodes_of(gpus) > -(-len(gpus) // self._per_node)
 
     def value(self, places: Places) -> float:
-        """Of all jobs, also of those that get nothing."""
+        """Returns the value of all jobs, including waiting ones."""
         cards = _cards(places)
         jobs = enumerate(self._posed.jobs)
         return sum(self._value(i, places.get(job.id, ()), cards) for i, job in jobs)
 
     def smaller_sizes(self, places: Places) -> dict[int, int]:
-        """Who would do better with fewer of the GPUs that it was given, on fewer nodes: how
-        many of them, by its place in the question."""
+        """Returns better sizes of jobs that span too many nodes, by index of the job."""
         cards = _cards(places)
         smaller: dict[int, int] = {}
         for i, job in enumerate(self._posed.jobs):
@@ -113,7 +111,7 @@ class PlacementScore:
         return self._slowdowns[key]
 
     def _move_seconds(self, i: int, gpus: tuple[Gpu, ...]) -> float:
-        """Seconds that a move costs; a change of the size costs them anyway."""
+        """Returns the pause of a move; 0 if the size changes, which pauses the job anyway."""
         job = self._posed.jobs[i]
         held = self._posed.held_gpus[job.id]
         is_move = len(held) == len(gpus) and set(held) != set(gpus)
@@ -121,18 +119,18 @@ class PlacementScore:
 
 
 def _fewest_nodes(gpus: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
-    """So many of them, from the nodes with the most."""
+    """Returns `size` of these GPUs, from the nodes with the most of them."""
     here = Counter(gpu.node for gpu in gpus)
     return tuple(sorted(gpus, key=lambda gpu: (-here[gpu.node], gpu))[:size])
 
 
 def _restarts(cost: SwitchCost) -> bool:
-    """Does it cost as much to change as to stop and start?"""
+    """Returns whether a rescale costs about as much as a restart."""
     return cost.restart_seconds <= RESTART_RATIO * cost.rescale_seconds
 
 
 def _cards(places: Places) -> Counter[NodeId]:
-    """On each node, how many jobs use the network."""
+    """Returns the number of jobs that use the network card of each node."""
     return Counter(
         node for gpus in places.values() if nodes_of(gpus) > 1 for node in {g.node for g in gpus}
     )

@@ -1,8 +1,8 @@
-"""Which GPUs: two ways to place all jobs, of which `spans` tells the better one.
+"""Two ways to choose the GPUs of all jobs; `placement_score` compares the results.
 
-`near`: who keeps its number of GPUs keeps its place; the others are placed anew, the largest
-first, on the fewest nodes, and stay where they are if that is no matter. `repacked`: everybody
-is placed anew on whole nodes, and stays where that can be.
+`keep_places`: a job with an unchanged number of GPUs keeps them; other jobs are placed on the
+fewest nodes, the largest first. `repack`: all jobs are placed on whole nodes, and keep their GPUs
+where possible.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from ones.models.gpu_groups import pick_gpus
 from ones.models.packing import GpuPool
 
 Places = dict[JobId, tuple[Gpu, ...]]
-#: larger clusters are never packed anew as a whole: that costs jobs times nodes
+#: nodes of the largest cluster that is repacked: the time grows as jobs x nodes
 MOST_NODES = 256
 
 
 def keep_places(
     view: View, held_gpus: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
 ) -> Places:
-    """Sizes must not exceed, together, what is free and what the staying ones hold."""
+    """Places jobs and moves only jobs whose size changes. The sizes must fit the free and the held
+    GPUs together."""
     room = GpuPool(view)
     places: Places = {}
     changing: list[JobId] = []
@@ -41,7 +42,7 @@ def keep_places(
 
 
 def _on_few_nodes(room: GpuPool, held: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
-    """Around all it has, around what it has on one node, or elsewhere: on the fewest nodes."""
+    """Takes GPUs on the fewest nodes: around all held GPUs, those of one node, or elsewhere."""
     still = tuple(gpu for gpu in held if gpu in room)
     best = _extend(room, still, size)
     if not still:
@@ -61,7 +62,7 @@ def _on_few_nodes(room: GpuPool, held: tuple[Gpu, ...], size: int) -> tuple[Gpu,
 
 
 def _extend(room: GpuPool, kept: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
-    """These GPUs, which are free, or some of them, and others that are close."""
+    """Takes the `kept` GPUs, or some of them, and other GPUs close to them."""
     room.take(kept)
     found = room.shrink(kept, size) if size < len(kept) else room.grow(kept, size)
     assert found is not None, "more was handed out than there is"
@@ -71,12 +72,12 @@ def _extend(room: GpuPool, kept: tuple[Gpu, ...], size: int) -> tuple[Gpu, ...]:
 def repack(
     view: View, held_gpus: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
 ) -> Places | None:
-    """None: the cluster is too large for it."""
+    """Places all jobs, the largest first; None if the cluster is too large."""
     nodes = view.cluster.nodes
     if len(nodes) > MOST_NODES:
         return None
     free = {n.id: set(view.free.on(n.id)) for n in nodes.values() if n.state is NodeState.UP}
-    settled = dict.fromkeys(free, 0)  # GPUs of those who could stay as they are
+    settled = dict.fromkeys(free, 0)  # GPUs of jobs with an unchanged size
     for job, gpus in held_gpus.items():
         for gpu in gpus:
             free[gpu.node].add(gpu)
@@ -107,8 +108,8 @@ def _best_node(
     settled: Mapping[NodeId, int],
     mine: set[Gpu],
 ) -> NodeId:
-    """With room for all, where the job is already, where it drives away the fewest, and where
-    the least is broken."""
+    """Returns the node with enough free GPUs, then with most GPUs of the job, then with the fewest
+    GPUs of unchanged jobs, then with the fewest free GPUs."""
     own: dict[NodeId, int] = {}
     for gpu in mine:
         own[gpu.node] = own.get(gpu.node, 0) + (gpu in free[gpu.node])

@@ -1,8 +1,7 @@
-"""ONES: learn from what happens, evolve schedules all the while, deploy the best one.
+"""The ONES policy: learns from events, evolves candidate schedules, deploys the best one.
 
-`observe` feeds what is learned, and lets the population evolve; `decide` picks the best
-schedule, if the update rule allows one, and turns it into GPUs. It learns nothing, so
-asking twice gives one answer.
+`observe` learns and evolves the population. `decide` chooses the best schedule, if the update rule
+allows a change, and assigns GPUs; it changes no state, so repeated calls return the same decision.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from ones.policies.ones.reasons import rebatched
 from ones.policies.ones.search import Search
 from ones.policies.ones.settings import OnesSettings
 
-#: members of the population that are placed on nodes, to compare them
+#: members of the population that are placed on nodes and compared
 CANDIDATES = 16
-#: seconds between two looks at all jobs, for each of them
+#: least seconds between two searches, for each job
 SECONDS_PER_JOB = 0.0005
 
 
 class Ones:
-    # the workers of a start come one by one: what they bring is known with the job's first report
+    # workers of a start become ready one by one; the job's first report follows
     decides_on: ClassVar[frozenset[type[Event]]] = (PROGRESS_EVENTS | {ev.ThroughputMeasured}) - {
         ev.WorkerReady
     }
@@ -50,13 +49,13 @@ class Ones:
         self._seed = seed
         self._learned = Learned(chosen, seed)
         self._search: Search | None = None
-        self._seen = 0  # events; draws depend on it
-        self._evolved, self._evolved_at = 0, -inf  # the event that the population answers, and when
-        self._searched_at = -inf  # when all jobs were looked at
-        self._has_reports = False  # have jobs that train on told anything since?
-        self._has_urgent_events = False  # has anything else happened?
+        self._seen = 0  # number of events
+        self._evolved, self._evolved_at = 0, -inf  # event and time of the last search
+        self._searched_at = -inf  # time of the last search, also without generations
+        self._has_reports = False  # routine reports since then
+        self._has_urgent_events = False  # other events since then
         self._deployed_at = -inf
-        self._posed: tuple[int, PosedProblem | None] = (-1, None)  # of that event; only a cache
+        self._posed: tuple[int, PosedProblem | None] = (-1, None)  # cache: event and its problem
 
     # learning
 
@@ -64,7 +63,7 @@ class Ones:
         self._seen += 1
         if isinstance(event, PlanAdopted):
             deployed = self._learned.adopted(event)
-            if deployed and self._may_update(view):  # no second strokes, nor starts in between
+            if deployed and self._may_update(view):  # not second steps or starts between updates
                 self._deployed_at = event.at
             return
         self._learned.learn(event, view)
@@ -77,27 +76,30 @@ class Ones:
                 self._has_reports or report,
                 self._has_urgent_events or not report,
             )
-        # before the next update nothing is deployed: the event is remembered until then
+        # nothing is deployed before the next update: the event waits until then
         if not self._may_update(view) or not (woke or self._may_search(view)):
             return
         idle = not (self._has_reports or self._has_urgent_events)
         self._searched_at, self._has_reports, self._has_urgent_events = view.now, False, False
-        if woke or view.now > self._evolved_at:  # of many events at one instant, once
+        if woke or view.now > self._evolved_at:  # once for all events of one instant
             self._evolve(view, 0 if idle else self._settings.generations)
 
     def _may_search(self, view: View) -> bool:
         return view.now == self._searched_at or view.now >= self._next_search(view)
 
     def _next_search(self, view: View) -> float:
-        """To look at all jobs takes time for each of them: a thousand submissions in a burst must
-        not bring a thousand looks at a thousand jobs. Reports can wait for the next update."""
+        """Returns the earliest time of the next search.
+
+        The time of a search grows with the jobs, so a burst of submissions must not cause a search
+        for each. Routine reports wait for the next update.
+        """
         rest = SECONDS_PER_JOB * len(view.jobs)
         if not self._has_urgent_events:
             rest = max(rest, self._settings.spacing)
         return self._searched_at + rest
 
     def _is_routine_report(self, event: Event, view: View) -> bool:
-        """Of a job that trains on as it did; the first of a configuration is news."""
+        """Returns whether a running job reports in a known configuration: no reason to search."""
         if isinstance(event, ev.ThroughputMeasured):
             known = view.job(event.job).profile.get(event.configuration)
             return known is not None and known.steps > event.steps
@@ -127,10 +129,10 @@ class Ones:
         twin.load(search.save())
         return twin
 
-    # asking
+    # problem
 
     def _posed_problem(self, view: View) -> PosedProblem | None:
-        """Made once for an event: to learn from it and to decide on it are one question."""
+        """Returns the problem of the last event, which `observe` and `decide` share."""
         if self._posed[0] != self._seen:
             self._posed = (self._seen, self._build_problem(view))
         return self._posed[1]
@@ -185,7 +187,7 @@ class Ones:
         )
 
     def _change_batches(self, view: View) -> tuple[Schedule, dict[JobId, str]]:
-        """Jobs whose limit or speed has changed may take another batch on the GPUs they have."""
+        """Changes batches on unchanged GPUs, of jobs whose limit or speed has changed."""
         learned = self._learned
         horizon = self._settings.stay_share * learned.known.residence_times.mean_seconds(view.now)
         edit = view.schedule.edit()
@@ -251,7 +253,7 @@ class Ones:
 
 
 def _can_start_fixed_size(view: View) -> bool:
-    """Is there a job that could start now on the one number of GPUs that it may have?"""
+    """Returns whether a waiting job of a fixed size fits the free GPUs."""
     free = len(view.free)
     return free > 0 and any(_has_fixed_size(j) and j.job.min_gpus <= free for j in view.waiting)
 
@@ -261,8 +263,10 @@ def _has_fixed_size(job: JobView) -> bool:
 
 
 def _fixed_size_starts(posed: PosedProblem) -> NDArray[np.int32]:
-    """Between updates no job is changed, but waiting jobs of a fixed size start on free GPUs, as
-    far as these are not the minimum of an elastic job that waits before them."""
+    """Returns sizes that only start waiting jobs of a fixed size on free GPUs.
+
+    GPUs that are the minimum of an elastic job that waits longer stay free.
+    """
     problem = posed.problem
     kept: NDArray[np.int32] = problem.held.copy()
     left = problem.gpus - int(kept.sum())

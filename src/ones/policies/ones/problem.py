@@ -1,7 +1,6 @@
-"""What a search is asked: which of these jobs get how many of these GPUs.
+"""Input of the search: the jobs, the GPUs, and the cost of each job at each number of GPUs.
 
-A value of arrays, one entry for each job, in the order of submission. Where the numbers
-come from (predictions, throughput, batch limits) is not its business.
+All arrays have one entry for each job, in the order of submission. `problem_builder` computes them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Ints = NDArray[np.int32]
 Keys = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-#: a GPU that is idle though some job could use it is worse than any cost (Eq. 4)
+#: cost of an idle GPU that some job could use, above any other cost (Eq. 4)
 IDLE = 1e9
 
 
@@ -28,20 +27,20 @@ class Problem:
     """Minimise the sum over jobs of work x cost + extra, at the number of GPUs each one gets.
 
     A job gets none, or between `least` and `most`; with `most` 0 it may not run now.
-    Arrays are brought to one type and layout, so that kernels are compiled once.
+    Arrays are converted to one type and layout, so that kernels are compiled once.
     """
 
     gpus: int
-    keys: Keys  # who a job is, from one search to the next
+    keys: Keys  # identify jobs from one search to the next
     least: Ints
     most: Ints
     held: Ints  # GPUs it has now
-    new: Flags  # never deployed, or just started: it gets GPUs before anybody grows
+    new: Flags  # never deployed, or just started: gets GPUs before other jobs grow
     processed: Floats  # T_processed: seconds that it has run
     cost: Floats  # [job, GPUs]: GPU-seconds per unit of work, c_j/X_j; [job, 0]: while it waits
-    extra: Floats  # [job, GPUs]: added whatever the work, such as what a switch loses
+    extra: Floats  # [job, GPUs]: added at any work, such as the cost of a switch
     work: Floats  # [draw, job]: Y_j (Eq. 7), the same draws for all candidates
-    use_all: bool = True  # Eq. 4: no GPU is idle that some job could use; else only if it pays
+    use_all: bool = True  # Eq. 4: use every GPU that a job could use; False: only if it pays
 
     def __post_init__(self) -> None:
         kinds = {
@@ -82,23 +81,23 @@ class Problem:
 
     @property
     def usable(self) -> int:
-        """GPUs that these jobs could fill, at most."""
+        """Largest number of GPUs that these jobs could use."""
         return min(self.gpus, int(self.most.sum()))
 
     def table(self, work: Floats) -> Floats:
-        """What each job costs with 0, 1, 2, ... GPUs, if this is the work that it has left."""
+        """Returns the cost of each job with 0, 1, 2, ... GPUs and this remaining work."""
         table: Floats = work[:, None] * self.cost + self.extra
         return table
 
     def idle_charge(self) -> float:
-        """For each idle GPU: more than any two schedules can differ in cost, under any draw."""
+        """Returns the cost of an idle GPU: above the cost difference of any two schedules."""
         if not self.use_all:
             return 0.0
         largest = np.abs(self.work).max(axis=0)[:, None] * np.abs(self.cost) + np.abs(self.extra)
         return max(IDLE, 2.0 * float(largest.max(axis=1).sum()))
 
     def first_in(self) -> Ints:
-        """The new jobs that must run: as many as the GPUs can hold, those that came first."""
+        """Returns the new jobs that must run: the first ones, as far as the GPUs suffice."""
         left = self.gpus
         chosen = []
         for job in np.flatnonzero(self.new & (self.most > 0)):
@@ -109,7 +108,7 @@ class Problem:
 
     @property
     def frame(self) -> str:
-        """A fingerprint of jobs and limits: alike, a population for one is one for the other."""
+        """Fingerprint of jobs and limits; equal fingerprints allow the same populations."""
         digest = blake2b(str(self.gpus).encode(), digest_size=16)
         for values in (self.keys, self.least, self.most, self.held, self.new):
             digest.update(values.tobytes())
@@ -117,7 +116,7 @@ class Problem:
 
 
 def optimum(problem: Problem) -> Ints:
-    """The exact division at mean work, with the jobs that must run: seed and yardstick."""
+    """Returns the exact division at mean work, including the jobs that must run."""
     must = np.zeros(len(problem.keys), np.bool_)
     must[problem.first_in()] = True
     table = problem.table(problem.work.mean(axis=0))

@@ -1,8 +1,7 @@
-"""What the search is asked: the jobs that may be changed now, as arrays.
+"""Builds the problem of the search from the jobs that may change now.
 
-Jobs in transition keep what they are to have and are no part of it. What a job costs with each
-number of GPUs that it may have (`choices`) follows from its speed there, by flow time
-(`_flow_time`).
+Jobs in transition are not part of the problem. The cost of a job at each number of GPUs follows
+from its speed there (`choices`) and from flow time (`_flow_time`).
 """
 
 from __future__ import annotations
@@ -24,30 +23,30 @@ from ones.policies.ones.settings import OnesSettings
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: c GPUs make a job of which nothing was measured c^0.8 times as fast
+#: speedup c^0.8 of sizes beyond those that a job may get
 USUAL_SPEEDUP = 0.8
-#: as the setting `stay_share`, for a job that grows: others may soon need what it grows by
+#: the setting `stay_share` for a job that grows: other jobs may need its new GPUs sooner
 GROWN_SHARE = 0.25
-#: where a job of which nothing is known is put among the others, by length
+#: quantile of the known lengths that an unmeasured job gets
 GUESSED_QUANTILE = 0.25
-#: a job is preempted only this many times its restart cost after its start, up to a maximum,
+#: minimum run of a job before its preemption: a multiple of its restart cost, and seconds,
 LEAST_RUN, MOST_LEAST_RUN = 20.0, 300.0
-#: unless others gain so many times its speed by it, or a job of a higher priority waits
+#: unless other jobs gain this multiple of its value, or a job of a higher priority waits
 PREEMPTION_CHARGE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class PosedProblem:
     jobs: list[JobView]
-    held_gpus: dict[JobId, tuple[Gpu, ...]]  # what each holds on nodes that are up
+    held_gpus: dict[JobId, tuple[Gpu, ...]]  # GPUs of each job on nodes that are up
     choices: list[Choices]
     remaining: Floats  # expected work of each job, in (effective) samples
-    measured: list[bool]  # is the speed of each known, or of another of its kind?
-    horizon: float  # seconds after which the next change of a job is to be expected
+    measured: list[bool]  # whether the job or its kind has a measured speed
+    horizon: float  # expected seconds until the next change of a job
     problem: Problem
 
     def round_counts(self, counts: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Without GPUs that would be of no use to the job that has them."""
+        """Rounds numbers of GPUs down to useful sizes."""
         sizes = [
             int(c.sizes[c.at(n)]) if n else 0
             for c, n in zip(self.choices, counts.tolist(), strict=True)
@@ -63,8 +62,7 @@ def build_problem(
     known: Knowledge,
     settings: OnesSettings,
 ) -> PosedProblem | None:
-    """None when there is nothing to share. `work` has a row for each draw and a column for each
-    of these jobs."""
+    """Returns the problem of these jobs, or None if there are no GPUs. `work`: [draw, job]."""
     held_gpus = {job.id: _held_on_up_nodes(view, job) for job in jobs}
     gpus = len(view.free) + sum(map(len, held_gpus.values()))
     if not gpus:
@@ -102,12 +100,13 @@ def build_problem(
 
 
 def changeable_jobs(view: View) -> list[JobView]:
-    """Jobs that are not in transition, by order of submission."""
+    """Returns the jobs that are not in transition, in the order of submission."""
     return [job for job in view.jobs.values() if not job.pinned]
 
 
 def _held_on_up_nodes(view: View, job: JobView) -> tuple[Gpu, ...]:
-    """Too few of them for the job: none, so that it moves as a whole."""
+    """Returns the GPUs of a job on nodes that are up; none if they are fewer than its minimum, so
+    that the whole job moves."""
     held = job.wanted.gpus if job.wanted else ()
     up = tuple(gpu for gpu in held if view.cluster.state_of(gpu) is NodeState.UP)
     return up if len(up) >= job.job.min_gpus else ()
@@ -123,15 +122,15 @@ def _flow_time(
     known: Knowledge,
     settings: OnesSettings,
 ) -> dict[str, Floats]:
-    """What a job's speed-up is worth to all, less what a change loses: to be maximised.
+    """Returns cost, extra and work of the problem: weighted speedup, less the cost of a change.
 
-    "Work" of the problem is the weight here, in every draw. A start is never charged: that
-    would starve a job whose end is wrongly thought near.
+    "Work" is the weight of a job in each draw; "cost" is the value with its sign changed. A start
+    is never charged: that would starve a job whose remaining work is estimated too low.
     """
     per_node = max(1, view.cluster.width)
     gpus = max(1, view.cluster.n_gpus)
     usual = usual_sizes(min(gpus, settings.most_gpus), per_node)
-    single = np.array([c.rates[0] for c in choices])  # with one GPU, or the least it takes
+    single = np.array([c.rates[0] for c in choices])  # rate with the smallest size
     speedups = np.array([_speedup(c, usual) for c in choices])
     seconds = _guess_unmeasured(work / single, [known.speeds.is_measured(job) for job in jobs])
     weights = flow_weights(
@@ -171,8 +170,10 @@ def _charge_early_preemptions(
     held: NDArray[np.int32],
     most: NDArray[np.int32],
 ) -> None:
-    """Protects jobs that have just started: a preemption would waste the start. Jobs are not
-    protected from a waiting job of a higher priority."""
+    """Raises the cost of preempting a job that has just started, which would waste the start.
+
+    Jobs are not protected from a waiting job of a higher priority.
+    """
     urgent = max((jobs[i].priority for i in np.flatnonzero((held == 0) & (most > 0))), default=-inf)
     for i, job in enumerate(jobs):
         if job.priority < urgent:
@@ -185,23 +186,27 @@ def _charge_early_preemptions(
 def _speed_with_change(
     speedup: Floats, now: int, horizon: Floats, usual_horizon: float, lost: float, idle: float
 ) -> Floats:
-    """The mean speed of a job that goes from its size, the one at `now`, to another for `stay`
-    seconds: after standing still for `lost`, and, if it grows, as it is for another `idle`, in
-    which the GPUs that it gets do nothing."""
+    """Returns the mean speedup of a job over `horizon` seconds after a change to each size.
+
+    `now` is the index of the present size. A change pauses the job for `lost` seconds; a job that
+    grows then keeps its speed for `idle` seconds, until its joining workers train.
+    """
     value = speedup.copy()
     more, less = slice(now + 1, None), slice(None, now)
     value[more] *= horizon[more]
     value[more] = (value[more] + speedup[now] * idle) / (horizon[more] + lost + idle)
     value[less] *= horizon[less] / (horizon[less] + lost)
-    # what is taken away is given back one day, for which it stands still, and waits, again
+    # a job that shrinks will grow back later, with another pause and joining workers
     back = speedup[now] * lost + (speedup[now] - speedup[less]) * idle
     value[less] -= back / (usual_horizon + lost + idle)
     return value
 
 
 def _guess_unmeasured(seconds: Floats, measured: list[bool]) -> Floats:
-    """Of a job that nobody has measured, nor one of its kind, nothing is known: it is taken for
-    one of the shorter ones. To find out costs little; never to find out may cost a lot."""
+    """Replaces the lengths of unmeasured jobs by a low quantile of the others.
+
+    To start such a job and measure it costs little; to leave a short job waiting costs more.
+    """
     known = np.array(measured)
     if known.all() or not known.any():
         return seconds
@@ -210,7 +215,7 @@ def _guess_unmeasured(seconds: Floats, measured: list[bool]) -> Floats:
 
 
 def _speedup(choices: Choices, usual: Ints) -> Floats:
-    """Over one GPU, at all sizes: beyond what may be had now it is taken to go on as usual."""
+    """Returns the speedup over one GPU at the usual sizes, extrapolated beyond the job's sizes."""
     known = np.searchsorted(choices.sizes, usual, side="right") - 1
     rates = np.maximum.accumulate(choices.rates)
     speedup: Floats = rates[np.maximum(known, 0)] / rates[0]
@@ -221,7 +226,7 @@ def _speedup(choices: Choices, usual: Ints) -> Floats:
 
 
 def _per_gpu_count(sizes: Ints, values: Floats, width: int) -> Floats:
-    """A value for 1, 2, ... GPUs: that of the largest size within them."""
+    """Returns values for 1, 2, ... GPUs: the value of the largest size within that number."""
     places = np.searchsorted(sizes, np.arange(1, width), side="right") - 1
     spread: Floats = values[np.maximum(places, 0)]
     return spread

@@ -1,7 +1,7 @@
-"""How far a job is: the Beta distributed part ρ of its whole length (§3.2.1).
+"""Predicts the progress of a job: the Beta distributed share ρ of its whole length (§3.2.1).
 
-Says what the search draws from (`predict`, `draws`, `remaining`) and what users read
-(`forecast`). Learns when a job ends; predicting changes nothing.
+The search uses `predict`, `draws` and `remaining`; users see `forecast`. The model learns when a
+job ends; predictions do not change it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ones.policies.ones.progress_fit import BetaRegression
 __all__ = ["Features", "ProgressModel", "features_of"]
 
 POINTS_RECORDED = 5
-LEAST_LEFT = 0.05  # epochs: a job that should be over ends soon
+LEAST_LEFT = 0.05  # epochs: least remaining work of a running job
 LEAST_QUANTILE = 1e-4  # of ρ, in a forecast
-BLEND = 5.0  # finished jobs that weigh as much as the cold start
-POINTS, POINTS_PER_JOB = 1000, 50  # learned from, at most
-RHO_RANGE = (0.02, 0.999)  # of a drawn progress
-KNOWN_SUM = 400.0  # α + β of a job whose length is known: half of it is done, to 4 percent
+BLEND = 5.0  # completed jobs that weigh as much as the cold start
+POINTS, POINTS_PER_JOB = 1000, 50  # largest number of points, in all and of one job
+RHO_RANGE = (0.02, 0.999)  # range of a drawn ρ
+KNOWN_SUM = 400.0  # α + β of a job of known length: ±0.04 at ρ = 0.5
 
 
 class ProgressModel(Remembers):
@@ -55,7 +55,7 @@ class ProgressModel(Remembers):
         self._history = History(points=POINTS, per_job=POINTS_PER_JOB, seed=seed)
         self._regression = BetaRegression()
         self._lengths = KindLengths()
-        # what is said of the first of a kind is judged apart from what is said of the others
+        # predictions for the first job of a kind have other errors than those for later ones
         self._first_of_kind, self._later_of_kind = Calibration(), Calibration()
 
     @property
@@ -75,9 +75,9 @@ class ProgressModel(Remembers):
     def finished(
         self, job: JobId, completed: bool, samples: float | None = None
     ) -> tuple[str, float] | None:
-        """Learn, if it got to its end. `samples` if it did more than its last epoch told.
+        """Learns from a completed job; returns its kind and length in epochs, if it is known.
 
-        Returns its kind and its length in epochs, if it has completed one.
+        `samples`: its processed samples, if more than in its last epoch report.
         """
         self._lengths.ended(job)
         whole = self._history.length_of(job, samples) if completed else None
@@ -91,7 +91,7 @@ class ProgressModel(Remembers):
         return whole
 
     def predict(self, features: Sequence[Features]) -> tuple[Floats, Floats]:
-        """α and β of each job's progress. Tempered: both, not β alone, tell the epochs left."""
+        """Returns α and β of each job's progress, both multiplied by τ."""
         alpha = epochs_of(features)
         furthest = self._lengths.furthest()
         prior = np.array(
@@ -110,7 +110,7 @@ class ProgressModel(Remembers):
     def _with_known_lengths(
         self, features: Sequence[Features], alpha: Floats, beta: Floats
     ) -> tuple[Floats, Floats]:
-        """A job that does the epochs its user has declared is not to be guessed."""
+        """Replaces α and β of jobs that end after their declared epochs."""
         known_left = np.array(
             [np.nan if f.known_epochs is None else f.known_epochs for f in features]
         )
@@ -122,15 +122,15 @@ class ProgressModel(Remembers):
     def _prior_length(
         self, features: Features | Lesson, done: Floats, furthest: float = 0.0
     ) -> Floats:
-        """Epochs of the whole job, for jobs like this that have done so many: as declared, or a
-        usual length, but at least twice what the job, or the `furthest` of its kind, has done."""
+        """Returns the declared epochs; without them a usual length, but at least twice the epochs
+        that the job, or the `furthest` of its kind, has done."""
         if features.declared_epochs:
             return np.full_like(done, features.declared_epochs)
         usual = features.usual_epochs or COLD_START_EPOCHS
         return np.maximum(usual, AS_MUCH_AGAIN * np.maximum(done, furthest))
 
     def _beta(self, rows: Floats, alpha: Floats, kinds: Sequence[str], prior: Floats) -> Floats:
-        """Epochs left: the cold start's, and more and more the regression's and the kind's."""
+        """Returns the epochs left, from cold start, regression and lengths of the kind."""
         prior = np.clip(prior, 1.0, MOST_EPOCHS)
         n = self.n_completed
         if not n:
@@ -152,14 +152,14 @@ class ProgressModel(Remembers):
         return np.array([prior, learned, by_kind])
 
     def draws(self, alpha: Floats, beta: Floats, n: int, rng: np.random.Generator) -> Floats:
-        """ρ, (n, jobs): line 2 of Algorithm 1, n times."""
+        """Returns ρ [n, job]: line 2 of Algorithm 1, n times."""
         rho = rng.beta(alpha, beta, (n, len(alpha)))
         return np.clip(rho, *RHO_RANGE)
 
     def quantiles(self, alpha: Floats, beta: Floats, n: int) -> Floats:
-        """ρ, (n, jobs), as `draws` but even and without chance: the i-th draw is a quantile.
+        """Returns ρ [n, job] as evenly spaced quantiles instead of random draws.
 
-        Which one is shifted from job to job, so that no draw takes all jobs for long ones.
+        The order of quantiles is shifted from job to job, so that no draw has only long jobs.
         """
         from scipy.special import betaincinv
 
@@ -169,11 +169,11 @@ class ProgressModel(Remembers):
         return clipped
 
     def remaining(self, features: Sequence[Features], rho: Floats) -> Floats:
-        """Samples to go, Y = Y_processed (1/ρ - 1); of a new job an epoch counts as done."""
+        """Returns the remaining samples, Y_processed (1/ρ - 1), with at least one epoch done."""
         return _processed(features) * (1.0 / rho - 1.0)
 
     def forecast(self, features: Features, alpha: float, beta: float) -> tuple[float, float, float]:
-        """Samples to go of one job: in the middle (β epochs), and the ends of a 90 % interval."""
+        """Returns the remaining samples of a job: middle (β epochs), low and high end (90 %)."""
         from scipy.special import betaincinv
 
         rho = np.clip(betaincinv(alpha, beta, [HIGH, LOW]), LEAST_QUANTILE, 1.0)
@@ -182,7 +182,7 @@ class ProgressModel(Remembers):
         return middle, min(low, middle), max(high, middle)
 
     def _record_predictions(self, lesson: Lesson) -> None:
-        """Before it is learned: what would we have said?"""
+        """Adds the predictions for a completed job, before it is learned, to the calibration."""
         points = np.unique(np.linspace(0, len(lesson) - 1, POINTS_RECORDED).astype(int))
         alpha, rho = lesson.alpha[points], lesson.rho[points]
         prior = np.maximum(self._prior_length(lesson, alpha) - alpha, 1.0)
@@ -198,11 +198,11 @@ class ProgressModel(Remembers):
 
 
 def _shifts(n: int, jobs: int) -> NDArray[np.int64]:
-    """Far apart for neighbours: multiples of the golden section."""
+    """Returns shifts that differ much between neighbours: multiples of the golden section."""
     shifts: NDArray[np.int64] = (n * ((np.arange(jobs) * 0.6180339887) % 1.0)).astype(np.int64)
     return shifts
 
 
 def _processed(features: Sequence[Features]) -> Floats:
-    """Y_processed, at least one epoch: a job that has never run is not free."""
+    """Returns Y_processed, at least one epoch, so that new jobs have work left."""
     return np.array([max(f.samples, float(f.dataset_size)) for f in features])

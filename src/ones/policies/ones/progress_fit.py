@@ -1,9 +1,9 @@
-"""The Beta regression: how many epochs a job has left, learned from those that are done.
+"""Beta regression of the remaining epochs of a job, fitted to completed jobs.
 
     ρ ~ Be(α, β)        α = epochs done, given        β = 1 + softplus(A z + b), fitted
 
-z are the five features of the paper, standardised over the points at hand. Maximum a
-posteriori with an exact gradient; each fit starts from the one before.
+z are the five features of the paper, standardised over the points. The fit is the maximum a
+posteriori, with an exact gradient; it starts from the previous fit.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from ones.policies.ones.history import Floats, Lesson
 from ones.policies.ones.memory import Remembers
 
-START = 10.0  # epochs left, before anything is known
+START = 10.0  # epochs left before the first fit
 PENALTY = 1e-3  # on |A|²
-FARTHEST = 4.0  # standard deviations: beyond, a job is only "unlike any other"
-COLD_STEPS, WARM_STEPS = 200, 30  # of the optimiser: a warm start needs few, and they are bounded
-MOST_KINDS = 24  # with a coefficient of their own
-YOUNG = 2.0  # epochs: what such points look like is assumed of a job that has reported none
+FARTHEST = 4.0  # largest absolute value of a standardised feature
+COLD_STEPS, WARM_STEPS = 200, 30  # largest number of optimiser steps
+MOST_KINDS = 24  # kinds with a coefficient of their own
+YOUNG = 2.0  # epochs: unknown features of new jobs are the mean of such points
 
 
 class Data(NamedTuple):
@@ -33,14 +33,14 @@ class Data(NamedTuple):
 
 
 def link_of(u: Floats) -> tuple[Floats, Floats]:
-    """β, at least 1, and dβ/du. The paper's max(1, u) is flat below 1 (docs/paper.md, 14)."""
+    """Returns β >= 1 and dβ/du. The paper's max(1, u) is flat below 1 (docs/paper.md, 14)."""
     from scipy.special import expit
 
     return 1.0 + np.logaddexp(0.0, u), expit(u)
 
 
 def loss_and_gradient(theta: Floats, data: Data) -> tuple[float, Floats]:
-    """-mean log likelihood + penalty, of θ = (A, b)."""
+    """Returns -mean log likelihood + penalty of θ = (A, b), and its gradient."""
     from scipy.special import betaln, psi
 
     a = theta[:-1]
@@ -70,7 +70,7 @@ class BetaRegression(Remembers):
         self._fitted = False
 
     def fit(self, lessons: Sequence[Lesson]) -> None:
-        """Anew, for these points. A warm start is cut short: the next fit goes on from there."""
+        """Fits these points. A warm start has few steps: the next fit continues from there."""
         from scipy.optimize import minimize
 
         if not lessons:
@@ -88,21 +88,21 @@ class BetaRegression(Remembers):
         self._a, self._b, self._fitted = found[:-1], float(found[-1]), True
 
     def beta(self, rows: Floats, alpha: Floats, kinds: Sequence[str]) -> Floats:
-        """Epochs left, at least 1."""
+        """Returns the epochs left, at least 1."""
         z = self._standardise(rows)
         unknown = np.isnan(z)
         z[unknown] = np.where(alpha[:, None] < YOUNG, self._early_mean, 0.0)[unknown]
         return link_of(self._design(z, kinds) @ self._a + self._b)[0]
 
     def _prepare(self, lessons: Sequence[Lesson]) -> Data:
-        """The points as arrays, with the scale and kinds of the fit to come; A and b follow."""
+        """Returns the points as arrays; sets scale and kinds, and converts A and b to them."""
         rows = np.concatenate([lesson.rows for lesson in lessons])
         alpha = np.concatenate([lesson.alpha for lesson in lessons])
         rho = np.concatenate([lesson.rho for lesson in lessons])
         mean = _known_mean(rows)
         sd = np.sqrt(_known_mean((rows - mean) ** 2))
         sd[sd < 1e-9] = 1.0
-        # the same function of the rows as before, on the new scale
+        # the function of the rows stays the same on the new scale
         self._b += float(self._a[:5] @ ((mean - self._mean) / self._sd))
         self._a[:5] *= sd / self._sd
         self._mean, self._sd = mean, sd
@@ -114,7 +114,7 @@ class BetaRegression(Remembers):
         return Data(self._design(z, kinds), alpha, rho)
 
     def _set_kinds(self, lessons: Sequence[Lesson]) -> None:
-        """The kinds that most jobs are of; those known before keep their coefficients."""
+        """Sets the most frequent kinds; known ones keep their coefficients."""
         before = dict(zip(self._kinds, self._a[5:], strict=True))
         jobs = Counter(lesson.kind for lesson in lessons)
         often = sorted(jobs, key=lambda kind: (-jobs[kind], kind))[:MOST_KINDS]
@@ -134,7 +134,7 @@ class BetaRegression(Remembers):
 
 
 def _known_mean(columns: Floats) -> Floats:
-    """Of each column, over what is known; 0 when nothing is."""
+    """Returns the mean of the known values of each column; 0 without any."""
     known = ~np.isnan(columns)
     mean: Floats = np.where(known, columns, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
     return mean

@@ -66,7 +66,7 @@ class Reasons:
         position = self._positions.get(i)
         if position is None:
             return reasons.waiting_far_behind(self._rule(i), needs)
-        # Jobs that are being changed are not in the question: without them nothing is known about
+        # Jobs that are being changed are not in the problem: without them nothing is known about
         # the order.
         is_whole = problem.gpus >= self._view.cluster.n_gpus
         if is_whole and not any(self._order[k] < self._order[i] for k in self._running):

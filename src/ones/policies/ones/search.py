@@ -1,10 +1,10 @@
-"""The evolutionary search of §3.2: a population that follows the cluster and gets better.
+"""The evolutionary search of §3.2 over candidate schedules.
 
-    refresh, when something has happened: the population is brought in line with the jobs;
-    evolve: crossover, mutation and reorder make 3K candidates of K, the best K stay.
+    refresh: adapts the population to the present jobs, after an event;
+    evolve: crossover, mutation and reorder make 3K candidates from K, the best K remain.
 
-Whoever calls it counts in generations, so that a run is the same on every machine.
-The compiled operators are loaded at the first use.
+Callers limit generations, not time, so that a run is the same on every machine. The compiled
+operators are loaded at the first use.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ones.policies.ones.genome import Rows
 from ones.policies.ones.operators import Seeds, Tables
 from ones.policies.ones.problem import Flags, Floats, Ints, Problem
 
-#: how much of a candidate a restart may preempt
+#: range of the share of jobs that a restart preempts
 RESTART_RATES = (0.1, 1.0)
-THETA = -1.0  # the kernels know the rule
+THETA = -1.0  # marks the default rate in the kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +36,21 @@ class SearchOptions:
     by_mean: bool = True
     #: under the paper's rule waiting jobs are filled in before others grow
     fill_waiting_first: bool = True
-    #: share of the fills that go by cost per GPU instead
+    #: share of the fills with the slope rule
     slope_share: float = 0.5
-    #: draws that fills may go by, beside the ranking one
+    #: draws that fills may use, beside the ranking one
     fill_draws: int = 4
-    #: share of the first population that starts from an empty cluster, by the fill alone;
+    #: share of the first population that is filled from an empty cluster;
     #: the others start from a random job on every GPU
     empty_starts: float = 0.25
-    #: no two members alike
+    #: all members differ
     distinct: bool = True
     #: generations without improvement after which half of the members are restarted; 0: never
     restart_after: int = 4
 
 
 class Operators(Protocol):
-    """What `kernels` and `reference` have in common."""
+    """The operators of `kernels` and `reference`."""
 
     def scatter(self, t: Tables, seeds: Seeds, rows: Rows) -> None: ...
     def refresh(self, t: Tables, seeds: Seeds, rows: Rows) -> None: ...
@@ -98,15 +98,15 @@ class Search:
         self._options = options or SearchOptions()
         self._operators = operators
         self._rng = np.random.Generator(np.random.PCG64(seed))
-        self._rows: Rows | None = None  # the first K are the population; children come behind
+        self._rows: Rows | None = None  # the first K are the population, then its children
         self._incumbent = 0
-        self._frame = ""  # of the problem that the rows are in line with
+        self._frame = ""  # of the problem that the rows fit
         self._keys = np.zeros(0, np.int64)
         self._best = np.inf
         self._prepared: tuple[Problem, Tables] | None = None
 
     def refresh(self, problem: Problem) -> None:
-        """Bring the population in line with the jobs; the first time, make one."""
+        """Adapts the population to the problem; the first call creates it."""
         t = self._tables(problem)
         runs = min(len(problem.keys), problem.gpus)
         if self._rows is None:
@@ -126,7 +126,7 @@ class Search:
         self._put(problem, problem.held, self._incumbent)
 
     def evolve(self, problem: Problem, generations: int) -> None:
-        """So many generations, after a refresh if the problem has other jobs or limits."""
+        """Evolves the population, after a refresh if the problem has other jobs or limits."""
         rows = self._ready(problem)
         t = self._tables(problem)
         self._best = float(self._ranks(t).min())
@@ -135,17 +135,17 @@ class Search:
             self._select(t, rows)
 
     def fits(self, problem: Problem) -> bool:
-        """Is the population in line with this problem, so that asking changes nothing?"""
+        """Returns whether the population fits this problem without a refresh."""
         return self._rows is not None and problem.frame == self._frame
 
     def best(self, problem: Problem) -> Ints:
-        """GPUs of each job in the best member."""
+        """Returns the GPUs of each job in the best member."""
         return self.ranked(problem, 1)[0]
 
     def ranked(self, problem: Problem, most: int) -> list[Ints]:
-        """GPUs of each job in the best members, the very best first."""
+        """Returns the GPUs of each job in the best members, the best first."""
         rows = self._ready(problem)
-        # without the tables of the operators, which cost more than this for fresh draws
+        # the tables of the operators would cost more than this for new draws
         jobs, counts, length = (field[: self._size] for field in rows)
         table = problem.table(operators.ranking_work(problem, by_mean=self._options.by_mean))
         counts = np.where(np.arange(counts.shape[1]) < length[:, None], counts, 0)
@@ -157,21 +157,21 @@ class Search:
         return [genome.counts_of(rows, row, len(problem.keys)) for row in order]
 
     def add(self, counts: Ints, problem: Problem) -> None:
-        """Put a member in, repaired, in the place of the worst."""
+        """Repairs a candidate and replaces the worst member with it."""
         self._ready(problem)
         ranks = self._ranks(self._tables(problem))
         ranks[self._incumbent] = -np.inf
         self._put(problem, counts, int(np.argmax(ranks)))
 
     def cost(self, problem: Problem, counts: Ints) -> float:
-        """By which candidates are ranked; idle GPUs that could be used are in it."""
+        """Returns the cost by which candidates are ranked, including idle usable GPUs."""
         work = operators.ranking_work(problem, by_mean=self._options.by_mean)
         idle = max(0, problem.usable - int(counts.sum()))
         charge = problem.idle_charge() * idle if idle else 0.0
         return total(problem.table(work), counts) + charge
 
     def save(self) -> dict[str, Any]:
-        """Everything that the future depends on, as plain JSON values."""
+        """Returns the state as plain JSON values."""
         members: list[list[list[int]]] = []
         if self._rows is not None:
             for jobs, counts, n in zip(*(field[: self._size] for field in self._rows), strict=True):
@@ -188,7 +188,7 @@ class Search:
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on from there. The size of the population is that of the saved one."""
+        """Restores a saved state, including the size of the population."""
         self._size = int(saved["size"])
         self._keys = np.array(saved["keys"], np.int64)
         self._incumbent = int(saved["incumbent"])
@@ -206,7 +206,7 @@ class Search:
     # one generation
 
     def _offspring(self, t: Tables, rows: Rows) -> None:
-        """Behind the K members: the children of K pairs, and K mutants."""
+        """Writes the children of K pairs and K mutants behind the K members."""
         size = self._size
         pairs = self._rng.integers(0, size, (size, 2))
         self._ops.crossover(t, pairs, self._seeds(size), rows, size, True)
@@ -224,7 +224,7 @@ class Search:
         self._restart(t, rows, len(kept))
 
     def _survivors(self, ranks: Floats, single: Floats, marks: Seeds) -> NDArray[np.int64]:
-        """Candidates that form the next population, the best one first."""
+        """Returns the candidates of the next population, the best one first."""
         order = np.argsort(ranks, kind="stable")
         incumbent = self._incumbent
         if self._options.distinct:
@@ -248,9 +248,9 @@ class Search:
         return kept
 
     def _restart(self, t: Tables, rows: Rows, kept: int) -> None:
-        """Fill the population up; when it has stalled, half of it is made anew.
+        """Fills the population up; replaces half of it when it has stalled.
 
-        A restarted member is another one of which much has been preempted.
+        A restarted member is a copy of another one with many jobs preempted.
         """
         after = self._options.restart_after
         if after and self.stalled and self.stalled % after == 0:
@@ -262,7 +262,7 @@ class Search:
             rates = self._rng.uniform(*RESTART_RATES, missing)
             self._ops.mutate(t, parents, rates, self._seeds(missing), rows, start)
 
-    # inside
+    # helpers
 
     def _first_population(self, t: Tables, runs: int) -> Rows:
         rows = genome.allocate_rows(4 * self._size, runs)
@@ -290,7 +290,7 @@ class Search:
         return self._rows
 
     def _tables(self, problem: Problem) -> Tables:
-        """Made once for a problem: refresh, evolve and best are mostly asked about the same."""
+        """Returns the tables of a problem; cached, since calls mostly repeat the problem."""
         if self._prepared is None or self._prepared[0] is not problem:
             options = self._options
             prepared = operators.tables(
@@ -315,7 +315,7 @@ class Search:
         return self._scores(t, self._size)[0]
 
     def _put(self, problem: Problem, counts: Ints, at: int) -> None:
-        """Repair these counts and make them a member."""
+        """Repairs these counts and writes them to a row."""
         assert self._rows is not None
         row = genome.allocate_rows(1, len(problem.keys))
         genome.write(row, 0, counts)

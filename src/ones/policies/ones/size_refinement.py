@@ -1,9 +1,8 @@
-"""From numbers of GPUs to GPUs, and back: sizes that lie badly are chosen again.
+"""Places the sizes that the search found, and refines sizes that lead to a bad placement.
 
-The search takes every job for packed. Where its sizes end up on more nodes than they need, a job
-may be better off with fewer GPUs, close together, and another may have use for the rest. So the
-exact division is asked again, with such jobs held to what fits; of all that was found, the best
-by real places is taken.
+The search assumes that every job is packed. A job that spans more nodes than necessary may be
+faster with fewer GPUs, close together. So the exact division is computed again with smaller limits
+for such jobs; the result with the best score on real nodes is used.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from ones.policies.ones.problem import optimum
 from ones.policies.ones.problem_builder import PosedProblem
 from ones.policies.ones.speeds import Speeds
 
-#: so often sizes are chosen again
+#: largest number of refinements
 ROUNDS = 4
-#: jobs, of all candidates together: to place them takes time
+#: jobs that are placed, in all candidates together: it limits the time of a decision
 MOST_PLACED = 1024
 
 
@@ -37,7 +36,7 @@ def refine_sizes(
     *,
     again: bool,
 ) -> Places:
-    """Places for one of these divisions, or, `again`, for a better one."""
+    """Returns GPUs for the first candidate; if `again`, for the best candidate or refined sizes."""
     score = PlacementScore(view, posed, speeds)
 
     def place(counts: NDArray[np.int32]) -> Places:
@@ -48,7 +47,7 @@ def refine_sizes(
     if not again or len(view.cluster.nodes) > MOST_NODES or not score.is_spread(best):
         return best
     several = max(1, MOST_PLACED // len(posed.jobs))
-    others = {c.tobytes(): c for c in candidates[1:several]}  # rounded, many are alike
+    others = {c.tobytes(): c for c in candidates[1:several]}  # many are equal after rounding
     others.pop(candidates[0].tobytes(), None)
     found = [best, *map(place, others.values())]
     values = [score.value(places) for places in found]
@@ -69,7 +68,7 @@ def refine_sizes(
 
 
 def within_quotas(view: View, posed: PosedProblem, counts: NDArray[np.int32]) -> dict[JobId, int]:
-    """The search knows each job's room, not what an owner's jobs take together."""
+    """Returns sizes within the quotas of owners: the search checks quotas only job by job."""
     room = OwnerQuota(view, posed.jobs)
     sizes: dict[JobId, int] = {}
     for job, count in zip(posed.jobs, counts.tolist(), strict=True):

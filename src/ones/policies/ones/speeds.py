@@ -1,7 +1,6 @@
-"""X_j(B, c): how fast a job would be, measured where it was measured, modelled elsewhere.
+"""X_j(B, c): speed of a job at each batch and number of GPUs, measured or modelled.
 
-Jobs of a kind teach about one another: a new one starts with what the others have
-measured. Without any measurement a job is taken for average.
+Jobs of a kind share their measurements. A job without any measurement gets a default step time.
 """
 
 from __future__ import annotations
@@ -19,35 +18,35 @@ from ones.models.goodput import efficiencies, efficiency
 from ones.models.kinds import kind_of, single_job_kind
 from ones.models.speed import SpeedModel, fit_speed
 
-#: a step of a job of which nothing is known, by its base batch: half fixed, half by sample
+#: step time of an unmeasured job at its base batch: half is fixed, half grows with samples
 UNKNOWN_STEP_SECONDS = 0.2
-#: batches that are looked at: parts of the limit
+#: candidate batches, as shares of the limit
 _LADDER = np.array([1.0, 0.71, 0.5, 0.35, 0.25, 0.12, 0.06, 0.0])
-#: and these parts and multiples of what fits into memory at once
+#: and as multiples of the batch that fits into memory
 _FILLS = np.array([0.5, 1.0, 2.0, 4.0])
-#: steps whose mean time counts as much as the model
+#: measured steps that weigh as much as the model
 SURE_STEPS = 20.0
 #: configurations remembered of a kind
 MOST_OF_A_KIND = 64
 
 
-#: a batch for each number of GPUs, and how fast that is
+#: batch for each number of GPUs, and its goodput
 Choice = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 class Speeds:
-    """Throughput of every job in every size."""
+    """Measurements and models of the throughput of all jobs."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, dict[Configuration, StepTime]] = {}
-        self._learned = 0  # how often anything was learned
-        self._versions: dict[str, int] = {}  # when something was last learned of a kind
-        # both only spare work: they follow from what is known
+        self._learned = 0  # number of updates
+        self._versions: dict[str, int] = {}  # last update of each kind
+        # caches
         self._best: dict[JobId, tuple[object, tuple[object, ...], Choice]] = {}
         self._fits: dict[JobId, tuple[object, tuple[object, ...], SpeedModel]] = {}
 
     def learn(self, view: JobView) -> None:
-        """What a job has measured is of use to others of its kind."""
+        """Adds the measurements of a job to those of its kind."""
         kind, self._learned = kind_of(view.job), self._learned + 1
         pool = self._kinds.get(kind, {})
         pool.update(recent_profile(view.profile))
@@ -59,9 +58,9 @@ class Speeds:
     def samples_per_second(
         self, view: JobView, sizes: NDArray[np.int64], batches: NDArray[np.int64], per_node: int
     ) -> NDArray[np.float64]:
-        """With so many GPUs and these global batches, packed on nodes of this size.
+        """Returns speeds with these numbers of GPUs and global batches, packed on nodes.
 
-        A batch of 0 is the script's own. `batches` may have rows, one choice for each size.
+        A batch of 0 is that of the script. `batches` may have several rows.
         """
         own = view.base_batch or 1
         batches = np.where(batches > 0, batches, np.maximum(own, sizes))
@@ -81,7 +80,7 @@ class Speeds:
         return rates
 
     def rate(self, view: JobView, gpus: int, batch: int, per_node: int) -> float:
-        """As `samples_per_second`, of one size and batch."""
+        """Returns `samples_per_second` of one size and batch."""
         asked = _configuration(view, gpus, -(-gpus // per_node), batch)
         modelled = asked.batch / self._model(view).step_seconds(**asked._asdict())
         measured = view.profile.get(asked)
@@ -90,8 +89,8 @@ class Speeds:
     def slowdown(
         self, view: JobView, gpus: int, batch: int, nodes: int, per_node: int, sharing: int = 1
     ) -> float:
-        """Speed when spread over so many nodes, as a part of the speed when packed; `sharing`
-        jobs use the busiest network card of those nodes, each a part of it."""
+        """Returns the speed on `nodes` nodes relative to the packed speed; `sharing` jobs use the
+        busiest network card of those nodes."""
         model = self._model(view)
         packed, spread = (
             model.step_seconds(**_configuration(view, gpus, n, batch)._asdict())
@@ -109,9 +108,9 @@ class Speeds:
         per_node: int,
         noise: float,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The batch of the best goodput for each number of GPUs, up to `most`, and that goodput.
+        """Returns the batch with the best goodput for each number of GPUs, and that goodput.
 
-        Goodput is samples per second times what a sample is worth at that batch.
+        Goodput is samples per second times the efficiency of the batch.
         """
         assert view.description is not None
         base = view.description.base_batch
@@ -121,7 +120,7 @@ class Speeds:
         if known is not None and known[0] is view.profile and known[1] == key:
             return known[2]
         least = np.maximum(np.minimum(max(base, view.job.min_batch or 1), most), sizes)
-        full = sizes * (view.local_limit or base)  # what memory holds
+        full = sizes * (view.local_limit or base)  # the batch that fits into memory
         tried = np.vstack([most * _LADDER[:, None], full * _FILLS[:, None]]).astype(np.int64)
         batches = np.clip(tried, least, np.maximum(most, least))
         goodput = self.samples_per_second(view, sizes, batches, per_node)
@@ -133,35 +132,35 @@ class Speeds:
         return found
 
     def tried(self, view: JobView, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which numbers of GPUs the job, or another of its kind, has been measured with."""
+        """Returns which sizes were measured for the job or its kind."""
         pool = self._kinds.get(kind_of(view.job), {})
         known = {c.gpus for profile in (pool, view.profile) for c in profile}
         return np.array([size in known for size in sizes.tolist()], np.bool_)
 
     def is_measured(self, view: JobView) -> bool:
-        """Has it, or another of its kind, been measured at all?"""
+        """Returns whether the job or its kind has measurements."""
         return bool(view.profile or self._kinds.get(kind_of(view.job)))
 
     def epoch_seconds(self, view: JobView) -> float | None:
-        """Of its data with its base batch on one GPU; None: nobody has measured it."""
+        """Returns the time of an epoch at the base batch on one GPU; None: not measured."""
         if view.description is None or not self.is_measured(view):
             return None
         rate = self.rate(view, 1, view.description.base_batch, 1)
         return view.description.dataset_size / rate
 
     def largest_tried(self, view: JobView) -> int:
-        """GPUs that the job, or another of its kind, has been measured with."""
+        """Returns the largest number of GPUs that was measured for the job or its kind."""
         pool = self._kinds.get(kind_of(view.job), {})
         return max((c.gpus for profile in (pool, view.profile) for c in profile), default=0)
 
     def largest_batch(self, view: JobView) -> int:
-        """That its kind has been measured with; 0: none."""
+        """Returns the largest batch that was measured for the kind; 0: none."""
         return max((c.batch for c in self._kinds.get(kind_of(view.job), {})), default=0)
 
     def proven(
         self, view: JobView, sizes: NDArray[np.int64], base: int, noise: float
     ) -> NDArray[np.float64]:
-        """The best goodput that its kind was measured with at each size; NaN: at none."""
+        """Returns the best measured goodput of the kind at each size; NaN: not measured."""
         best = np.full(len(sizes), np.nan)
         for c, time in self._kinds.get(kind_of(view.job), {}).items():
             rate = c.batch / time.seconds * efficiency(c.batch, base, noise)
@@ -169,7 +168,7 @@ class Speeds:
         return best
 
     def _model(self, view: JobView) -> SpeedModel:
-        """Fitted anew when the job, or another of its kind, has measured something."""
+        """Returns the model of a job, fitted again after measurements of the job or its kind."""
         version = self._version(view)
         fitted = self._fits.get(view.id)
         if fitted is None or fitted[0] is not view.profile or fitted[1] != version:
@@ -181,7 +180,7 @@ class Speeds:
         return fitted[2]
 
     def _version(self, view: JobView) -> tuple[int, int | None]:
-        """What models and rates follow from, beside the job's own measurements."""
+        """Returns the version of the inputs of models, except the job's own measurements."""
         return (self._versions.get(kind_of(view.job), 0), view.base_batch)
 
     def forget(self, job: JobId) -> None:
@@ -210,14 +209,14 @@ class Speeds:
 
 
 def _corrected(modelled: float, configuration: Configuration, measured: StepTime) -> float:
-    """A rate between the modelled and the measured one: few steps are measured by chance."""
+    """Returns a mean of the modelled and the measured rate, weighted by the measured steps."""
     rate = configuration.batch / measured.seconds
     certainty = measured.steps / (measured.steps + SURE_STEPS)
     return float(modelled * (rate / modelled) ** certainty)
 
 
 def _configuration(view: JobView, gpus: int, nodes: int, batch: int) -> Configuration:
-    """How it would run: a batch of 0 is the script's own, parts are as large as memory allows."""
+    """Returns the configuration; a batch of 0 is that of the script, micro-batches fill memory."""
     own = view.base_batch or 1
     batch = batch or max(own, gpus)
     share = -(-batch // gpus)
