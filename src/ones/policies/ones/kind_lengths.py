@@ -27,12 +27,12 @@ class KindLengths(Remembers):
     """Lengths in epochs of effective samples, for kinds that have a name."""
 
     memory: ClassVar[Mapping[str, Any]] = {
-        "_lengths": dict[str, list[float]],
+        "_whole": dict[str, list[float]],
         "_running": dict[JobId, tuple[str, float]],
     }
 
     def __init__(self) -> None:
-        self._lengths: dict[str, list[float]] = {}
+        self._whole: dict[str, list[float]] = {}
         self._running: dict[JobId, tuple[str, float]] = {}
 
     def record(self, job: JobId, kind: str, epochs: float) -> None:
@@ -44,16 +44,16 @@ class KindLengths(Remembers):
 
     def learn(self, kind: str, epochs: float) -> None:
         if kind:
-            whole = [*self._lengths.get(kind, ())[1 - MOST_LENGTHS :], epochs]
-            set_bounded(self._lengths, kind, whole, MAX_KINDS)
+            whole = [*self._whole.get(kind, ())[1 - MOST_LENGTHS :], epochs]
+            set_bounded(self._whole, kind, whole, MAX_KINDS)
 
     def knows(self, kind: str) -> bool:
         """Returns whether a job of this kind has completed."""
-        return kind in self._lengths
+        return kind in self._whole
 
     def left(self, kind: str, epochs: float) -> float | None:
         """Returns the remaining epochs after `epochs`; None if no job of the kind has completed."""
-        whole = self._lengths.get(kind)
+        whole = self._whole.get(kind)
         if not whole:
             return None
         longer = [length - epochs for length in whole if length > epochs]
