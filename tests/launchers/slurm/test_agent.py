@@ -234,6 +234,7 @@ def test_messages_that_arrive_together_with_the_registration_are_handled(site: S
     connection.close()
 
 
+@pytest.mark.soak
 @quick
 def test_a_frozen_node_is_given_up_and_clears_up_before_it_serves_again(site: Site) -> None:
     site.agent("n1")
