@@ -26,8 +26,10 @@ def efficiency(batch: int, base_batch: int, noise: float) -> float:
     return min(1.0, (noise + base_batch) / (noise + batch))
 
 
-def efficiencies(batches: NDArray[np.int64], base_batch: int, noise: float) -> NDArray[np.float64]:
-    """`efficiency` of many batches at once."""
+def efficiencies(
+    batches: NDArray[np.int64] | int, base_batch: int, noise: NDArray[np.float64] | float
+) -> NDArray[np.float64]:
+    """`efficiency` of many batches, or under many noise scales, at once."""
     efficiencies: NDArray[np.float64] = np.minimum(1.0, (noise + base_batch) / (noise + batches))
     return efficiencies
 

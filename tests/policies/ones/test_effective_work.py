@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import isfinite
 
 import pytest
 from msgspec import structs
@@ -115,3 +116,12 @@ def test_jobs_without_a_kind_share_neither_noise_nor_shape() -> None:
     assert effective_work.shape(other) is None
     effective_work.forget(one.id)
     assert effective_work.save()["noise"] == effective_work.save()["shapes"] == {}
+
+
+def test_an_absurd_noise_scale_leaves_all_figures_finite() -> None:
+    work = EffectiveWork()
+    job = told(a_job(), samples=640, noise=1e308, batch=448)
+    work.learn(job)
+    assert work.done(job) == pytest.approx(640)
+    assert work.efficiency_of(job) == pytest.approx(1.0)
+    assert isfinite(work.noise(job))

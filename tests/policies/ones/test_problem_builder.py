@@ -204,7 +204,7 @@ def test_the_gpu_limit_is_a_multiple_of_the_largest_size_tried() -> None:
 
 def test_flow_only_the_present_size_has_its_full_value() -> None:
     """T/(T + delta) with T = min(0.4 of 400 s, what is left), to grow 100 s, and delta twice
-    the pause; who loses GPUs will get others one day, and stand still again."""
+    the pause; a job that shrinks will grow later, with another pause."""
     view, job = seen(gpus=16)
     job = held_by(job, 4)
     pause, restart = 2 * job.switch_cost.rescale_seconds, 2 * job.switch_cost.restart_seconds

@@ -202,7 +202,7 @@ def sweeps(size: SweepSize, traces: Sequence[Path] = ()) -> list[Sweep]:
             title="Fairness: the mean against the slowest",
             question="The setting `ageing` moves `ones` along a line;"
             f" its default is {DEFAULT_AGEING:g}.",
-            parts=[_seniorities(usual)],
+            parts=[_ageing_line(usual)],
         ),
         Sweep(
             name="sizes",
@@ -249,7 +249,7 @@ def _wrong_predictions(usual: SweepPart) -> SweepPart:
     )
 
 
-def _seniorities(usual: SweepPart) -> SweepPart:
+def _ageing_line(usual: SweepPart) -> SweepPart:
     labels = {value: f"{OURS}:ageing-{value:g}" for value in AGEING}
     before = [label for value, label in labels.items() if value < DEFAULT_AGEING]
     after = [label for value, label in labels.items() if value > DEFAULT_AGEING]

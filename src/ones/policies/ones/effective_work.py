@@ -26,6 +26,9 @@ from ones.policies.ones.noise_calibration import (
     efficiencies_of,
 )
 
+#: largest noise scale that counts, in samples; a multiple of it must be finite
+MAX_NOISE = 1e15
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -106,7 +109,7 @@ class EffectiveWork(Remembers):
         own = view.progress.gradient_noise
         if own is None:
             own = self._noise.get(kind_of(view.job))
-        return noise_scale(own, view.base_batch or 1)
+        return min(noise_scale(own, view.base_batch or 1), MAX_NOISE)
 
     def shape(self, view: JobView) -> Shape | None:
         """Returns the shape of a job; before it has joined, that of its kind."""

@@ -71,9 +71,8 @@ class Learned(Remembers):
         self._smallest_batch: dict[JobId, int] = {}  # since its last epoch ended
         self._started_at: dict[JobId, float] = {}  # time of the last start
         self._epoch_job: JobId | None = None  # the job whose epoch was the last event
-        self.changed_jobs: list[
-            JobId
-        ] = []  # jobs whose batch limit or speed the last event changed
+        # jobs for which the last event changed the batch limit or the speed
+        self.changed_jobs: list[JobId] = []
 
     # events
 

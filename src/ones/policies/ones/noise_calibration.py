@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ones.models.bounded_table import MAX_KINDS, set_bounded
+from ones.models.goodput import efficiencies
 
 Floats = NDArray[np.float64]
 
 #: factors that are compared
-FACTORS = 2.0 ** np.arange(-3, 6)
+FACTORS: Floats = 2.0 ** np.arange(-3.0, 6.0)
 #: standard deviation, in doublings, of the factor that is expected before jobs have completed
 EXPECTED_DOUBLINGS = 2.0
 #: degrees of freedom from which on the lengths are used
@@ -30,9 +31,7 @@ JOBS_OF_A_KIND = 30
 
 def efficiencies_of(batch: int, base: int, noise: float) -> Floats:
     """The efficiency of a batch under each factor of the noise."""
-    scale = FACTORS * noise
-    found: Floats = np.minimum(1.0, (scale + base) / (scale + batch))
-    return found
+    return efficiencies(batch, base, FACTORS * noise)
 
 
 class NoiseCalibration:
