@@ -14,8 +14,8 @@ from ones.models.bounded_table import MAX_KINDS
 from ones.models.oracle import RemainingWork
 from ones.policies import create, names
 from ones.policies.drl.kind_table import MAX_CONFIGURATIONS, KindTable
-from ones.policies.ones.effective_work import EffectiveWork
-from ones.policies.ones.kind_lengths import KindLengths
+from ones.policies.ones.predict.effective_work import EffectiveWork
+from ones.policies.ones.predict.kind_lengths import KindLengths
 from tests.policies.ones.jobs import a_job, told
 from tests.policies.scripted_jobs import ScriptedJobs
 

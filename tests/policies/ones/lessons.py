@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ones.core import JobId
-from ones.policies.ones.progress import (
+from ones.policies.ones.predict.progress import (
     Features,
     ProgressModel,
 )
@@ -16,7 +16,7 @@ NEW = Features(dataset_size=1000, samples=0.0)
 def epochs_of_job(
     rng: np.random.Generator, *, kind: str = "cnn", mean: float = 40.0, scatter: float = 0.4
 ) -> list[Features]:
-    """A job of about `mean` epochs whose loss and accuracy tell, with noise, how far it is."""
+    """A job of about `mean` epochs with loss and accuracy that show its progress, with noise."""
     length = max(4, round(mean * float(np.exp(rng.normal(0.0, scatter)))))
     size = int(rng.integers(5_000, 50_000))
     first = float(rng.uniform(2, 4))

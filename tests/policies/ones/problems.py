@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ones.models.allocation import next_sizes
-from ones.policies.ones.genome import Rows, allocate_rows, counts_of
-from ones.policies.ones.operators import Tables, tables
-from ones.policies.ones.problem import Ints, Problem
+from ones.policies.ones.place.genome import Rows, allocate_rows, counts_of
+from ones.policies.ones.place.operators import Tables, tables
+from ones.policies.ones.score.problem import Ints, Problem
 
 
 @st.composite
@@ -88,7 +88,7 @@ def all_counts(rows: Rows, problem: Problem, n: int) -> list[Ints]:
 
 
 def check(counts: Ints, problem: Problem) -> None:
-    """Within least and most, or none; every GPU one worker; who must run does."""
+    """Within least and most, or none; every GPU one worker; jobs that must run do."""
     assert counts.sum() <= problem.gpus
     assert ((counts == 0) | (counts >= problem.least)).all()
     assert (counts <= problem.most).all()

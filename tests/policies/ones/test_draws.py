@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ones.policies.ones.progress import RHO_RANGE, ProgressModel
+from ones.policies.ones.predict.progress import RHO_RANGE, ProgressModel
 
 shapes = st.floats(1.0, 50.0)
 

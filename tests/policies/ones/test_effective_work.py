@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ones.core import JobId, JobView
 from ones.models.goodput import ASSUMED_NOISE_RATIO
-from ones.policies.ones.effective_work import EffectiveWork, Shape
+from ones.policies.ones.predict.effective_work import EffectiveWork, Shape
 from tests.policies.ones.jobs import a_job, seen, told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ones.policies.ones.error_factors import error_factors
+from ones.policies.ones.predict.error_factors import error_factors
 from ones.policies.ones.settings import OnesSettings
 
 

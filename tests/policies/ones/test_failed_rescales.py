@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ones.core import JobId
-from ones.policies.ones.failed_rescales import FIRST_WAIT, LONGEST_WAIT, FailedRescales
+from ones.policies.ones.predict.failed_rescales import FIRST_WAIT, LONGEST_WAIT, FailedRescales
 
 A = JobId("a")
 

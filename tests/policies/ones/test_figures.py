@@ -10,14 +10,14 @@ from ones.core import events as ev
 from ones.core.schedule import Schedule
 from ones.lab.bench.search import reference
 from ones.policies import create
-from ones.policies.ones import kernels
-from ones.policies.ones.choices import JobStatus, Knowledge
-from ones.policies.ones.deploy import deploy
-from ones.policies.ones.genome import Rows, allocate_rows, counts_of, write
-from ones.policies.ones.problem_builder import PosedProblem, build_problem
-from ones.policies.ones.search import Operators
+from ones.policies.ones.place import kernels
+from ones.policies.ones.place.deploy import deploy
+from ones.policies.ones.place.genome import Rows, allocate_rows, counts_of, write
+from ones.policies.ones.place.search import Operators
+from ones.policies.ones.predict.knowledge import JobStatus, Knowledge
+from ones.policies.ones.predict.speeds import Speeds
+from ones.policies.ones.score.problem_builder import PosedProblem, build_problem
 from ones.policies.ones.settings import OnesSettings
-from ones.policies.ones.speeds import Speeds
 from tests.policies.ones.problems import all_counts, seeds, simple, tables_of
 
 BOTH = (kernels, reference)
@@ -65,7 +65,7 @@ def test_figure_refresh_completed_jobs_leave_and_limits_are_kept(ops: Operators)
 
 
 def test_figure_crossover_each_gpu_goes_to_one_child_and_its_counterpart_to_the_other() -> None:
-    """Parents on the left, children on the right; the coins say who inherits from the first."""
+    """Coin 1: the first child takes the worker of the first parent; coin 0: of the second one."""
     a, b = {0: 2, 1: 2}, {2: 1, 3: 3}  # GPUs: 0 0 1 1 and 2 3 3 3
     children = reference.cross(a, b, [1, 0, 0, 1], gpus=4)
     # before reorder 0 3 3 1 and 2 0 1 3
@@ -151,7 +151,7 @@ def deployed(
 
 
 def running(sizes: list[int]) -> tuple[View, PosedProblem]:
-    """Jobs a, b, c, ... on so many GPUs of two nodes of four."""
+    """Jobs a, b, c, ... on these numbers of GPUs of two nodes of four."""
     scheduler = Scheduler(Cluster.of(8), create("fifo"))
     for name, size in zip("abcdefgh", sizes, strict=False):
         job = Job(id=JobId(name), submitted_at=0.0, requested_gpus=size, min_gpus=1)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ones.models.allocation import exact, total
-from ones.policies.ones import flow
-from ones.policies.ones.flow import (
+from ones.policies.ones.score import flow
+from ones.policies.ones.score.flow import (
     AGE_SECONDS,
     MOST_UNITS,
     OLDEST,
@@ -25,7 +25,7 @@ from ones.policies.ones.flow import (
     usual_sizes,
     usual_worth,
 )
-from ones.policies.ones.flow_kernels import marginal
+from ones.policies.ones.score.flow_kernels import marginal
 
 any_seed = st.integers(0, 2**32)
 
@@ -193,7 +193,7 @@ def short_over_long(
     return ratios
 
 
-#: two jobs on 8 GPUs: what is 100 s long on one takes so many on an equal share, with 30 s added
+#: two jobs on 8 GPUs: their seconds on an equal share if one GPU needs 100 s, with 30 s added
 SHARED = 100.0 / 4**0.8 + AGE_SECONDS
 
 

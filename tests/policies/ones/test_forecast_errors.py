@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ones.core.job import JobId
-from ones.policies.ones.forecast_errors import FEWEST, MOST_RATIOS, UNKNOWN, ForecastErrors
+from ones.policies.ones.predict.forecast_errors import FEWEST, MOST_RATIOS, UNKNOWN, ForecastErrors
 
 
 def end_late(forecast_errors: ForecastErrors, jobs: int, factor: float) -> None:

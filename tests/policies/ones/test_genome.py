@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ones.policies.ones.genome import allocate_rows, copy_rows, counts_of, reindex, write
+from ones.policies.ones.place.genome import allocate_rows, copy_rows, counts_of, reindex, write
 
 counts_lists = st.lists(st.lists(st.integers(0, 4), min_size=6, max_size=6), min_size=1, max_size=4)
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ones.core import JobId
-from ones.policies.ones.join_times import NEWEST, JoinTimes
+from ones.policies.ones.predict.join_times import NEWEST, JoinTimes
 
 A = JobId("a")
 

@@ -9,7 +9,7 @@ from ones.core import Allocation, Generation, Gpu, NodeId, Plan
 from ones.core import events as ev
 from ones.core.job import EndReason
 from ones.core.plan import PlanAdopted, Rescale, Start
-from ones.policies.ones.learning import Learned
+from ones.policies.ones.predict.learning import Learned
 from ones.policies.ones.settings import OnesSettings
 from tests.policies.ones.jobs import A, seen
 

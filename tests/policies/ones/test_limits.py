@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ones.policies.ones.limits import MAX_PARTS, largest_batch, largest_batches
+from ones.policies.ones.score.limits import MAX_PARTS, largest_batch, largest_batches
 from ones.policies.ones.settings import OnesSettings
 from tests.policies.ones.jobs import a_job
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from ones.policies.ones.noise_calibration import (
+from ones.policies.ones.predict.noise_calibration import (
     FACTORS,
     LEAST_FREEDOM,
     NoiseCalibration,

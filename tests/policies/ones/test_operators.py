@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ones.lab.bench.search import reference
-from ones.policies.ones import kernels
-from ones.policies.ones.genome import Rows, allocate_rows, counts_of, reindex, write
-from ones.policies.ones.operators import Tables
-from ones.policies.ones.problem import Problem
-from ones.policies.ones.search import Operators
+from ones.policies.ones.place import kernels
+from ones.policies.ones.place.genome import Rows, allocate_rows, counts_of, reindex, write
+from ones.policies.ones.place.operators import Tables
+from ones.policies.ones.place.search import Operators
+from ones.policies.ones.score.problem import Problem
 from tests.policies.ones.problems import (
     all_counts,
     check_rows,
@@ -163,7 +163,7 @@ def test_gpus_for_a_new_job_come_from_the_longest_running_job_with_spare_gpus(
 
     assert refreshed([3, 3, 0], [5.0, 9.0, 0.0], gpus=6) == [3, 2, 1]
     assert refreshed([3, 3, 0, 0, 0], [5.0, 9.0, 0.0, 0.0, 0.0], gpus=6) == [2, 1, 1, 1, 1]
-    # nobody can spare any: the one that ran longest makes room
+    # no job can spare a GPU: the one that ran longest makes room
     assert refreshed([1, 1, 0], [5.0, 9.0, 0.0], gpus=2) == [1, 0, 1]
 
 

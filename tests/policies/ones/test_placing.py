@@ -16,7 +16,7 @@ from ones.core.schedule import Allocation
 from ones.core.state import State
 from ones.core.transitions import apply
 from ones.core.view import View
-from ones.policies.ones.placing import Places, keep_places, nodes_of, repack
+from ones.policies.ones.place.placing import Places, keep_places, nodes_of, repack
 
 PER_NODE = 4
 Held = dict[JobId, tuple[Gpu, ...]]

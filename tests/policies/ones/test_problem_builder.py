@@ -26,11 +26,12 @@ from ones.core import (
 from ones.core import events as ev
 from ones.core.job import Configuration, StepTime, SwitchCost
 from ones.policies import create
-from ones.policies.ones.choices import Choices, JobStatus, Knowledge, choices_of
-from ones.policies.ones.deploy import allocate
-from ones.policies.ones.limits import MAX_PARTS
-from ones.policies.ones.problem import optimum
-from ones.policies.ones.problem_builder import (
+from ones.policies.ones.place.deploy import allocate
+from ones.policies.ones.predict.knowledge import JobStatus, Knowledge
+from ones.policies.ones.score.choices import Choices, choices_of
+from ones.policies.ones.score.limits import MAX_PARTS
+from ones.policies.ones.score.problem import optimum
+from ones.policies.ones.score.problem_builder import (
     LEAST_RUN,
     MOST_LEAST_RUN,
     PosedProblem,

@@ -16,10 +16,10 @@ from ones.core.plan import PlanAdopted
 from ones.core.transitions import apply
 from ones.core.view import JobView, View
 from ones.policies.fifo import Fifo
-from ones.policies.ones.estimate_weights import EstimateWeights
-from ones.policies.ones.history import MOST_EPOCHS
-from ones.policies.ones.kind_lengths import KindLengths
-from ones.policies.ones.progress import (
+from ones.policies.ones.predict.estimate_weights import EstimateWeights
+from ones.policies.ones.predict.history import MOST_EPOCHS
+from ones.policies.ones.predict.kind_lengths import KindLengths
+from ones.policies.ones.predict.progress import (
     Features,
     ProgressModel,
     features_of,

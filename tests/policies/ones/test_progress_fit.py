@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 
 from ones.core import JobId
-from ones.policies.ones import progress_fit
-from ones.policies.ones.calibration import calibrated_tau, coverage_of
-from ones.policies.ones.history import Floats, Lesson
-from ones.policies.ones.progress_fit import (
+from ones.policies.ones.predict import progress_fit
+from ones.policies.ones.predict.calibration import calibrated_tau, coverage_of
+from ones.policies.ones.predict.history import Floats, Lesson
+from ones.policies.ones.predict.progress_fit import (
     WARM_STEPS,
     BetaRegression,
     Data,

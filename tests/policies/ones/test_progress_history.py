@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ones.core import JobId
-from ones.policies.ones.history import History, Lesson
-from ones.policies.ones.progress import (
+from ones.policies.ones.predict.history import History, Lesson
+from ones.policies.ones.predict.progress import (
     ProgressModel,
 )
 from tests.policies.ones.lessons import NEW, epochs_left, epochs_of_job, taught, teach

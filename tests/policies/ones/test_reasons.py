@@ -11,9 +11,10 @@ from ones.core import Allocation, JobView, View
 from ones.core.cluster import Gpu, NodeId
 from ones.core.job import Configuration, JobId, StepTime
 from ones.core.reason_markers import stored_place
-from ones.policies.ones.choices import Choices, JobStatus, Knowledge
-from ones.policies.ones.problem_builder import PosedProblem, build_problem
-from ones.policies.ones.reasons import Reasons, rebatched
+from ones.policies.ones.place.reasons import Reasons, rebatched
+from ones.policies.ones.predict.knowledge import JobStatus, Knowledge
+from ones.policies.ones.score.choices import Choices
+from ones.policies.ones.score.problem_builder import PosedProblem, build_problem
 from ones.policies.ones.settings import OnesSettings
 from tests.policies.ones.jobs import A, seen
 

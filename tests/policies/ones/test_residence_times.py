@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ones.core import JobId
-from ones.policies.ones.residence_times import GUESSED_SECONDS, REMEMBERED, ResidenceTimes
+from ones.policies.ones.predict.residence_times import GUESSED_SECONDS, REMEMBERED, ResidenceTimes
 
 A, B = JobId("a"), JobId("b")
 

@@ -15,7 +15,7 @@ from ones.core import events as ev
 from ones.core.plan import Finish, Prepare, Rescale, Start, Stop
 from ones.policies import create
 from ones.policies.ones.policy import Ones
-from ones.policies.ones.problem_builder import PosedProblem
+from ones.policies.ones.score.problem_builder import PosedProblem
 from ones.policies.ones.settings import OnesSettings
 from ones.sim import Simulator
 from ones.sim.kinds import KindPhysics

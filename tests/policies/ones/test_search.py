@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ones.lab.bench.search import reference
 from ones.models.allocation import exact
-from ones.policies.ones.problem import IDLE, Problem
-from ones.policies.ones.search import Search, SearchOptions
+from ones.policies.ones.place.search import Search, SearchOptions
+from ones.policies.ones.score.problem import IDLE, Problem
 from tests.policies.ones.problems import check, flow_problems, problems, simple
 
 #: one draw ranks all, as in Algorithm 1
@@ -214,7 +214,7 @@ def test_an_idle_gpu_that_a_job_could_use_is_worse_than_any_cost() -> None:
     full = search.cost(problem, np.array([2, 2], np.int32))
     assert full == 2e8
     assert search.cost(problem, np.array([2, 1], np.int32)) > IDLE
-    # GPUs beyond what all jobs may have are nobody's loss
+    # GPUs beyond the limits of all jobs cost nothing
     assert search.cost(replace(problem, gpus=9), np.array([2, 2], np.int32)) == 2e8
     search.refresh(problem)
     assert search.best(problem).tolist() == [2, 2]

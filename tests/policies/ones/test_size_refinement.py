@@ -10,14 +10,14 @@ from hypothesis import given
 from ones.core import Allocation, Gpu, JobView, View
 from ones.core.cluster import Cluster
 from ones.core.job import Configuration, Description, JobId, StepTime
-from ones.policies.ones.choices import JobStatus, Knowledge
-from ones.policies.ones.placement_score import PlacementScore, place_jobs
-from ones.policies.ones.placing import Places, nodes_of
-from ones.policies.ones.problem import optimum
-from ones.policies.ones.problem_builder import PosedProblem, build_problem
+from ones.policies.ones.place.placement_score import PlacementScore, place_jobs
+from ones.policies.ones.place.placing import Places, nodes_of
+from ones.policies.ones.place.size_refinement import refine_sizes
+from ones.policies.ones.predict.knowledge import JobStatus, Knowledge
+from ones.policies.ones.predict.speeds import Speeds
+from ones.policies.ones.score.problem import optimum
+from ones.policies.ones.score.problem_builder import PosedProblem, build_problem
 from ones.policies.ones.settings import OnesSettings
-from ones.policies.ones.size_refinement import refine_sizes
-from ones.policies.ones.speeds import Speeds
 from tests.policies.ones.test_placing import PER_NODE, Held, check, moments, view_of
 
 SETTINGS = OnesSettings()

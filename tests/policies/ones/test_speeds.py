@@ -14,7 +14,7 @@ from msgspec import structs
 from ones.core.job import Configuration, JobId, StepTime
 from ones.models.bounded_table import MAX_CONFIGURATIONS, MAX_KINDS
 from ones.models.speed import SpeedModel, fit_speed
-from ones.policies.ones.speeds import MOST_OF_A_KIND, Speeds
+from ones.policies.ones.predict.speeds import MOST_OF_A_KIND, Speeds
 from tests.policies.ones.jobs import a_job
 
 PROFILES = st.dictionaries(
@@ -79,7 +79,7 @@ def test_a_job_that_reports_ever_more_configurations_costs_no_more(
         fitted.append(len(profile))
         return fit_speed(profile)
 
-    monkeypatch.setattr("ones.policies.ones.speeds.fit_speed", counted)
+    monkeypatch.setattr("ones.policies.ones.predict.speeds.fit_speed", counted)
     speeds, job = Speeds(), a_job()
     profile: dict[Configuration, StepTime] = {}
     for batch in range(1, 501):

@@ -16,7 +16,7 @@ from ones.core.policy import Decision, Policy
 from ones.core.view import View
 from ones.lab.runs import RunSpec, trace_of
 from ones.policies import create
-from ones.policies.ones.progress import ProgressModel, features_of
+from ones.policies.ones.predict.progress import ProgressModel, features_of
 from ones.sim.run import Simulator
 
 MAX_POINTS = 60  # of one job

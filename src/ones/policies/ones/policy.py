@@ -20,14 +20,14 @@ from ones.core.plan import PlanAdopted
 from ones.core.policy import Decision
 from ones.core.schedule import Schedule
 from ones.core.view import JobView, View
-from ones.policies.ones.choices import choices_of
-from ones.policies.ones.deploy import allocate, deploy
-from ones.policies.ones.learning import Learned
-from ones.policies.ones.limits import largest_batch
-from ones.policies.ones.problem import optimum
-from ones.policies.ones.problem_builder import PosedProblem, build_problem, changeable_jobs
-from ones.policies.ones.reasons import rebatched
-from ones.policies.ones.search import Search
+from ones.policies.ones.place.deploy import allocate, deploy
+from ones.policies.ones.place.reasons import rebatched
+from ones.policies.ones.place.search import Search
+from ones.policies.ones.predict.learning import Learned
+from ones.policies.ones.score.choices import choices_of
+from ones.policies.ones.score.limits import largest_batch
+from ones.policies.ones.score.problem import optimum
+from ones.policies.ones.score.problem_builder import PosedProblem, build_problem, changeable_jobs
 from ones.policies.ones.settings import OnesSettings
 
 #: members of the population that are placed on nodes and compared
@@ -152,7 +152,7 @@ class Ones:
         forecasts = self._learned.forecasts(view)
         may_act = self._may_update(view) or _can_start_fixed_size(view)
         if not may_act or not self._may_search(view):
-            # Between two updates only batches follow the limits. Who has just come waits, too,
+            # Between two updates only batches follow the limits. A new job waits, too,
             # GPUs free or not: on what happens to be free it would start with the wrong number.
             wake = -inf if may_act else self._deployed_at + self._settings.spacing
             wake = max(wake, self._next_search(view)) if len(view.jobs) else inf
@@ -187,7 +187,7 @@ class Ones:
         )
 
     def _change_batches(self, view: View) -> tuple[Schedule, dict[JobId, str]]:
-        """Changes batches on unchanged GPUs, of jobs whose limit or speed has changed."""
+        """Changes batches on unchanged GPUs, of jobs with a changed limit or speed."""
         learned = self._learned
         horizon = self._settings.stay_share * learned.known.residence_times.mean_seconds(view.now)
         edit = view.schedule.edit()

@@ -91,7 +91,7 @@ class OnesArtifact:
         self._ordered_at = -inf  # time of the last change of the schedule
         self._unsettled = False  # the schedule has changed, and its workers do not all run yet
         self._run_seconds: dict[JobId, float] = {}  # T_j at the last report
-        self._reported: JobId | None = None  # the job whose epoch is the last event
+        self._reported: JobId | None = None  # the job of the last event, an epoch
         self._places: Places | None = None  # outcome of the iteration at the last event
         self._update = False  # whether the outcome may change running jobs
 

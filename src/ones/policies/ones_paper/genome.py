@@ -1,6 +1,6 @@
 """Candidate schedules in the form of the paper: one entry for each GPU (Eq. 1, Eq. 4).
 
-An entry is the index of the job whose worker runs on the GPU, or IDLE. So no GPU has two workers,
+An entry is the index of the job that uses the GPU, or IDLE. So no GPU has two workers,
 whatever an operator does. The batch of each job follows from its number of GPUs (`limits.py`).
 """
 

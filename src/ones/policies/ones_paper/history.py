@@ -69,7 +69,7 @@ def _known(value: float | None) -> float:
 
 
 def features_of(job: JobView, usual_size: int) -> Features:
-    """`usual_size`: samples of an epoch, for a job whose script has not joined."""
+    """`usual_size`: samples of an epoch, for a job that has not joined."""
     progress = job.progress
     return Features(
         job.description.dataset_size if job.description else usual_size,

@@ -45,7 +45,7 @@ class Learned:
         self.new: set[JobId] = set()  # jobs that were never deployed
         self._arrivals = ArrivalRate()
         self._run_seconds: dict[JobId, float] = {}  # of started jobs; the last 1,000 that ended
-        self._reported: JobId | None = None  # the job whose epoch is the last event
+        self._reported: JobId | None = None  # the job of the last event, an epoch
 
     def learn(self, event: Event, view: View) -> None:
         self._reported = None

@@ -1,7 +1,7 @@
 """Parts `placement`: the GPUs of each job in the deployed candidate.
 
-`occurrence` takes the genome as it is: reorder has packed it. `stay` keeps the GPUs of jobs whose
-number does not change. `least-moves` is the prototype's: contiguous blocks, with the fewest GPUs
+`occurrence` takes the genome as it is: reorder has packed it. `stay` keeps the GPUs of jobs with
+an unchanged number. `least-moves` is the prototype's: contiguous blocks, with the fewest GPUs
 that go from one job to another.
 """
 

@@ -16,7 +16,7 @@ from ones.lab.bench.search.benchmark import (
     gap_percent,
 )
 from ones.models.allocation import total
-from ones.policies.ones.problem import optimum
+from ones.policies.ones.score.problem import optimum
 from tests.policies.ones.problems import check
 
 PROMISED = {

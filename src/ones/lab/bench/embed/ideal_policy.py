@@ -20,7 +20,7 @@ from ones.core.schedule import ScheduleEdit
 from ones.lab.bench.embed.simulator import TickJob
 from ones.models.allocation import exact
 from ones.models.packing import GpuPool
-from ones.policies.ones.flow import flow_weights, usual_sizes
+from ones.policies.ones.score.flow import flow_weights, usual_sizes
 
 Floats = NDArray[np.float64]
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from ones.lab.bench.search import reference
 from ones.lab.processes import own_peak_mb, run_in_process
 from ones.models.allocation import greedy, total
-from ones.policies.ones.problem import Problem, optimum
-from ones.policies.ones.search import Search
+from ones.policies.ones.place.search import Search
+from ones.policies.ones.score.problem import Problem, optimum
 
 #: (GPUs, jobs, population)
 CASES = ((16, 16, 16), (64, 64, 64), (256, 256, 256), (1_024, 1_024, 1_024), (10_240, 10_000, 128))

@@ -13,9 +13,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from ones.policies.ones.genome import Rows
-from ones.policies.ones.operators import PAPER, SLOPE, Seeds, Tables
-from ones.policies.ones.problem import Flags, Floats
+from ones.policies.ones.place.genome import Rows
+from ones.policies.ones.place.operators import PAPER, SLOPE, Seeds, Tables
+from ones.policies.ones.score.problem import Flags, Floats
 
 Candidate = dict[int, int]
 

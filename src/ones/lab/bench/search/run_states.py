@@ -27,12 +27,12 @@ from ones.core.view import View
 from ones.lab.bench.search.benchmark import anneal, gap_percent, start_up
 from ones.lab.processes import own_peak_mb, run_in_process
 from ones.models.allocation import greedy
-from ones.policies.ones.placement_score import PlacementScore, place_jobs
+from ones.policies.ones.place.placement_score import PlacementScore, place_jobs
+from ones.policies.ones.place.search import Search
+from ones.policies.ones.place.size_refinement import refine_sizes, within_quotas
 from ones.policies.ones.policy import CANDIDATES, Ones
-from ones.policies.ones.problem import Problem, optimum
-from ones.policies.ones.problem_builder import PosedProblem
-from ones.policies.ones.search import Search
-from ones.policies.ones.size_refinement import refine_sizes, within_quotas
+from ones.policies.ones.score.problem import Problem, optimum
+from ones.policies.ones.score.problem_builder import PosedProblem
 from ones.policies.pollux.search import divide
 from ones.runlog import Entry
 from ones.sim import Simulator

@@ -1,4 +1,4 @@
-"""Limits the GPUs of jobs whose last rescale failed.
+"""Limits the GPUs of a job after a failed rescale.
 
 A rescale may fail because a worker did not start or because the engine rejects it; the event does
 not say which. So half of the requested GPUs are allowed for some time, which grows each time.
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ones.core.job import JobId
 from ones.models.backoff import backoff_seconds
-from ones.policies.ones.memory import Remembers
+from ones.policies.ones.predict.memory import Remembers
 
 FIRST_WAIT, LONGEST_WAIT = 300.0, 3600.0
 
@@ -38,7 +38,7 @@ class FailedRescales(Remembers):
         self._requested[job] = gpus
 
     def failed(self, job: JobId, held: int, now: float) -> None:
-        """Limits a job whose rescale failed; `held`: the GPUs that it keeps."""
+        """Limits a job after a failed rescale; `held`: the GPUs that it keeps."""
         earlier = self._limits.get(job)
         times = earlier.times + 1 if earlier else 1
         wait = backoff_seconds(FIRST_WAIT, LONGEST_WAIT, times)

@@ -1,6 +1,6 @@
 """Turns numbers of GPUs into a schedule: the GPUs and the batch of each job, with reasons.
 
-A job whose number of GPUs and batch do not change keeps its GPUs.
+A job keeps its GPUs if their number and its batch do not change.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ones.core.cluster import Gpu
 from ones.core.job import JobId
 from ones.core.schedule import Allocation, Schedule
 from ones.core.view import JobView, View
-from ones.policies.ones.choices import Choices
-from ones.policies.ones.problem_builder import PosedProblem
-from ones.policies.ones.reasons import Reasons
-from ones.policies.ones.size_refinement import refine_sizes
-from ones.policies.ones.speeds import Speeds
+from ones.policies.ones.place.reasons import Reasons
+from ones.policies.ones.place.size_refinement import refine_sizes
+from ones.policies.ones.predict.speeds import Speeds
+from ones.policies.ones.score.choices import Choices
+from ones.policies.ones.score.problem_builder import PosedProblem
 
 #: least benefit of a change of the batch alone, as a multiple of its cost
 BATCH_CHANGE_WORTH = 2.0

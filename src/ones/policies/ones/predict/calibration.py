@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ones.policies.ones.estimate_weights import EstimateWeights
-from ones.policies.ones.history import Floats
+from ones.policies.ones.predict.estimate_weights import EstimateWeights
+from ones.policies.ones.predict.history import Floats
 
 COVERAGE = 0.9
 LOW, HIGH = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2

@@ -18,8 +18,8 @@ from ones.core.view import JobView
 from ones.models.bounded_table import MAX_KINDS, set_bounded
 from ones.models.goodput import noise_scale
 from ones.models.kinds import kind_of, single_job_kind
-from ones.policies.ones.memory import Remembers
-from ones.policies.ones.noise_calibration import (
+from ones.policies.ones.predict.memory import Remembers
+from ones.policies.ones.predict.noise_calibration import (
     FACTORS,
     Floats,
     NoiseCalibration,

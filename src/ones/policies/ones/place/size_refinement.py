@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from ones.core.job import JobId
 from ones.core.view import View
 from ones.models.sharing import OwnerQuota
-from ones.policies.ones.placement_score import PlacementScore, place_jobs
-from ones.policies.ones.placing import MOST_NODES, Places
-from ones.policies.ones.problem import optimum
-from ones.policies.ones.problem_builder import PosedProblem
-from ones.policies.ones.speeds import Speeds
+from ones.policies.ones.place.placement_score import PlacementScore, place_jobs
+from ones.policies.ones.place.placing import MOST_NODES, Places
+from ones.policies.ones.predict.speeds import Speeds
+from ones.policies.ones.score.problem import optimum
+from ones.policies.ones.score.problem_builder import PosedProblem
 
 #: largest number of refinements
 ROUNDS = 4

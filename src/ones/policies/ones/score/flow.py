@@ -96,7 +96,7 @@ def marginal_weights(
 
     Large clusters are counted in coarser units: weights are not known more exactly than that.
     """
-    from ones.policies.ones.flow_kernels import marginal
+    from ones.policies.ones.score.flow_kernels import marginal
 
     sizes, speedups, units = _coarse(sizes, speedups, gpus)
     order = _longest_first(seconds / speedups[:, _share(sizes, units, len(seconds))])

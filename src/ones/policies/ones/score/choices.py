@@ -6,8 +6,6 @@ each size is the one with the best goodput.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +13,10 @@ from numpy.typing import NDArray
 
 from ones.core.view import JobView, View
 from ones.models.goodput import efficiency
-from ones.policies.ones.effective_work import EffectiveWork
-from ones.policies.ones.flow import usual_sizes
-from ones.policies.ones.join_times import JoinTimes
-from ones.policies.ones.limits import largest_batch, largest_batches
-from ones.policies.ones.residence_times import ResidenceTimes
+from ones.policies.ones.predict.knowledge import JobStatus, Knowledge
+from ones.policies.ones.score.flow import usual_sizes
+from ones.policies.ones.score.limits import largest_batch, largest_batches
 from ones.policies.ones.settings import OnesSettings
-from ones.policies.ones.speeds import Speeds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -41,30 +36,6 @@ class Choices(NamedTuple):
     def at(self, gpus: int) -> int:
         """Returns the index of the largest size within `gpus`; 0 if there is none."""
         return max(0, int(self.sizes.searchsorted(gpus, "right")) - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    """Facts about a job that its view does not contain."""
-
-    smallest_batch: int  # since the last epoch ended; 0: not trained since
-    most_gpus: int | None = None  # limit after a failed rescale; None: no limit
-    since_start: float = inf  # seconds since its last start
-
-
-@dataclass(frozen=True, slots=True)
-class Knowledge:
-    """Statistics of all jobs."""
-
-    speeds: Speeds
-    effective_work: EffectiveWork
-    residence_times: ResidenceTimes
-    join_times: JoinTimes
-
-    @classmethod
-    def none(cls) -> Knowledge:
-        """Returns empty statistics."""
-        return cls(Speeds(), EffectiveWork(), ResidenceTimes(), JoinTimes())
 
 
 def most_gpus(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ones.core.job import JobId
-from ones.policies.ones.memory import Remembers
+from ones.policies.ones.predict.memory import Remembers
 
 #: prior: this many jobs of this many seconds
 GUESSED_JOBS, GUESSED_SECONDS = 5.0, 400.0

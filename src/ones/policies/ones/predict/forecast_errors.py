@@ -1,4 +1,4 @@
-"""Errors of past forecasts for jobs of known length, whose speed still changes.
+"""Errors of past forecasts for jobs of known length: only their speed changes.
 
 The forecast of such a job is its remaining work at the present speed. The ratio of the real to the
 forecast time is kept for the last forecasts; the interval that users see covers 90 % of them.
@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ones.core.job import JobId
-from ones.policies.ones.calibration import HIGH, LOW
-from ones.policies.ones.memory import Remembers
+from ones.policies.ones.predict.calibration import HIGH, LOW
+from ones.policies.ones.predict.memory import Remembers
 
 #: ratios that are remembered, and forecasts of one running job
 MOST_RATIOS, MOST_OF_A_JOB = 400, 20

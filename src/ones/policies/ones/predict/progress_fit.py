@@ -15,8 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ones.policies.ones.history import Floats, Lesson
-from ones.policies.ones.memory import Remembers
+from ones.policies.ones.predict.history import Floats, Lesson
+from ones.policies.ones.predict.memory import Remembers
 
 START = 10.0  # epochs left before the first fit
 PENALTY = 1e-3  # on |A|²

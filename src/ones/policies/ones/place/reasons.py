@@ -17,8 +17,8 @@ from ones.core.job import JobId
 from ones.core.reason_markers import stored_place
 from ones.core.schedule import Allocation
 from ones.core.view import JobView, View
-from ones.policies.ones.choices import Choices
-from ones.policies.ones.problem_builder import PosedProblem
+from ones.policies.ones.score.choices import Choices
+from ones.policies.ones.score.problem_builder import PosedProblem
 
 #: ratio of two ranks from which on jobs change places in the line
 CLEARLY = 4 / 3

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from ones.core.cluster import Gpu, NodeState
 from ones.core.job import JobId
 from ones.core.view import JobView, View
-from ones.policies.ones.choices import Choices, JobStatus, Knowledge, choices_of, most_gpus
-from ones.policies.ones.flow import flow_weights, usual_sizes
-from ones.policies.ones.problem import Problem
+from ones.policies.ones.predict.knowledge import JobStatus, Knowledge
+from ones.policies.ones.score.choices import Choices, choices_of, most_gpus
+from ones.policies.ones.score.flow import flow_weights, usual_sizes
+from ones.policies.ones.score.problem import Problem
 from ones.policies.ones.settings import OnesSettings
 
 Floats = NDArray[np.float64]
@@ -125,7 +126,7 @@ def _flow_time(
     """Returns cost, extra and work of the problem: weighted speedup, less the cost of a change.
 
     "Work" is the weight of a job in each draw; "cost" is the value with its sign changed. A start
-    is never charged: that would starve a job whose remaining work is estimated too low.
+    is never charged: that would starve a job if its remaining work is estimated too low.
     """
     per_node = max(1, view.cluster.width)
     gpus = max(1, view.cluster.n_gpus)

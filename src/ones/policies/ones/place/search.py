@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ones.models.allocation import next_sizes, total
-from ones.policies.ones import genome, operators
-from ones.policies.ones.genome import Rows
-from ones.policies.ones.operators import Seeds, Tables
-from ones.policies.ones.problem import Flags, Floats, Ints, Problem
+from ones.policies.ones.place import genome, operators
+from ones.policies.ones.place.genome import Rows
+from ones.policies.ones.place.operators import Seeds, Tables
+from ones.policies.ones.score.problem import Flags, Floats, Ints, Problem
 
 #: range of the share of jobs that a restart preempts
 RESTART_RATES = (0.1, 1.0)
@@ -275,7 +275,7 @@ class Search:
     @property
     def _ops(self) -> Operators:
         if self._operators is None:
-            from ones.policies.ones import kernels
+            from ones.policies.ones.place import kernels
 
             self._operators = kernels
         return self._operators

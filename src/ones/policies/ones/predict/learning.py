@@ -19,15 +19,15 @@ from ones.core.events import Event
 from ones.core.job import Forecast, JobId
 from ones.core.plan import PlanAdopted, Prepare, Rescale, Start
 from ones.core.view import JobView, View
-from ones.policies.ones.batch_changes import BatchChanges
-from ones.policies.ones.choices import JobStatus, Knowledge
-from ones.policies.ones.cold_start import ColdStart
-from ones.policies.ones.error_factors import error_factors
-from ones.policies.ones.failed_rescales import FailedRescales
-from ones.policies.ones.forecast_errors import ForecastErrors
-from ones.policies.ones.history import known_epochs
-from ones.policies.ones.memory import Remembers
-from ones.policies.ones.progress import Features, ProgressModel, features_of
+from ones.policies.ones.predict.batch_changes import BatchChanges
+from ones.policies.ones.predict.cold_start import ColdStart
+from ones.policies.ones.predict.error_factors import error_factors
+from ones.policies.ones.predict.failed_rescales import FailedRescales
+from ones.policies.ones.predict.forecast_errors import ForecastErrors
+from ones.policies.ones.predict.history import known_epochs
+from ones.policies.ones.predict.knowledge import JobStatus, Knowledge
+from ones.policies.ones.predict.memory import Remembers
+from ones.policies.ones.predict.progress import Features, ProgressModel, features_of
 from ones.policies.ones.settings import OnesSettings
 
 #: assumed data size of a job that has not joined, if no job has joined
@@ -70,7 +70,7 @@ class Learned(Remembers):
         self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
         self._smallest_batch: dict[JobId, int] = {}  # since its last epoch ended
         self._started_at: dict[JobId, float] = {}  # time of the last start
-        self._epoch_job: JobId | None = None  # the job whose epoch was the last event
+        self._epoch_job: JobId | None = None  # the job of the last event, an epoch
         # jobs for which the last event changed the batch limit or the speed
         self.changed_jobs: list[JobId] = []
 

@@ -16,9 +16,9 @@ from ones.core.cluster import Gpu, NodeId
 from ones.core.job import JobId, SwitchCost
 from ones.core.view import View
 from ones.models.packing import GpuPool
-from ones.policies.ones.placing import Places, keep_places, nodes_of, repack
-from ones.policies.ones.problem_builder import PosedProblem
-from ones.policies.ones.speeds import Speeds
+from ones.policies.ones.place.placing import Places, keep_places, nodes_of, repack
+from ones.policies.ones.predict.speeds import Speeds
+from ones.policies.ones.score.problem_builder import PosedProblem
 
 #: least benefit of a move, as a multiple of its cost
 MOVE_WORTH = 2.0

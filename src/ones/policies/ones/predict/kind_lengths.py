@@ -13,7 +13,7 @@ import numpy as np
 
 from ones.core.job import JobId
 from ones.models.bounded_table import MAX_KINDS, set_bounded
-from ones.policies.ones.memory import Remembers
+from ones.policies.ones.predict.memory import Remembers
 
 #: last lengths that are remembered of a kind
 MOST_LENGTHS = 50

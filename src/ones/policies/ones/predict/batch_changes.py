@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ones.core.job import JobId
-from ones.policies.ones.memory import Remembers
+from ones.policies.ones.predict.memory import Remembers
 
 #: seconds, before the first measurement
 EXPECTED = 1.0

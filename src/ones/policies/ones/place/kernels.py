@@ -13,9 +13,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ones.policies.ones.genome import Rows
-from ones.policies.ones.operators import PAPER, SLOPE, Seeds, Tables
-from ones.policies.ones.problem import Flags, Floats, Ints
+from ones.policies.ones.place.genome import Rows
+from ones.policies.ones.place.operators import PAPER, SLOPE, Seeds, Tables
+from ones.policies.ones.score.problem import Flags, Floats, Ints
 
 _LOW = np.uint64(0xFFFFFFFF)
 _UNIT = 2.0**-32
@@ -123,7 +123,7 @@ def _start_waiting(t: Tables, b: Bench, n: int, idle: int, order: Ints) -> tuple
 
 @njit(cache=True, nogil=True)
 def _next_waiting(c: Ints, barred: Flags, least: Ints, order: Ints, place: int, idle: int) -> int:
-    """Returns the next index in the order whose job waits and can start."""
+    """Returns the next index in the order with a waiting job that can start."""
     while place < len(order):
         job = order[place]
         if c[job] == 0 and not barred[job] and least[job] <= idle:

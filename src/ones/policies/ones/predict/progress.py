@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ones.core.job import JobId
-from ones.policies.ones.calibration import HIGH, LOW, Calibration
-from ones.policies.ones.cold_start import COLD_START_EPOCHS
-from ones.policies.ones.history import (
+from ones.policies.ones.predict.calibration import HIGH, LOW, Calibration
+from ones.policies.ones.predict.cold_start import COLD_START_EPOCHS
+from ones.policies.ones.predict.history import (
     MOST_EPOCHS,
     Features,
     Floats,
@@ -25,9 +25,9 @@ from ones.policies.ones.history import (
     features_of,
     rows_of,
 )
-from ones.policies.ones.kind_lengths import AS_MUCH_AGAIN, KindLengths
-from ones.policies.ones.memory import Remembers
-from ones.policies.ones.progress_fit import BetaRegression
+from ones.policies.ones.predict.kind_lengths import AS_MUCH_AGAIN, KindLengths
+from ones.policies.ones.predict.memory import Remembers
+from ones.policies.ones.predict.progress_fit import BetaRegression
 
 __all__ = ["Features", "ProgressModel", "features_of"]
 

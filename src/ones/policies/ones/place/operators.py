@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ones.policies.ones.problem import Flags, Floats, Ints, Problem
+from ones.policies.ones.score.problem import Flags, Floats, Ints, Problem
 
 #: probability that a preempted job is left out of the fill that follows
 LEFT_OUT = 0.7

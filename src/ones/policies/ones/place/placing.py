@@ -23,7 +23,7 @@ MOST_NODES = 256
 def keep_places(
     view: View, held_gpus: Mapping[JobId, tuple[Gpu, ...]], sizes: Mapping[JobId, int]
 ) -> Places:
-    """Places jobs and moves only jobs whose size changes. The sizes must fit the free and the held
+    """Places jobs and moves only jobs of a changed size. The sizes must fit the free and the held
     GPUs together."""
     room = GpuPool(view)
     places: Places = {}

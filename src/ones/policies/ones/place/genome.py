@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ones.policies.ones.problem import Ints, Keys
+from ones.policies.ones.score.problem import Ints, Keys
 
 
 class Rows(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ones.policies.ones.history import Floats
-from ones.policies.ones.memory import Remembers
+from ones.policies.ones.predict.history import Floats
+from ones.policies.ones.predict.memory import Remembers
 
 #: first squared errors of the logarithm: cold start, regression, kind
 FIRST = (1.0, 1.0, 0.1)

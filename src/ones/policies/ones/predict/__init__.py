@@ -1,0 +1,1 @@
+"""What jobs will do: their remaining work, their speeds, and what a change costs."""
