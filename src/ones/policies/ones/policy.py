@@ -228,9 +228,9 @@ class Ones:
             "seen": self._seen,
             "evolved": self._evolved,
             "evolved_at": None if self._evolved_at == -inf else self._evolved_at,
-            "thought_at": None if self._searched_at == -inf else self._searched_at,
-            "reported": self._has_reports,
-            "pressing": self._has_urgent_events,
+            "searched_at": None if self._searched_at == -inf else self._searched_at,
+            "has_reports": self._has_reports,
+            "has_urgent_events": self._has_urgent_events,
             "deployed_at": None if self._deployed_at == -inf else self._deployed_at,
             "learned": self._learned.save(),
             "search": None if self._search is None else self._search.save(),
@@ -239,10 +239,10 @@ class Ones:
     def load(self, saved: Mapping[str, Any]) -> None:
         self._seen, self._evolved = int(saved["seen"]), int(saved["evolved"])
         self._evolved_at = -inf if saved["evolved_at"] is None else float(saved["evolved_at"])
-        self._searched_at = -inf if saved["thought_at"] is None else float(saved["thought_at"])
+        self._searched_at = -inf if saved["searched_at"] is None else float(saved["searched_at"])
         self._has_reports, self._has_urgent_events = (
-            bool(saved["reported"]),
-            bool(saved["pressing"]),
+            bool(saved["has_reports"]),
+            bool(saved["has_urgent_events"]),
         )
         self._deployed_at = -inf if saved["deployed_at"] is None else float(saved["deployed_at"])
         self._learned.load(saved["learned"])

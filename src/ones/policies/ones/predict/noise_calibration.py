@@ -47,6 +47,7 @@ class NoiseCalibration:
 
     def __init__(self) -> None:
         self._lengths: dict[str, list[Floats]] = {}  # logarithms, by kind
+        self._squares: dict[str, Floats] = {}  # squared deviations from their mean, by kind
         self.index = self._best()  # of the factor in use
 
     @property
@@ -58,15 +59,15 @@ class NoiseCalibration:
         if kind and lengths.min() > 0.0:
             known = [*self._lengths.get(kind, ())[1 - JOBS_OF_A_KIND :], np.log(lengths)]
             set_bounded(self._lengths, kind, known, MAX_KINDS)
+            set_bounded(self._squares, kind, _squares(known), MAX_KINDS)
             self.index = self._best()
 
     def _best(self) -> int:
         """The factor of the highest posterior density: lognormal lengths, lognormal prior."""
         unlikely = 0.5 * (np.log2(FACTORS) / EXPECTED_DOUBLINGS) ** 2
-        several = [np.array(logs) for logs in self._lengths.values() if len(logs) > 1]
-        freedom = sum(len(logs) - 1 for logs in several)
+        freedom = sum(len(lengths) - 1 for lengths in self._lengths.values())
         if freedom >= LEAST_FREEDOM:
-            squares = sum(((logs - logs.mean(axis=0)) ** 2).sum(axis=0) for logs in several)
+            squares = np.sum(list(self._squares.values()), axis=0)
             unlikely = unlikely + 0.5 * freedom * np.log(np.maximum(squares, 1e-9))
         return int(np.argmin(unlikely))
 
@@ -75,4 +76,10 @@ class NoiseCalibration:
 
     def load(self, saved: Mapping[str, Any]) -> None:
         self._lengths = {kind: [np.array(row) for row in rows] for kind, rows in saved.items()}
+        self._squares = {kind: _squares(rows) for kind, rows in self._lengths.items()}
         self.index = self._best()
+
+
+def _squares(logs: list[Floats]) -> Floats:
+    squares: Floats = ((np.array(logs) - np.mean(logs, axis=0)) ** 2).sum(axis=0)
+    return squares
