@@ -44,8 +44,8 @@ class RandomPolicy:
                 edit.drop(job.id)
         dice.shuffle(pool)
         for job in changing:
-            size = min(dice.randint(0, 4), len(pool))
-            if not size:
+            size = min(dice.randint(0, 4), len(pool), job.max_gpus or len(pool))
+            if size < job.job.min_gpus:
                 continue
             mine, pool = pool[:size], pool[size:]
             if job.description is None:

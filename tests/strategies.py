@@ -103,6 +103,18 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.GpuReturned, times, gpus),
     st.builds(ev.CancelRequested, times, job_ids, names),
     st.builds(ev.PriorityChanged, times, job_ids, finite),
+    st.builds(
+        ev.JobChanged,
+        at=times,
+        job=job_ids,
+        by=names,
+        priority=st.none() | finite,
+        min_gpus=st.none() | counts,
+        max_gpus=st.none() | counts,
+        other=st.lists(names, max_size=2).map(tuple),
+    ),
+    st.builds(ev.JobHeld, times, job_ids, names),
+    st.builds(ev.JobReleased, times, job_ids, names),
     st.builds(ev.OwnerLimitSet, times, names, st.none() | counts),
     st.builds(ev.JobEnded, times, job_ids, st.sampled_from(EndReason), names),
     st.builds(

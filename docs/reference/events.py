@@ -16,6 +16,7 @@ from ones.core import plan as orders
 from ones.core.cluster import Gpu, Node, NodeId
 from ones.core.job import (
     Configuration,
+    Dependency,
     EndReason,
     Forecast,
     Generation,
@@ -137,7 +138,20 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
     (ev.CancelRequested(200.0, BERT, "ada"), "A user cancels the job. `Finish` follows."),
     (
         ev.PriorityChanged(90.0, BERT, 5.0),
-        "A user or an operator changed the priority. Higher goes first.",
+        "As `JobChanged`, in logs of 0.1.0.",
+    ),
+    (
+        ev.JobChanged(
+            at=91.0, job=BERT, by="ada", priority=5.0, max_gpus=4, other=("run time 2.0 h",)
+        ),
+        "A user changed the job. A job with more GPUs than its maximum gives the others back; one "
+        "with fewer than its minimum saves its work and waits.",
+    ),
+    (ev.JobHeld(92.0, BERT, "ada"), "A user put the job on hold."),
+    (
+        ev.JobReleased(93.0, BERT, "ada"),
+        "A user released the job. Policies also observe it for jobs that the end of another job "
+        "unblocked.",
     ),
     (ev.OwnerLimitSet(0.0, "ada", 8), "An operator set or removed a limit."),
     (
@@ -195,6 +209,7 @@ ACTION_EXAMPLES: tuple[tuple[orders.Action, str], ...] = (
 #: types of values inside events and plans
 VALUES = (
     Job,
+    Dependency,
     StopRule,
     Generation,
     Gpu,

@@ -82,6 +82,23 @@ def test_a_job_waits_in_the_queue_and_is_cancelled_with_the_button(
     expect(page.get_by_role("button", name="Cancel…")).to_be_hidden()
 
 
+def test_a_job_is_held_and_released_with_the_button(world: World, open_page: OpenPage) -> None:
+    hog = world.run(["sleep", "1000"], gpus=4, name="hog")
+    job = world.run(["sleep", "1000"], gpus=1, name="held")
+    page = open_page(world, f"/jobs/{job}")
+    page.get_by_role("button", name="Hold").click()
+    expect(page.locator("#state")).to_contain_text("held")
+    expect(page.locator("#note")).to_contain_text("On hold, by")
+    page.get_by_role("button", name="Release").click()
+    expect(page.locator("#state")).to_contain_text("waiting")
+    expect(page.locator("#story")).to_contain_text("Released by")
+    page.goto(f"/jobs/{hog}")
+    expect(page.locator("#state")).to_contain_text("running")
+    expect(page.get_by_role("button", name="Hold")).to_be_hidden()
+    for each in (hog, job):
+        world.post(f"/api/jobs/{each}/cancel")
+
+
 def test_a_job_s_page_has_curves_its_story_and_its_output(
     world: World, open_page: OpenPage
 ) -> None:

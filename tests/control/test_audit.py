@@ -46,7 +46,7 @@ def test_what_admins_and_users_do_is_written_down(service: Inside) -> None:
     assert told(rows) == [
         (admin, "user added", "ann", "role user"),
         (admin, "limit set", "ann", "2 GPUs"),
-        ("ann", "priority changed", job, "0 to 3"),
+        ("ann", "job changed", job, "priority 3; before: priority 0, 1 to 1 GPUs"),
         (admin, "job cancelled", job, "of ann"),
         ("ann", "submission refused", "",
          "command: 2001 bytes is too long; the limit is max_command_kb = 1"),

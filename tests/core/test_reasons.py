@@ -93,6 +93,22 @@ SAMPLES: dict[str, tuple[str, str]] = {
         reasons.waiting_for_owner("ann", 1, 1, 1),
         "Waiting: ann may use 1 GPU and uses 1. It starts when another job of ann ends.",
     ),
+    "on_hold": (
+        reasons.on_hold("ann", "a-1"),
+        "On hold, by ann. It can start again after: ones release a-1",
+    ),
+    "waiting_for_jobs": (
+        reasons.waiting_for_jobs(["a-1", "b-2"]),
+        "Waiting for the end of a-1, b-2.",
+    ),
+    "waiting_in_array": (
+        reasons.waiting_in_array("a-1", 4),
+        "Waiting: at most 4 tasks of array a-1 may run at a time.",
+    ),
+    "dependency_lost": (
+        reasons.dependency_lost("a-1", "failed"),
+        "It can never start, because a-1 has ended: failed (--after a-1)",
+    ),
     "waiting_for_gpus": (
         reasons.waiting_for_gpus(2),
         "Waiting: needs 2 GPUs at the same time.",

@@ -9,6 +9,7 @@ import typer
 from ones import __version__
 from ones.cli.audit import audit
 from ones.cli.bench import bench
+from ones.cli.change import hold, release, rerun, set_
 from ones.cli.cluster import cluster
 from ones.cli.compare import compare
 from ones.cli.config import config
@@ -55,7 +56,10 @@ def _root(
 
 
 app.command()(demo)
-for _command in (up, down, link, submit, ps, show, why, logs, cancel, top, doctor):
+for _command in (up, down, link, submit, ps, show, why, logs, cancel):
+    app.command()(_command)
+app.command("set")(set_)
+for _command in (hold, release, rerun, top, doctor):
     app.command()(_command)
 app.add_typer(cluster, name="cluster")
 app.add_typer(user, name="user")

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ones.cli.client import connect, of_job
+from ones.cli.change import by_state, for_each
+from ones.cli.client import Client, connect, of_job
 from ones.cli.joblist import job_table
 from ones.cli.options import Json, StateDirectory
 from ones.cli.output import out, print_json, print_table, say
@@ -19,6 +20,7 @@ from ones.cli.words import duration, eta, moment, not_used, short
 from ones.errors import UserError
 
 JOB = typer.Argument(help="Job id.")
+MOST_JOBS = 10_000  # in one response
 
 
 def ps(
@@ -143,30 +145,48 @@ def _now(card: dict[str, Any]) -> str:
 
 
 def cancel(
-    jobs: Annotated[list[str], typer.Argument(help="Job ids.", metavar="JOB...")],
+    jobs: Annotated[list[str] | None, typer.Argument(help="Job ids.", metavar="JOB...")] = None,
+    all: Annotated[bool, typer.Option("--all", "-a", help="All jobs that you may cancel.")] = False,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="All jobs of this user.")] = None,
+    tag: Annotated[str | None, typer.Option(help="All jobs with this tag.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="All jobs of this name; * and ? match.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
-    """End jobs.
+    """End jobs: those that are named, or all that match every given option.
 
     Example: ones cancel digits-1
     """
+    many = all or user is not None or tag is not None or name is not None
+    if many == bool(jobs):
+        raise UserError("give either job ids, or --all, --user, --tag or --name")
     client = connect(state)
-    answers, problems = [], []
-    for job in jobs:  # an unknown job must not keep the others from being cancelled
-        try:
-            answers.append(client.post(of_job(job, "cancel")))
-        except UserError as wrong:
-            problems.append(wrong)
-            continue
-        if not json:
-            tell(f"{answers[-1]['id']}: {answers[-1]['state']}")
-    if json:
-        print_json(answers)
-    for problem in problems[:-1]:
-        say(f"ones: {problem}")
-    if problems:
-        raise problems[-1]
+    chosen = jobs or _matching(client, user=user, tag=tag, name=name)
+    if many and not chosen:
+        say("no job matches")
+    elif many and not yes and not _confirmed(chosen):
+        raise UserError("nothing was cancelled")
+    for_each(chosen, lambda job: client.post(of_job(job, "cancel")), by_state, json=json)
+
+
+def _matching(client: Client, **filters: str | None) -> list[str]:
+    found = client.get("/api/jobs", limit=MOST_JOBS, owner=filters.pop("user"), **filters)
+    return [job["id"] for job in reversed(found)]
+
+
+def _confirmed(jobs: list[str]) -> bool:
+    """Whether the user wants to end these jobs. A script must say so by an option."""
+    if not _on_terminal():
+        raise UserError(f"this ends {len(jobs)} jobs; add --yes to do so without a terminal")
+    named = ", ".join(jobs[:10]) + (f" and {len(jobs) - 10} more" if len(jobs) > 10 else "")
+    return typer.confirm(f"End {named}?", err=True)
+
+
+def _on_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _shown(name: str, value: object) -> object:

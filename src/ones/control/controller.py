@@ -38,7 +38,7 @@ from ones.control.readmodels.quarantine import Quarantine
 from ones.control.recorder import begin, change_header, tail_of_service
 from ones.control.schema import submissions
 from ones.control.store import Store, insert
-from ones.control.stored_submissions import submissions_of
+from ones.control.stored_submissions import change_submission, submissions_of
 from ones.control.submission import Submission
 from ones.control.tokens import JobTokens
 from ones.control.version import SOFTWARE
@@ -245,9 +245,26 @@ class Controller:
     def cancel(self, job: str, by: str, done: Done) -> None:
         self.engine.tell(ev.CancelRequested(NOW, JobId(job), by), done=self._when_shown(done))
 
-    def set_priority(self, job: str, priority: float, done: Done) -> None:
-        event = ev.PriorityChanged(NOW, JobId(job), priority)
-        self.engine.tell(event, done=self._when_shown(done))
+    def change(self, event: ev.JobChanged, submission: Submission | None, done: Done) -> None:
+        """Change an unfinished job. `submission`: its new one; None: it stays as it is."""
+
+        def enter() -> None:
+            operations = []
+            if submission is not None:
+                live = self._live.jobs.get(event.job)
+                if live is not None:
+                    live.submission = submission
+                self.board.submitted(event.job, submission)
+                operations = [change_submission(event.job, submission)]
+            self._live.emit(event, operations, self._when_shown(done))
+
+        self._live.post(enter)
+
+    def hold(self, job: str, by: str, done: Done) -> None:
+        self.engine.tell(ev.JobHeld(NOW, JobId(job), by), done=self._when_shown(done))
+
+    def release(self, job: str, by: str, done: Done) -> None:
+        self.engine.tell(ev.JobReleased(NOW, JobId(job), by), done=self._when_shown(done))
 
     def set_limit(self, user: str, max_gpus: int | None, done: Done) -> None:
         operation = self.accounts.set_limit(user, max_gpus)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from ones.control.schema import meta, submissions
-from ones.control.store import Store, upsert
+from ones.control.store import Operation, Store, upsert
 from ones.control.submission import Submission
 
 _AT_ONCE = 500  # names in one query
@@ -40,17 +40,21 @@ def remove_environments(store: Store, ended: Mapping[str, float]) -> int:
     for first in range(0, len(jobs), _AT_ONCE):
         known = submissions_of(store, jobs[first : first + _AT_ONCE])
         changes = [
-            sa.update(submissions)
-            .where(submissions.c.job == job)
-            .values(body=replace(submission, env={}).encoded())
+            change_submission(job, replace(submission, env={}))
             for job, submission in known.items()
             if submission.env
         ]
-        store.write_now(*(partial(_execute, change) for change in changes))
+        store.write_now(*changes)
     if jobs:
         latest = max(ended[job] for job in jobs)
         store.write_now(upsert(meta, {"key": NO_ENVIRONMENTS, "value": repr(latest)}))
     return len(jobs)
+
+
+def change_submission(job: str, submission: Submission) -> Operation:
+    """An operation that replaces the stored submission of a job."""
+    change = sa.update(submissions).where(submissions.c.job == job)
+    return partial(_execute, change.values(body=submission.encoded()))
 
 
 def _execute(statement: sa.Update, connection: sa.Connection) -> None:

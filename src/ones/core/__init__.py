@@ -10,6 +10,7 @@ from ones.core.engine import Engine, ScriptedEngine, drive
 from ones.core.events import Event
 from ones.core.job import (
     Configuration,
+    Dependency,
     Description,
     EndReason,
     Forecast,
@@ -36,6 +37,7 @@ __all__ = [
     "Cluster",
     "Configuration",
     "Decision",
+    "Dependency",
     "Description",
     "EndReason",
     "Engine",

@@ -215,11 +215,43 @@ class CancelRequested(Tagged, frozen=True):
 
 
 class PriorityChanged(Tagged, frozen=True):
-    """A job's priority changed; higher goes first."""
+    """A job's priority changed; higher goes first. Newer logs have `JobChanged`."""
 
     at: Time
     job: JobId
     priority: Finite
+
+
+class JobChanged(Tagged, frozen=True, kw_only=True):
+    """A user changed a submitted job. None: that value stays."""
+
+    at: Time
+    job: JobId
+    by: str = ""
+    priority: Finite | None = None
+    min_gpus: Gpus | None = None
+    max_gpus: Number | None = None  # 0: no maximum
+    other: tuple[str, ...] = ()  # changes that the scheduler does not need, as text
+
+
+class JobHeld(Tagged, frozen=True):
+    """A user put a job on hold: it may not start, and an elastic job that runs is stopped."""
+
+    at: Time
+    job: JobId
+    by: str = ""
+
+
+class JobReleased(Tagged, frozen=True):
+    """A job on hold may start again.
+
+    Policies also observe it, without a log entry, for a job when its dependencies are met or its
+    turn in its array has come.
+    """
+
+    at: Time
+    job: JobId
+    by: str = ""
 
 
 class OwnerLimitSet(Tagged, frozen=True):
@@ -302,6 +334,9 @@ Event = (
     | GpuReturned
     | CancelRequested
     | PriorityChanged
+    | JobChanged
+    | JobHeld
+    | JobReleased
     | OwnerLimitSet
     | JobEnded
     | EntryQuarantined
@@ -320,6 +355,9 @@ CAPACITY_EVENTS: frozenset[type[Event]] = frozenset(
         JobEnded,
         CancelRequested,
         PriorityChanged,
+        JobChanged,
+        JobHeld,
+        JobReleased,
         OwnerLimitSet,
         RescaleFailed,
         WorkerLost,

@@ -25,6 +25,7 @@ def end_soon(state: State, record: JobRecord, reason: EndReason, message: str) -
     record.ending = Ending(reason, message)
     state.set_goal(record, None)
     state.waiting.discard(record.id)
+    state.blocked.discard(record.id)
     state.advance(record, Trigger.END_DECIDED)
 
 

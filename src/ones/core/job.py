@@ -39,6 +39,13 @@ class Generation(NamedTuple):
     incarnation: Number = 0
 
 
+class Dependency(Value, frozen=True):
+    """Another job that must end before a job may start."""
+
+    job: JobId
+    any_end: bool = False  # False: it must converge or finish
+
+
 class Job(Value, frozen=True, kw_only=True):
     """The user's request. A changed priority is in the job's record, not here."""
 
@@ -58,6 +65,9 @@ class Job(Value, frozen=True, kw_only=True):
     stop: StopRule = StopRule()
     retries: Number = 0  # how often the job is started again after all its workers died
     elastic: bool = True  # False: a stop or change would lose the job's work, so it keeps its GPUs
+    after: tuple[Dependency, ...] = ()  # jobs that must end before this one starts
+    array: str = ""  # id of the array that the job is a task of
+    array_limit: Positive | None = None  # unfinished tasks of the array that may start; None: all
 
     def __post_init__(self) -> None:
         if not self.id:

@@ -50,6 +50,8 @@ class Trigger(StrEnum):
     STOP_ORDERED = "stop ordered"
     ALL_GONE = "no worker left"
     PROMISE_LOST = "promised GPUs lost"
+    MUST_WAIT = "may not run now"  # on hold, or below its minimum number of GPUs
+    MUST_SHRINK = "above its maximum number of GPUs"
     END_DECIDED = "end decided"
 
 
@@ -88,6 +90,8 @@ TABLE: dict[Phase, dict[Trigger, Transition]] = {
         Trigger.TOO_FEW_LEFT: _STOP_DUE,
         Trigger.STOP_ORDERED: _TO_STOPPING,
         Trigger.ALL_GONE: _TO_WAITING,
+        Trigger.MUST_WAIT: _STOP_DUE,
+        Trigger.MUST_SHRINK: Transition(Phase.RESCALING, due=True),
         Trigger.END_DECIDED: _END_DUE,
     },
     Phase.RESCALING: {

@@ -179,6 +179,26 @@ def waiting_over_limit(needs: int) -> str:
     )
 
 
+def on_hold(by: str, job: str) -> str:
+    """`by`: the user that put it on hold."""
+    return f"On hold{f', by {by}' if by else ''}. It can start again after: ones release {job}"
+
+
+def waiting_for_jobs(jobs: Sequence[str]) -> str:
+    what = "the end of another job" if not jobs else f"the end of {job_references(jobs)}"
+    return f"{WAITING} for {what}."
+
+
+def waiting_in_array(array: str, limit: int) -> str:
+    return f"{WAITING}: at most {counted(limit, 'task')} of array {array} may run at a time."
+
+
+def dependency_lost(job: str, reason: str) -> str:
+    """`reason`: how the other job ended; empty: it is not known."""
+    what = f"has ended: {reason}" if reason else "is not known"
+    return f"It can never start, because {job} {what} (--after {job})"
+
+
 def waiting_for_owner(owner: str, limit: int, holds: int, needs: int) -> str:
     """The jobs of its owner have all GPUs, or too many, that they may have together."""
     if needs > limit:

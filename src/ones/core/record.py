@@ -16,6 +16,7 @@ from msgspec import field
 from ones.core.cluster import Gpu
 from ones.core.job import (
     Configuration,
+    Dependency,
     Description,
     EndReason,
     Forecast,
@@ -105,6 +106,11 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
     profile: Mapping[Configuration, StepTime] = field(default_factory=dict)
     track: Track = Track()
 
+    on_hold: bool = False
+    held_by: str = ""  # the user that put it on hold
+    awaits: tuple[Dependency, ...] = ()  # those of `job.after` that are not met yet
+    in_line: bool = False  # too many tasks of its array may start before it
+
     moves: int = 0  # rescales to other GPUs, not to another batch alone
     moved_seconds: float = 0.0  # pauses for them
     note: str = ""
@@ -123,6 +129,18 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
     def settled(self) -> bool:
         """The job has what the schedule says: a policy may change its allocation."""
         return self.phase is Phase.RUNNING or (self.phase is Phase.WAITING and self.goal is None)
+
+    @property
+    def blocked(self) -> bool:
+        """The job may not have GPUs: no policy may start it."""
+        return self.on_hold or self.in_line or bool(self.awaits)
+
+    def allowed(self, allocation: Allocation) -> Allocation | None:
+        """The part of an allocation that the job may have; None: it must wait."""
+        least, most = self.job.min_gpus, self.job.max_gpus
+        if self.blocked or allocation.n_gpus < least:
+            return None
+        return allocation if most is None else allocation.without(allocation.gpus[most:])
 
     def settle_account(self, now: float) -> None:
         """Book the time since the last booking: execution with at least one GPU, else queueing."""

@@ -72,6 +72,7 @@ def described(state: State, event: ev.JobDescribed) -> bool:
             record.in_flight, allocation=resolved(record.in_flight.allocation)
         )
     state.set_goal(record, resolved(record.goal))
+    state.conform(record)  # a job that was taken for a fixed-size job may be on hold
     return True
 
 

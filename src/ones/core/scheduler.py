@@ -8,7 +8,15 @@ from typing import TypeVar
 
 from ones.core.actions import adopt, due_actions, first_actions
 from ones.core.cluster import Cluster
-from ones.core.events import OWN_EVENTS, Event, JobSubmitted, PolicyReplaced, Woke
+from ones.core.events import (
+    OWN_EVENTS,
+    Event,
+    JobEnded,
+    JobReleased,
+    JobSubmitted,
+    PolicyReplaced,
+    Woke,
+)
 from ones.core.job import JobId, SwitchCost
 from ones.core.plan import Action, Change, Plan, PlanAdopted, diff
 from ones.core.policy import Decision, Policy, check
@@ -125,8 +133,12 @@ class Scheduler:
     def _observe(self, event: Event | PlanAdopted) -> None:
         if type(event) in OWN_EVENTS:
             return
+        # jobs that this event unblocked: policies keep indexes of what may start
+        released = self.state.released if type(event) is JobEnded else ()
         try:
             self.policy.observe(event, self.state.view())
+            for job in released:
+                self.policy.observe(JobReleased(event.at, job), self.state.view())
         except BrokenPolicyError:
             raise
         except Exception as problem:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ones.core.cluster import Cluster, Gpu, Node, NodeId, NodeState
 from ones.core.free_gpus import FreeGpus
+from ones.core.gates import Gates
 from ones.core.job import JobId, Progress, SwitchCost
 from ones.core.lifecycle import Phase, Trigger, transition
 from ones.core.record import JobRecord, Outcome, phase_of
@@ -46,6 +47,9 @@ class State:
         self.assigned: dict[Gpu, JobId] = {}  # by the schedule
         self.occupants: dict[Gpu, Occupant] = {}  # jobs that may have a process on the GPU
         self.waiting = WaitingJobs()
+        self.gates = Gates()
+        self.blocked: set[JobId] = set()  # waiting jobs that may not start
+        self.released: list[JobId] = []  # unblocked by the end of another job, in the last event
         self.free = FreeGpus(cluster)
         for node in cluster.nodes.values():
             self.free.open_node(node)
@@ -63,6 +67,7 @@ class State:
     def add(self, record: JobRecord) -> None:
         self.records[record.id] = record
         self._by_number[record.number] = record.id
+        self.gates.add(record)
         self.submitted = max(self.submitted, record.number + 1)
 
     def advance(self, record: JobRecord, trigger: Trigger) -> None:
@@ -71,8 +76,29 @@ class State:
         record.phase = next_state.phase
         if next_state.due:
             self.due[record.id] = None
-        if next_state.phase is Phase.WAITING:
+        self.conform(record)
+        if record.phase is Phase.WAITING:
             self.enqueue(record)
+
+    def conform(self, record: JobRecord) -> None:
+        """Take GPUs from a job that may not have them: it is blocked, or its limits changed.
+
+        A job that is changing is left alone until it has changed. A fixed-size job keeps its GPUs.
+        """
+        goal = record.goal
+        if goal is None or record.ending is not None:
+            return
+        allowed = record.allowed(goal)
+        if allowed == goal:
+            return
+        if record.phase is Phase.WAITING:  # GPUs were promised only
+            self.set_goal(record, None)
+            record.withdraw_due = True
+            self.due[record.id] = None
+        elif record.phase is Phase.RUNNING and record.job.elastic:
+            self.set_goal(record, allowed)
+            trigger = Trigger.MUST_WAIT if allowed is None else Trigger.MUST_SHRINK
+            self.advance(record, trigger)
 
     def touch(self, job: JobId) -> JobRecord:
         """The job's record, to be changed; discards the cached view of it."""
@@ -82,6 +108,7 @@ class State:
     def close(self, record: JobRecord, outcome: Outcome) -> None:
         self.set_goal(record, None)
         self.waiting.discard(record.id)
+        self.blocked.discard(record.id)
         del self.records[record.id]
         del self._by_number[record.number]
         self._views.pop(record.id, None)
@@ -89,9 +116,13 @@ class State:
         self.ended[record.id] = outcome
 
     def enqueue(self, record: JobRecord) -> None:
-        """Put a waiting job into the queue, unless GPUs are promised to it."""
+        """Put a waiting job into the queue, unless GPUs are promised to it or it is blocked."""
         waits = record.phase is Phase.WAITING and record.goal is None
-        if waits and record.id not in self.waiting:
+        if waits and record.blocked:
+            self.waiting.discard(record.id)
+            self.blocked.add(record.id)
+        elif waits and record.id not in self.waiting:
+            self.blocked.discard(record.id)
             self.waiting.add(record.id, record.job.owner, record.key)
             self.requeued = True
 
@@ -191,7 +222,10 @@ class State:
             number=record.number,
             priority=record.priority,
             phase=record.phase,
-            pinned=not record.settled or (record.held is not None and not record.job.elastic),
+            pinned=not record.settled
+            or record.blocked
+            or (record.held is not None and not record.job.elastic),
+            blocked=record.blocked,
             wanted=record.goal,
             held=record.held,
             description=record.description,

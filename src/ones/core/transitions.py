@@ -17,6 +17,7 @@ from ones.core import failures, reasons
 from ones.core import node_transitions as nodes
 from ones.core import report_transitions as reports
 from ones.core.cluster import Gpu
+from ones.core.gates import without
 from ones.core.job import EndReason
 from ones.core.lifecycle import OrderKind, Phase, Trigger
 from ones.core.record import JobRecord, outcome_of
@@ -36,6 +37,7 @@ def apply(state: State, event: ev.Event) -> bool:
     state.now = event.at
     state.version += 1
     state.requeued = False
+    state.released.clear()
     state.due.clear()
     return _HANDLERS[type(event)](state, event)
 
@@ -48,8 +50,19 @@ def _submitted(state: State, event: ev.JobSubmitted) -> bool:
     if job.id in state.records or job.id in state.ended:
         return state.drop("duplicate")
     record = JobRecord(job, state.submitted, since=job.submitted_at, priority=job.priority)
+    lost = ""
+    for dependency in job.after:
+        other = state.ended.get(dependency.job)
+        if dependency.job in state.records:
+            record.awaits = (*record.awaits, dependency)
+        elif other is None or not (dependency.any_end or other.reason.completed):
+            lost = reasons.dependency_lost(dependency.job, other.reason.value if other else "")
+    limit = job.array_limit
+    record.in_line = limit is not None and state.gates.is_full(job.array, limit)
     state.add(record)
     state.enqueue(record)
+    if lost:
+        failures.end_soon(state, record, EndReason.CANCELLED, lost)
     return True
 
 
@@ -68,12 +81,83 @@ def _priority_changed(state: State, event: ev.PriorityChanged) -> bool:
     record = unfinished_job(state, event.job)
     if record is None:
         return False
+    _set_priority(state, record, event.priority)
+    return True
+
+
+def _set_priority(state: State, record: JobRecord, priority: float) -> None:
     waits = record.id in state.waiting
     state.waiting.discard(record.id)
-    record.priority = event.priority
+    record.priority = priority
     if waits:
         state.waiting.add(record.id, record.job.owner, record.key)
+
+
+def _job_changed(state: State, event: ev.JobChanged) -> bool:
+    record = unfinished_job(state, event.job)
+    if record is None:
+        return False
+    if event.priority is not None:
+        _set_priority(state, record, event.priority)
+    if event.min_gpus is not None or event.max_gpus is not None:
+        job = record.job
+        least = job.min_gpus if event.min_gpus is None else event.min_gpus
+        most = job.max_gpus if event.max_gpus is None else event.max_gpus or None
+        if most is None or least <= most:  # else two changes crossed: the later one is dropped
+            record.job = replace(job, min_gpus=least, max_gpus=most)
+            state.conform(record)
+            state.enqueue(record)
     return True
+
+
+def _job_held(state: State, event: ev.JobHeld) -> bool:
+    record = unfinished_job(state, event.job)
+    if record is None:
+        return False
+    if record.on_hold or record.ending is not None:
+        return state.drop("duplicate")
+    record.on_hold, record.held_by = True, event.by
+    state.conform(record)
+    state.enqueue(record)
+    return True
+
+
+def _job_released(state: State, event: ev.JobReleased) -> bool:
+    record = unfinished_job(state, event.job)
+    if record is None:
+        return False
+    if not record.on_hold:
+        return state.drop("duplicate")
+    record.on_hold, record.held_by = False, ""
+    state.enqueue(record)
+    return True
+
+
+def _unblock(state: State, ended: JobRecord, reason: EndReason) -> None:
+    """Let the jobs start that waited for the end of this one, or end those that never can."""
+    for name in state.gates.dependents(ended.id):
+        if name not in state.records:
+            continue
+        record = state.touch(name)
+        dependency = next(d for d in record.awaits if d.job == ended.id)
+        if record.ending is None and not (dependency.any_end or reason.completed):
+            lost = reasons.dependency_lost(ended.id, reason.value)
+            failures.end_soon(state, record, EndReason.CANCELLED, lost)
+            continue
+        record.awaits = without(record.awaits, ended.id)
+        _enqueue_released(state, record)
+    for name in state.gates.next_tasks(ended):
+        if name in state.records:
+            state.gates.admit(ended.job.array)
+            record = state.touch(name)
+            record.in_line = False
+            _enqueue_released(state, record)
+
+
+def _enqueue_released(state: State, record: JobRecord) -> None:
+    state.enqueue(record)
+    if not record.blocked and record.ending is None:
+        state.released.append(record.id)
 
 
 def _owner_limit_set(state: State, event: ev.OwnerLimitSet) -> bool:
@@ -221,6 +305,7 @@ def _job_ended(state: State, event: ev.JobEnded) -> bool:
         reason, message = ending.reason, message or ending.message
     state.book()
     state.close(record, outcome_of(record, event.at, reason, message))
+    _unblock(state, record, reason)
     return True
 
 
@@ -269,6 +354,9 @@ _HANDLERS: dict[type[ev.Event], Callable[[State, Any], bool]] = {
     ev.GpuReturned: nodes.gpu_returned,
     ev.CancelRequested: _cancel_requested,
     ev.PriorityChanged: _priority_changed,
+    ev.JobChanged: _job_changed,
+    ev.JobHeld: _job_held,
+    ev.JobReleased: _job_released,
     ev.OwnerLimitSet: _owner_limit_set,
     ev.JobEnded: _job_ended,
     ev.EntryQuarantined: _entry_quarantined,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,7 +36,8 @@ class JobView:
     number: int  # order of submission
     priority: float
     phase: Phase
-    pinned: bool  # changing, or not elastic: its allocation must stay `wanted`
+    pinned: bool  # changing, blocked, or not elastic: its allocation must stay `wanted`
+    blocked: bool  # on hold, waits for another job, or its array has enough tasks that may start
     wanted: Allocation | None
     held: Allocation | None
     description: Description | None
@@ -93,6 +95,7 @@ class ViewSource(Protocol):
     schedule: Schedule
     free: FreeGpus
     waiting: WaitingJobs
+    blocked: AbstractSet[JobId]
 
     @property
     def unfinished(self) -> Mapping[JobId, object]: ...
@@ -152,13 +155,18 @@ class View:
     def waiting(self) -> Iterator[JobView]:
         """Jobs that could be started, by priority, then submission.
 
-        Jobs of an owner that has reached its GPU limit are left out.
+        Jobs of an owner that has reached its GPU limit and blocked jobs are left out.
         """
         return self._fresh().waiting_views(self._version)
 
     @property
     def n_waiting(self) -> int:
         return len(self._fresh().waiting)
+
+    @property
+    def n_blocked(self) -> int:
+        """Number of jobs without GPUs that may not be started."""
+        return len(self._fresh().blocked)
 
     def room(self, owner: str) -> int | None:
         """Additional GPUs that this owner's jobs may take (below 0: over its limit); None: any."""

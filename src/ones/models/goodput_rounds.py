@@ -29,7 +29,7 @@ from ones.models.sharing import OwnerQuota
 
 #: events after which these policies decide
 DECIDES_ON: frozenset[type[Event]] = frozenset(
-    {ev.JobSubmitted, ev.EpochFinished, ev.GpuSetAside, ev.NodeDraining, ev.Woke}
+    {ev.JobSubmitted, ev.JobReleased, ev.EpochFinished, ev.GpuSetAside, ev.NodeDraining, ev.Woke}
 )
 
 
@@ -88,7 +88,7 @@ class GoodputRounds:
         self._event_job = None
         if isinstance(event, ev.JobSubmitted):
             self._event_job = event.job.id
-        elif isinstance(event, ev.EpochFinished):
+        elif isinstance(event, ev.EpochFinished | ev.JobReleased):
             self._event_job = event.job
 
     @property

@@ -106,7 +106,7 @@ class Optimus:
         """Rounds are at multiples of the interval, while there are jobs."""
         interval = self._settings.interval
         if self._stage == "pausing":
-            if view.n_waiting == len(view.jobs):
+            if view.n_waiting + view.n_blocked == len(view.jobs):
                 self._stage = "round"  # all jobs are stopped
             return
         if not view.jobs:

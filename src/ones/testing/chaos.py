@@ -10,9 +10,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from ones.core import (
     Allocation,
     Cluster,
+    Dependency,
     EndReason,
     Event,
     Generation,
@@ -30,6 +33,7 @@ class ChaosEngine:
 
     def __init__(self, cluster: Cluster, n_jobs: int, seed: int, *, trouble: float = 0.1) -> None:
         self._dice = Random(seed)
+        users = Random(-1 - seed)  # their changes of jobs leave the other draws as they are
         self._trouble = trouble
         self._now = 0.0
         self._todo: list[tuple[float, int, Event | tuple[str, Any]]] = []
@@ -50,7 +54,13 @@ class ChaosEngine:
                 priority=float(self._dice.randint(0, 2)),
                 retries=3,
             )
+            if i and users.random() < trouble:
+                other = Dependency(JobId(f"j{users.randrange(i)}"), users.random() < 0.5)
+                job = replace(job, after=(other,))
+            if users.random() < trouble:
+                job = replace(job, array="array", array_limit=2)
             self._later(at, ev.JobSubmitted(at, job))
+            self._change(users, job.id, trouble)
         for node in self._nodes:
             if self._dice.random() < 2 * trouble:
                 at = self._dice.uniform(5, 60)
@@ -65,6 +75,18 @@ class ChaosEngine:
                 gpu = Gpu(node, self._dice.randrange(self._nodes[node]))
                 self._later(at, ev.GpuSetAside(at, gpu, "chaos"))
                 self._later(at + 20, ev.GpuReturned(at + 20, gpu))
+
+    def _change(self, users: Random, job: JobId, trouble: float) -> None:
+        """A user holds the job, and releases it later, or changes its sizes."""
+        at = users.uniform(0, 60)
+        if users.random() < 2 * trouble:
+            self._later(at, ev.JobHeld(at, job, "chaos"))
+            self._later(at + 20, ev.JobReleased(at + 20, job, "chaos"))
+        if users.random() < 2 * trouble:
+            least, most = users.choice(((1, 1), (2, 4), (3, 0), (1, 2)))
+            self._later(at, ev.JobChanged(at=at, job=job, min_gpus=least, max_gpus=most))
+            at += 20
+            self._later(at, ev.JobChanged(at=at, job=job, priority=1.0, min_gpus=1, max_gpus=0))
 
     def _later(self, at: float, what: Event | tuple[str, Any]) -> None:
         self._counter += 1

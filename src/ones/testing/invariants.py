@@ -69,6 +69,9 @@ def _check_occupants(state: State) -> None:
 def _check_queue(state: State) -> None:
     for record in state.records.values():
         should_wait = record.settled and record.goal is None
-        assert (record.id in state.waiting) == should_wait
+        assert (record.id in state.waiting) == (should_wait and not record.blocked)
+        assert (record.id in state.blocked) == (should_wait and record.blocked)
+        runs = record.settled and record.goal is not None
+        assert not (runs and record.blocked and record.job.elastic)
     keys = list(state.waiting.visible())
     assert keys == sorted(keys)

@@ -131,7 +131,7 @@ def job_of(job: str, service: TheService, user: TheUser) -> JobCard:
     card = service.board.cards.get(job)
     if card is None or not service.may_see(user, card.owner):
         owner = None if user.is_admin else user.name
-        near = service.board.listed(owner=owner, states=None, over=True, limit=1000)
+        near = service.board.listed(owner=owner, over=True, limit=1000)
         mine = [c.id for c in near[:1000]]
         raise UnknownNameError("job", job, mine)
     return card

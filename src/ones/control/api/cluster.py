@@ -38,7 +38,7 @@ from ones.control.api.response_models import (
     UserShown,
 )
 from ones.control.readmodels.history import decisions
-from ones.control.readmodels.job_cards import JobCard
+from ones.control.readmodels.job_cards import WAITING_STATES, JobCard
 from ones.control.service import Service
 from ones.control.version import SOFTWARE
 from ones.core.cluster import Gpu
@@ -89,7 +89,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
         unfit=dict(launcher.unfit)
         if isinstance(launcher := service.launcher, SupportsUnfitNodes)
         else {},
-        waiting=sum(card.state == "waiting" for card in live),
+        waiting=sum(card.state in WAITING_STATES for card in live),
         running=sum(bool(card.workers) for card in live),
         warnings=service.warnings(),
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from msgspec.structs import replace
 
 from ones.control.accounts import User
 from ones.control.api.access import (
@@ -21,6 +24,7 @@ from ones.control.api.access import (
 )
 from ones.control.api.request_models import JobChange, NewJob
 from ones.control.api.response_models import (
+    ADMINS,
     NOT_FOUND,
     PROBLEMS,
     Changed,
@@ -32,10 +36,15 @@ from ones.control.api.response_models import (
     Submitted,
 )
 from ones.control.limits import LimitError
-from ones.control.readmodels.history import curves, story
+from ones.control.live.jobs import NOW
+from ones.control.readmodels.entry_texts import changes_of
+from ones.control.readmodels.history import curves, requested, story
+from ones.control.readmodels.job_cards import JobCard
 from ones.control.service import Service
 from ones.control.submission import Submission, scrubbed
-from ones.core.job import Job
+from ones.core import events as ev
+from ones.core.job import Job, JobId
+from ones.core.user_units import duration
 from ones.errors import InvalidJobError, UnknownNameError
 from ones.stopping import StopRule
 
@@ -50,16 +59,10 @@ async def submit(new: NewJob, service: TheService, user: TheUser, request: Reque
     """Submit a job. The response comes when the job is on disk: it will run, even if the controller
     crashes right after."""
     _check_limits(new, service, user, request)
-    slots = len(service.launcher.slots())
     size = new.gpus or _own_size(new)
     least = size or new.min_gpus
     asked = f"{'gpus' if size else 'min_gpus'} {least}"
-    if least > slots:
-        raise InvalidJobError(new.name or "new", f"{asked} is more than the cluster has, {slots}")
-    if user.max_gpus is not None and least > user.max_gpus:
-        limit = f"{user.max_gpus} {'GPU' if user.max_gpus == 1 else 'GPUs'}"
-        problem = f"{asked} is more than the limit of user {user.name}, {limit}"
-        raise InvalidJobError(new.name or "new", problem)
+    _check_least(new.name or "new", asked, least, service, user.name, user.max_gpus)
     name = new.name or _name_of(new.command)
     job = Job(
         id=service.new_id(name),
@@ -97,23 +100,44 @@ async def submit(new: NewJob, service: TheService, user: TheUser, request: Reque
     return Submitted(id=job.id)
 
 
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Query parameters that choose jobs."""
+
+    state: Annotated[
+        list[str] | None, Query(description="only jobs in these states", max_length=20)
+    ] = None
+    owner: Annotated[str | None, Query(description="only jobs of this user")] = None
+    tag: Annotated[str | None, Query(description="only jobs with this tag")] = None
+    name: Annotated[
+        str | None, Query(description="only jobs with this name; `*` and `?` match")
+    ] = None
+    array: Annotated[str | None, Query(description="only tasks of this array")] = None
+
+    def accepts(self, card: JobCard) -> bool:
+        return (
+            (not self.state or card.state in self.state)
+            and (self.owner is None or card.owner == self.owner)
+            and (self.tag is None or self.tag in card.tags)
+            and (self.name is None or fnmatchcase(card.name, self.name))
+            and (self.array is None or card.array == self.array)
+        )
+
+
 @router.get("")
 def jobs(
     service: TheService,
     user: TheUser,
-    state: Annotated[
-        list[str] | None, Query(description="only jobs in these states", max_length=20)
-    ] = None,
+    chosen: Annotated[JobFilter, Depends()],
     all: Annotated[bool, Query(description="also jobs that have ended")] = False,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[JobShown]:
     """The jobs that the user may see, the newest first."""
-    owner = None if user.is_admin else user.name
     cards = service.board.listed(
-        owner=owner,
-        states=set(state) if state else None,
+        owner=None if user.is_admin else user.name,
+        accepts=chosen.accepts,
         limit=limit,
-        over=all or bool(state),
+        over=all or bool(chosen.state),
     )
     now = service.clock.now()
     reader = reader_of(service, user)
@@ -124,13 +148,14 @@ def jobs(
 def job(card: TheJob, service: TheService, user: TheUser) -> JobDetails:
     """One job, with its environment and the files recorded at its submission."""
     submission = service.board.submission(card.id)
-    more: dict[str, Any] = {"cwd": "", "git": "", "env": {}, "files": {}}
+    more: dict[str, Any] = {"cwd": "", "git": "", "env": {}, "files": {}, "max_run_seconds": None}
     if submission is not None:
         more = {
             "cwd": submission.cwd,
             "git": submission.git,
             "env": dict(submission.env),
             "files": dict(submission.files),
+            "max_run_seconds": submission.max_run_seconds,
         }
     shown = reader_of(service, user).card(card, service.clock.now())
     return JobDetails.model_validate({**shown, **more})
@@ -140,12 +165,76 @@ def job(card: TheJob, service: TheService, user: TheUser) -> JobDetails:
 async def change(
     card: TheJob, new: JobChange, service: TheService, user: TheUser, record: TheRecord
 ) -> Changed:
-    """Change the priority of a job."""
-    if not user.is_admin:
+    """Change a job that has not ended: also one that runs. Its GPUs follow at once."""
+    _check_unfinished(card)
+    if new.priority is not None and not user.is_admin:
         service.limits.check_priority(new.priority)
-    await committed(lambda done: service.set_priority(card.id, new.priority, done), service)
-    record("priority changed", card.id, f"{card.priority:g} to {new.priority:g}")
-    return Changed(id=card.id, state=service.board.cards[card.id].state)
+    if new.min_gpus is not None or new.max_gpus is not None:
+        _check_sizes(card, new, service)
+    changed = {}
+    if new.max_run_seconds is not None:
+        changed["max_run_seconds"] = new.max_run_seconds or None
+    if new.tags is not None:
+        changed["tags"] = tuple(new.tags)
+    known = service.board.submission(card.id)
+    submission = replace(known, **changed) if known is not None and changed else None
+    event = ev.JobChanged(
+        at=NOW,
+        job=JobId(card.id),
+        by=user.name,
+        priority=new.priority,
+        min_gpus=new.min_gpus,
+        max_gpus=new.max_gpus,
+        other=tuple(_other_changes(new)),
+    )
+    await committed(lambda done: service.change(event, submission, done), service)
+    before = f"priority {card.priority:g}, {card.min_gpus} to {card.max_gpus or 'all'} GPUs"
+    record("job changed", card.id, f"{', '.join(changes_of(event))}; before: {before}")
+    return _changed(card, service)
+
+
+@router.post("/{job}/hold", responses=NOT_FOUND)
+async def hold(card: TheJob, service: TheService, user: TheUser, record: TheRecord) -> Changed:
+    """Put a job on hold: it does not start until it is released. A running elastic job saves its
+    work, gives its GPUs back and waits. A running fixed-size job is refused: it would lose its
+    work."""
+    _check_unfinished(card)
+    if card.workers and not card.elastic:
+        raise InvalidJobError(card.id, "it runs with a fixed size, so a hold would lose its work")
+    await committed(lambda done: service.hold(card.id, user.name, done), service)
+    record("job held", card.id)
+    return _changed(card, service)
+
+
+@router.post("/{job}/release", responses={**ADMINS, **NOT_FOUND})
+async def release(card: TheJob, service: TheService, user: TheUser, record: TheRecord) -> Changed:
+    """Release a job that is on hold. If an admin has put another user's job on hold, only an admin
+    can release it."""
+    _check_unfinished(card)
+    if card.held_by not in ("", card.owner, user.name) and not user.is_admin:
+        raise HTTPException(403, f"{card.id} was put on hold by {card.held_by}: ask an admin")
+    await committed(lambda done: service.release(card.id, user.name, done), service)
+    record("job released", card.id)
+    return _changed(card, service)
+
+
+@router.post("/{job}/rerun", status_code=201, responses=NOT_FOUND)
+async def rerun(
+    card: TheJob, service: TheService, user: TheUser, record: TheRecord, request: Request
+) -> Submitted:
+    """Submit a job again, as a new job with the same owner, command, environment and options."""
+    known = service.board.submission(card.id)
+    job = await asyncio.to_thread(requested, service.store, card.id)
+    if known is None or job is None or not known.env:
+        why = "its submission has been removed from the database (keep_output_days); submit it anew"
+        raise InvalidJobError(card.id, why)
+    _limited(service, user, request, lambda: _check_room(service, card.owner))
+    again = replace(
+        job, id=service.new_id(known.name), submitted_at=0.0, after=(), array="", array_limit=None
+    )
+    await committed(lambda done: service.submit(again, known, done), service)
+    record("job rerun", again.id, f"as {card.id} of {card.owner}")
+    return Submitted(id=again.id)
 
 
 @router.post("/{job}/cancel", responses=NOT_FOUND)
@@ -155,7 +244,7 @@ async def cancel(card: TheJob, service: TheService, user: TheUser, record: TheRe
         await committed(lambda done: service.cancel(card.id, user.name, done), service)
         if card.owner != user.name:
             record("job cancelled", card.id, f"of {card.owner}")
-    return Changed(id=card.id, state=service.board.cards[card.id].state)
+    return _changed(card, service)
 
 
 @router.get("/{job}/story", responses=NOT_FOUND)
@@ -229,15 +318,68 @@ async def log(
     return Response(chunk.data, media_type="application/octet-stream", headers=headers)
 
 
+def _changed(card: JobCard, service: Service) -> Changed:
+    return Changed(id=card.id, state=service.board.cards[card.id].state)
+
+
+def _check_unfinished(card: JobCard) -> None:
+    if card.over:
+        raise InvalidJobError(card.id, f"it has ended ({card.state}); again: ones rerun {card.id}")
+
+
+def _check_sizes(card: JobCard, new: JobChange, service: Service) -> None:
+    if not card.elastic:
+        raise InvalidJobError(card.id, "it has a fixed size; cancel it and submit it again")
+    least = card.min_gpus if new.min_gpus is None else new.min_gpus
+    most = card.max_gpus if new.max_gpus is None else new.max_gpus or None
+    if most is not None and most < least:
+        raise InvalidJobError(card.id, f"max_gpus {most} is less than min_gpus {least}")
+    limit = service.scheduler.state.waiting.limits.get(card.owner)
+    _check_least(card.id, f"min_gpus {least}", least, service, card.owner, limit)
+
+
+def _check_least(
+    job: str, asked: str, least: int, service: Service, owner: str, limit: int | None
+) -> None:
+    """Check the minimum number of GPUs of a job. `limit`: of its owner."""
+    slots = len(service.launcher.slots())
+    if least > slots:
+        raise InvalidJobError(job, f"{asked} is more than the cluster has, {slots}")
+    if limit is not None and least > limit:
+        most = f"{limit} {'GPU' if limit == 1 else 'GPUs'}"
+        raise InvalidJobError(job, f"{asked} is more than the limit of user {owner}, {most}")
+
+
+def _other_changes(new: JobChange) -> Iterator[str]:
+    """Changes that the scheduler does not need, as text."""
+    if new.max_run_seconds is not None:
+        limit = duration(new.max_run_seconds) if new.max_run_seconds else "no limit"
+        yield f"run time {limit}"
+    if new.tags is not None:
+        yield f"tags {' '.join(new.tags)}" if new.tags else "no tags"
+
+
+def _check_room(service: Service, owner: str) -> None:
+    service.limits.check_unfinished(owner, service.board.unfinished[owner])
+
+
 def _check_limits(new: NewJob, service: Service, user: User, request: Request) -> None:
-    """Raise LimitError, and note it in the audit log, if the job exceeds a limit."""
     limits = service.limits
-    try:
+
+    def check() -> None:
         limits.check_command(new.command)
         limits.check_environment(new.env)
         if not user.is_admin:
             limits.check_priority(new.priority)
-        limits.check_unfinished(user.name, service.board.unfinished[user.name])
+        _check_room(service, user.name)
+
+    _limited(service, user, request, check)
+
+
+def _limited(service: Service, user: User, request: Request, check: Callable[[], None]) -> None:
+    """Call `check`; note it in the audit log if it raises LimitError."""
+    try:
+        check()
     except LimitError as problem:
         address = address_of(request.scope)
         service.audit.refused(user.name, "submission refused", str(problem), address)

@@ -12,6 +12,10 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
+Priority = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+Tags = Annotated[list[Word], Field(max_length=100)]
+
+
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -32,7 +36,7 @@ class NewJob(Strict):
     kind: Word | None = Field(
         None, description="policies learn from jobs of one kind; default: the script"
     )
-    priority: Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)] = 0.0
+    priority: Priority = 0.0
     gpus: Count | None = Field(
         None, description="fixed-size job: one process with this number of GPUs"
     )
@@ -54,7 +58,7 @@ class NewJob(Strict):
     elastic: bool | None = Field(
         None, description="whether the script calls ones.join; null: found out when it runs"
     )
-    tags: Annotated[list[Word], Field(max_length=100)] = Field(default_factory=list)
+    tags: Tags = Field(default_factory=list)
     git: Text = ""
     files: dict[Text, Text] = Field(
         default_factory=dict, description="path -> sha256 at submission", max_length=1000
@@ -74,7 +78,23 @@ class NewJob(Strict):
 
 
 class JobChange(Strict):
-    priority: Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+    """Changes of a submitted job; null: that value stays."""
+
+    priority: Priority | None = None
+    min_gpus: Count | None = None
+    max_gpus: Annotated[int, Field(ge=0, le=100_000)] | None = Field(
+        None, description="0: no maximum"
+    )
+    max_run_seconds: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = Field(
+        None, description="0: no limit"
+    )
+    tags: Tags | None = Field(None, description="instead of the present ones")
+
+    @model_validator(mode="after")
+    def _some(self) -> JobChange:
+        if all(value is None for value in self.model_dump().values()):
+            raise ValueError(f"nothing to change; give one of {', '.join(type(self).model_fields)}")
+        return self
 
 
 class NewUser(Strict):

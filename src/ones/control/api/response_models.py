@@ -88,10 +88,15 @@ class JobShown(BaseModel):
     preemptions: int
     losses: int
     failures: int
+    on_hold: bool
+    held_by: str = Field(description="name of the user that put the job on hold")
+    after: list[str] = Field(description="unfinished jobs that the job waits for")
+    array: str = Field(description="id of the array that the job is a task of; empty: none")
 
 
 class JobDetails(JobShown):
     cwd: Sendable
+    max_run_seconds: float | None = Field(description="the job is cancelled after this time")
     git: Sendable
     env: dict[Sendable, Sendable]
     files: dict[Sendable, Sendable]

@@ -147,6 +147,7 @@ class LiveEngine:
 
     def next_event(self, until: float) -> Delivered | None:
         live = self.live
+        self._recorder.touched.update(live.state.released)
         if live.clock.monotonic() - self._shown_at > SHOW_SECONDS:
             self.show_changes()
         while True:

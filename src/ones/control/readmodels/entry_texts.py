@@ -11,7 +11,7 @@ from ones.core import reasons
 from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop, Withdraw
 from ones.core.reason_markers import render
 from ones.core.schedule import Allocation
-from ones.core.user_units import duration, gpu_names, size
+from ones.core.user_units import duration, gpu_names, gpus, size
 from ones.runlog import Entry
 
 #: shows a stored reason to one reader
@@ -133,9 +133,22 @@ def _gpus_and_batch(target: Allocation) -> str:
     return f"{number} ({gpu_names(target.gpus)}){batch}"
 
 
+def _by(user: str) -> str:
+    return f" by {user}" if user else ""
+
+
+def changes_of(event: ev.JobChanged) -> list[str]:
+    """What a user changed, as text."""
+    found = [] if event.priority is None else [f"priority {event.priority:g}"]
+    if event.min_gpus is not None:
+        found.append(f"at least {gpus(event.min_gpus)}")
+    if event.max_gpus is not None:
+        found.append(f"at most {gpus(event.max_gpus)}" if event.max_gpus else "no maximum of GPUs")
+    return [*found, *event.other]
+
+
 def _submitted(event: ev.JobSubmitted) -> str:
-    by = f" by {event.job.owner}" if event.job.owner else ""
-    return f"Submitted{by}: {' '.join(event.job.command)}"
+    return f"Submitted{_by(event.job.owner)}: {' '.join(event.job.command)}"
 
 
 def _described(event: ev.JobDescribed) -> str:
@@ -184,6 +197,9 @@ _TEXTS: dict[type[ev.Event], tuple[str, Callable[[Any], str]]] = {
     ev.MemoryLimitLearned: ("memory", lambda e: reasons.memory_limit(e.max_local_batch)),
     ev.CancelRequested: ("cancel", lambda e: f"{reasons.cancelled(e.by)}."),
     ev.PriorityChanged: ("priority", lambda e: f"Priority {e.priority:g} from now on."),
+    ev.JobChanged: ("changed", lambda e: f"Changed{_by(e.by)}: {', '.join(changes_of(e))}."),
+    ev.JobHeld: ("held", lambda e: f"Put on hold{_by(e.by)}."),
+    ev.JobReleased: ("released", lambda e: f"Released{_by(e.by)}."),
     ev.EntryQuarantined: ("quarantined", _quarantined),
     ev.JobEnded: ("ended", _ended),
 }

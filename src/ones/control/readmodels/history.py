@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from ones.control.readmodels.entry_texts import HistoryReader, Shown, change_text
 from ones.control.schema import log, mentions
 from ones.control.store import Store
 from ones.core import events as ev
+from ones.core.job import Job
 from ones.core.plan import Action, Finish, Plan, Rescale, Start, Stop
 from ones.core.reason_markers import render
 from ones.runlog import Entry, Header, decode
@@ -42,6 +44,29 @@ def entries_of(
     if before is not None:
         query = query.where(log.c.number < before)
     return [(row.number, _entry(row.entry)) for row in reversed(store.rows(query))]
+
+
+def requested(store: Store, job: str) -> Job | None:
+    """The request of a job with later changes of users; None: it is not in the log any more."""
+    query = (
+        sa.select(log.c.entry)
+        .join(mentions, mentions.c.number == log.c.number)
+        .where(mentions.c.job == job, log.c.kind.in_(("JobSubmitted", "JobChanged")))
+        .order_by(log.c.number)
+    )
+    found: Job | None = None
+    for row in store.rows(query):
+        match _entry(row.entry):
+            case ev.JobSubmitted() as event:
+                found = event.job
+            case ev.JobChanged() as event if found is not None:
+                most = found.max_gpus if event.max_gpus is None else event.max_gpus or None
+                changed = {"priority": event.priority, "min_gpus": event.min_gpus}
+                given = {name: value for name, value in changed.items() if value is not None}
+                found = replace(found, max_gpus=most, **given)
+            case _:
+                pass
+    return found
 
 
 def decisions(

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from ones.control import logs
 from ones.control.readmodels.job_cards import (
+    WAITING_STATES,
     JobCard,
     WorkerPlaces,
     card_from,
@@ -33,7 +34,7 @@ from ones.control.stored_submissions import submissions_of
 from ones.control.submission import Submission
 from ones.core import reasons
 from ones.core.cluster import Cluster, Gpu, NodeState
-from ones.core.lifecycle import Phase
+from ones.core.record import JobRecord
 from ones.core.state import State
 from ones.wire.decoding import CodecError
 from ones.wire.encoding import to_json
@@ -124,7 +125,7 @@ class JobBoard:
             )
             before, self._out_of_service = self._out_of_service, self._missing(state.cluster)
             if before != self._out_of_service:
-                waiting = [card.id for card in self.live() if card.state == Phase.WAITING]
+                waiting = [card.id for card in self.live() if _waits(card)]
                 jobs = dict.fromkeys([*jobs, *waiting])
         for job in jobs:
             card = self._card(state, job)
@@ -166,16 +167,23 @@ class JobBoard:
         if record is not None:
             places = self._places[job] = WorkerPlaces.of(record, self._places.get(job))
             card = card_of(record, places, submission, elastic=self._is_elastic(job))
-            return replace(card, note=self._wait_note(state, card)) if _waits(card) else card
+            note = self._wait_note(state, record, card) if _waits(card) else card.note
+            return replace(card, note=note)
         outcome = state.ended.get(job)  # type: ignore[call-overload]
         if outcome is not None:
             last = self.cards.get(job)
             return card_of_ended(outcome, submission, last, elastic=self._is_elastic(job))
         return None
 
-    def _wait_note(self, state: State, card: JobCard) -> str:
+    def _wait_note(self, state: State, record: JobRecord, card: JobCard) -> str:
         """Why a job waits. A preempted job may still have the note of its last start: it is
         replaced."""
+        if record.on_hold:
+            return reasons.on_hold(record.held_by, card.id)
+        if record.awaits:
+            return reasons.waiting_for_jobs(card.after)
+        if record.in_line:
+            return reasons.waiting_in_array(card.array, record.job.array_limit or 0)
         room = state.waiting.room(card.owner)
         if room is not None and room < card.min_gpus:
             limit = state.waiting.limits[card.owner]
@@ -226,16 +234,17 @@ class JobBoard:
         return line
 
     def listed(
-        self, *, owner: str | None, states: set[str] | None, over: bool, limit: int
+        self,
+        *,
+        owner: str | None,
+        accepts: Callable[[JobCard], bool] = lambda card: True,
+        over: bool,
+        limit: int,
     ) -> list[JobCard]:
-        """The cards of an owner in some states, newest first; `over`: ended jobs too."""
+        """The accepted cards of an owner, newest first; `over`: ended jobs too."""
         found = []
         for card in reversed(list(self.cards.values())):
-            if (
-                (owner is None or card.owner == owner)
-                and (states is None or card.state in states)
-                and (over or not card.over)
-            ):
+            if (over or not card.over) and (owner is None or card.owner == owner) and accepts(card):
                 found.append(card)
                 if len(found) == limit:
                     break
@@ -243,4 +252,4 @@ class JobBoard:
 
 
 def _waits(card: JobCard) -> bool:
-    return card.state == Phase.WAITING
+    return card.state in WAITING_STATES

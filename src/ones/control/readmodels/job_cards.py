@@ -26,11 +26,17 @@ class WorkerCard:
     coming: bool = False  # the worker is starting and does not train yet
 
 
+#: states of jobs that no policy may start: on hold; waiting for other jobs
+HELD, BLOCKED = "held", "blocked"
+#: states of jobs without GPUs that have not ended
+WAITING_STATES = frozenset({Phase.WAITING.value, HELD, BLOCKED})
+
+
 class JobCard(JobFigures, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec can
     id: str
     name: str
     owner: str
-    state: str  # a phase, or the end reason
+    state: str  # a phase, HELD or BLOCKED, or the end reason
     elastic: bool  # False: fixed-size, because its script does not call ones.join
     kind: str
     command: tuple[str, ...]
@@ -50,6 +56,10 @@ class JobCard(JobFigures, frozen=True, kw_only=True):  # type: ignore[misc]  # m
     submitted_at: float
     ended_at: float | None
     booked_at: float  # time up to which queue, run and GPU seconds are counted
+    on_hold: bool = False
+    held_by: str = ""  # the user that put the job on hold
+    after: tuple[str, ...] = ()  # unfinished jobs that the job waits for
+    array: str = ""  # id of the array that the job is a task of
 
     @property
     def over(self) -> bool:
@@ -120,7 +130,7 @@ def card_of(
         id=job.id,
         name=submission.name if submission else job.id,
         owner=job.owner,
-        state=record.phase.shown,
+        state=_state(record),
         elastic=elastic,
         kind=job.kind,
         command=job.command,
@@ -140,8 +150,18 @@ def card_of(
         submitted_at=job.submitted_at,
         ended_at=None,
         booked_at=record.since,
+        on_hold=record.on_hold,
+        held_by=record.held_by,
+        after=tuple(dependency.job for dependency in record.awaits),
+        array=job.array,
         **figures,
     )
+
+
+def _state(record: JobRecord) -> str:
+    if record.phase is Phase.WAITING and record.blocked:
+        return HELD if record.on_hold else BLOCKED
+    return record.phase.shown
 
 
 def card_of_ended(
@@ -180,6 +200,7 @@ def card_of_ended(
         submitted_at=outcome.submitted_at,
         ended_at=outcome.ended_at,
         booked_at=outcome.ended_at,
+        array=last.array if last else "",
         **figures,
     )
 

@@ -138,7 +138,8 @@ class OnesArtifact:
             self._next_at = -inf  # the next job is deployed at once
             return
         self._next_at = view.now + CLOCK
-        changing = any(job.pinned and job.job.elastic for job in jobs)
+        waits = [job for job in jobs if job.blocked and job.wanted is None]
+        changing = any(job.pinned and job.job.elastic for job in jobs if job not in waits)
         if changing and view.now < self._ordered_at + self._settings.blocking:
             return  # deployment blocks
         running = [job for job in jobs if job.wanted is not None]

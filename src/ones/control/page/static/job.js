@@ -6,6 +6,7 @@ import { Live, serverNow } from "./live.js";
 import { Output } from "./output.js";
 import { Story } from "./story.js";
 import { askToCancel } from "./cancel.js";
+import { listen, showHold } from "./hold.js";
 import { clock, duration, epoch, eta, number, percent, stateClass } from "./format.js";
 import { jobColour } from "./colours.js";
 
@@ -18,6 +19,7 @@ const output = new Output(id, () => live.open());
 
 $("swatch").style.backgroundColor = jobColour(id);
 $("cancel").addEventListener("click", () => askToCancel(id));
+listen(id);
 
 /** [name, value, details] of each fact that has a value */
 function facts(now) {
@@ -61,6 +63,7 @@ function show() {
   setText($("state"), card.elastic ? card.state : `${card.state} (fixed size)`);
   $("state").className = `state ${stateClass(card.state)}`;
   $("cancel").hidden = !alive;
+  showHold(card);
   setText($("note"), card.message || card.note);
   for (const [name, value, more] of facts(now)) showFact(name, value, more);
   charts.show(card.submitted_at, alive ? now : card.ended_at, alive);
