@@ -60,7 +60,7 @@ def commands(
             if inner.invoke_without_command:
                 yield f"{name} {child}", inner
             yield from commands(inner, f"{name} {child}")
-        elif isinstance(inner, TyperCommand):
+        elif isinstance(inner, TyperCommand) and not inner.hidden:
             yield f"{name} {child}", inner
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,12 +19,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
 
 
 @pytest.fixture
-def served(service: Inside, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
+def served(service: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
     """The service of this module, which all commands reach; its jobs end with the test."""
 
     def begin(self: Client, url: str, token: str, certificate: str = "") -> None:
-        self.url, self._http = url, service.http
+        self.url = url
+        self.__dict__["_http"] = service.http
 
+    for variable in [name for name in os.environ if name.startswith("ONES_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ONES_URL", URL)
     monkeypatch.setenv("ONES_API_TOKEN", "of the client above")
     monkeypatch.setattr(Client, "__init__", begin)

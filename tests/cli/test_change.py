@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import typer
 
@@ -14,7 +16,7 @@ from tests.control.inside import Inside
 __all__ = ["ones"]
 
 
-def submit(served: Inside, **more: object) -> str:
+def submit(served: Inside, **more: Any) -> str:
     return str(served.submit(**more).json()["id"])
 
 

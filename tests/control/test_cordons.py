@@ -174,10 +174,14 @@ def test_a_drained_node_keeps_its_jobs_and_gets_no_new_ones_even_after_a_restart
     world = make_world()
     there = world.run(["sleep", "1000"], gpus=1)
     wait_for(lambda: world.job(there)["state"] == "running")
-    assert drain(world, "local")["nodes"] == [{"name": "local", "gpus": 4, "state": "draining"}]
+    me = world.get("/api/me")["name"]
+    assert drain(world, "local")["nodes"] == [
+        {"name": "local", "gpus": 4, "state": "draining", "reason": f"drained by {me}"}
+    ]
     new = world.run(["true"], gpus=1)
     world.restart()
-    assert world.get("/api/cluster")["nodes"][0]["state"] == "draining"
+    node = world.get("/api/cluster")["nodes"][0]
+    assert (node["state"], node["reason"]) == ("draining", f"drained by {me}")
     assert (world.job(there)["state"], world.job(new)["state"]) == ("running", "waiting")
     assert drain(world, "local", back=True)["nodes"][0]["state"] == "up"
     assert world.wait_end(new)["state"] == "finished"
@@ -224,7 +228,7 @@ def test_two_typos_take_no_gpu_away_and_a_gpu_out_of_service_is_told(
     wait_for(lambda: told in world.job(waits)["note"], world.job(waits)["note"])
     for command in (["ps"], ["top", "--once"]):
         shown = subprocess.run(
-            [Path(sys.executable).with_name("ones"), *command, "--state", str(world.dir.path)],
+            [Path(sys.executable).with_name("ones"), *command, "--dir", str(world.dir.path)],
             capture_output=True, text=True, check=True,
             env={**os.environ, "COLUMNS": "200"},
         )  # fmt: skip

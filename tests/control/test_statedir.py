@@ -125,5 +125,5 @@ def test_a_directory_of_another_user_is_refused(
         StateDir(tmp_path).make()
     assert str(refused.value) == (
         f"{tmp_path}: belongs to user {mine}, but the service runs as user {mine + 1};"
-        " choose a directory below it with --state"
+        " choose a directory below it with --dir"
     )

@@ -62,7 +62,7 @@ def down(reader: Reader, *states: Path) -> None:
     for state in states:
         if StateDir(state).is_locked():
             with suppress(AssertionError):
-                reader.types(f"ones down --state {state}")
+                reader.types(f"ones down --dir {state}")
 
 
 def test_every_command_of_the_guide_to_ray(home: Path) -> None:
@@ -117,4 +117,4 @@ def test_every_command_of_the_guide_to_slurm(home: Path) -> None:
     assert "epoch 2" in said["ones logs -f train-1"]
     assert "n4" in said["ones cluster"]
     assert "train-1" in said["ones ps"]
-    assert "ONES is up" in said["ones up --launcher slurm --state ~/ones --host 10.0.0.5"]
+    assert "ONES is up" in said["ones up --launcher slurm --dir ~/ones --host 10.0.0.5"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -31,11 +32,24 @@ from ones.cli.trace import trace
 from ones.cli.up import down, up
 from ones.cli.user import user
 
+#: options that had another name; `ones ps` has a new option of such a name
+FORMER_NAMES = {"state": "dir"}
+#: names that commands have elsewhere; the help does not list them
+ALIASES: dict[str, Callable[..., Any]] = {"status": ps, "queue": ps, "stop": cancel}
+
+
+def _with_present_name(name: str) -> str:
+    return FORMER_NAMES.get(name, name)
+
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": _with_present_name,
+    },
     help="Share GPUs among training jobs: each job's GPUs and batch size change while it trains.",
 )
 
@@ -56,8 +70,14 @@ def _root(
 
 
 app.command()(demo)
-for _command in (up, down, link, submit, ps, show, why, logs, cancel):
+_command: Callable[..., Any]
+for _command in (up, down, link, submit):
     app.command()(_command)
+app.command(context_settings={"token_normalize_func": str})(ps)
+for _command in (show, why, logs, cancel):
+    app.command()(_command)
+for _alias, _command in ALIASES.items():
+    app.command(_alias, hidden=True, context_settings={"token_normalize_func": str})(_command)
 app.command("set")(set_)
 for _command in (hold, release, rerun, top, doctor):
     app.command()(_command)

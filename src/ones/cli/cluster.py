@@ -32,7 +32,7 @@ def show(
     if json:
         print_json(found)
         return
-    print_table(None, ["node", "GPUs", "in use", "state"], list(map(tuple, _nodes(found))))
+    print_table(None, ["node", "GPUs", "in use", "state", "why"], _nodes(found))
     grouped = any(slot["group"] is not None for slot in found["slots"])
     rows = [
         (
@@ -60,20 +60,26 @@ def _nodes(found: dict[str, Any]) -> list[list[object]]:
     held: dict[str, int] = {}
     for slot in found["slots"]:
         held[slot["node"]] = held.get(slot["node"], 0) + (slot["owner"] is not None)
-    return [[n["name"], n["gpus"], held.get(n["name"], 0), n["state"]] for n in found["nodes"]]
+    return [
+        [n["name"], n["gpus"], held.get(n["name"], 0), n["state"], n["reason"] or None]
+        for n in found["nodes"]
+    ]
 
 
 @cluster.command()
 def drain(
     place: Annotated[str, PLACE],
+    reason: Annotated[
+        str | None, typer.Option("--reason", "-r", help="Why; `ones cluster` shows it.")
+    ] = None,
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
     """Place no new workers on a node or a GPU; present workers may stay.
 
-    Example: ones cluster drain local/3
+    Example: ones cluster drain local/3 --reason "fan replaced on Monday"
     """
-    found = connect(state).post("/api/cluster/drain", {"place": place})
+    found = connect(state).post("/api/cluster/drain", {"place": place, "reason": reason})
     if json:
         print_json(found)
         return

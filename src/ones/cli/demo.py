@@ -128,7 +128,7 @@ def _print(result: DemoResult) -> None:
     if result.simulated:
         _print_comparison(result)
     if result.kept is not None:
-        say(f"kept in {result.kept}; open it with: ones up --state {result.kept}")
+        say(f"kept in {result.kept}; open it with: ones up --dir {result.kept}")
 
 
 def _print_comparison(result: DemoResult) -> None:

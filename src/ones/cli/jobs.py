@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,36 +14,85 @@ import typer
 from ones.cli.change import by_state, for_each
 from ones.cli.client import Client, connect, of_job
 from ones.cli.joblist import job_table
-from ones.cli.options import Json, StateDirectory
+from ones.cli.options import Json, StateDirectory, check_counts
 from ones.cli.output import out, print_json, print_table, say
 from ones.cli.terminal import tell
 from ones.cli.words import duration, eta, moment, not_used, short
-from ones.errors import UserError
+from ones.errors import UnknownNameError, UserError
 
 JOB = typer.Argument(help="Job id.")
 MOST_JOBS = 10_000  # in one response
+WATCH_SECONDS = 2.0
+STATES = (
+    *("waiting", "held", "blocked", "starting", "running", "changing", "stopping"),
+    *("converged", "finished", "failed", "cancelled"),
+)
 
 
 def ps(
     all: Annotated[bool, typer.Option("--all", "-a", help="Also jobs that have ended.")] = False,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Jobs of this user.")] = None,
+    states: Annotated[
+        str | None,
+        typer.Option("--state", "-s", metavar="STATES", help="Jobs in these states, as a,b."),
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Jobs with this tag.")] = None,
+    name: Annotated[str | None, typer.Option(help="Jobs of this name; * and ? match.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", help="Only this number of newest jobs.")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Print anew every 2 s until Ctrl-C.")
+    ] = False,
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
     """List jobs: state, GPUs, batch, progress, and why they wait.
 
-    Example: ones ps --all
+    Example: ones ps --user ann --state running,waiting
     """
+    check_counts(limit=limit)
+    if watch and json:
+        raise UserError("--json: not together with --watch")
     client = connect(state)
-    jobs = client.get("/api/jobs", all="true" if all else None)
+    query = {
+        "all": "true" if all else None, "owner": user, "state": _states(states), "tag": tag,
+        "name": name, "limit": limit,
+    }  # fmt: skip
     if json:
-        print_json(jobs)
+        print_json(client.get("/api/jobs", **query))
         return
+    with suppress(KeyboardInterrupt) if watch else nullcontext():
+        while True:
+            if watch and sys.stdout.isatty():
+                out().clear()
+            _print_jobs(client, query)
+            if not watch:
+                return
+            time.sleep(WATCH_SECONDS)
+
+
+def _states(text: str | None) -> list[str] | None:
+    """The states of a list such as `running,waiting`."""
+    if text is None:
+        return None
+    found = [part.strip().lower() for part in text.split(",")]
+    for state in found:
+        if state not in STATES:
+            raise UnknownNameError("state", state, STATES)
+    return found
+
+
+def _print_jobs(client: Client, query: dict[str, Any]) -> None:
+    jobs = client.get("/api/jobs", **query)
     cluster = client.get("/api/cluster")
     for warning in cluster.get("warnings", ()):
         say(f"warning: {warning}")
     if not jobs:
-        rest = "" if all else "; those that have ended: ones ps --all"
-        say(f"no jobs{rest}; queue one: ones submit -- python train.py")
+        filters = any(value for name, value in query.items() if name not in ("all", "limit"))
+        rest = "" if query["all"] else "; those that have ended: ones ps --all"
+        more = "" if filters else "; queue one: ones submit -- python train.py"
+        say(f"no jobs{' match' if filters else ''}{rest}{more}")
         return
     missing = not_used(cluster)
     if missing:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from ones.cli.audit import moment_of
 from ones.cli.client import Client, connect, of_job
 from ones.cli.options import StateDirectory
 from ones.cli.output import print_json, say
@@ -15,6 +18,8 @@ from ones.cli.terminal import OutputFilter, visible
 from ones.errors import UnknownNameError, UserError
 
 POLL_SECONDS = 0.3
+#: bytes that are read first for `--tail`, and at most (the longest response)
+TAIL_BYTES, MOST_TAIL_BYTES = 16_384, 1 << 20
 
 
 def logs(
@@ -22,10 +27,16 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Continue with new output until the job ends.")
     ] = False,
-    worker: Annotated[str | None, typer.Option(help="Only the worker on this slot.")] = None,
+    worker: Annotated[
+        str | None, typer.Option("--worker", "-w", help="Only the worker on this slot.")
+    ] = None,
     tail: Annotated[
         int | None,
-        typer.Option(help="Only this number of bytes at the end of each process's output."),
+        typer.Option("--tail", "-n", help="Only this number of last lines of each process."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only processes that ran since: 30m, 2h, 2026-01-31."),
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Keep all escape sequences, also on a terminal.")
@@ -44,29 +55,59 @@ def logs(
     if tail is not None and tail < 1:
         raise UserError(f"--tail: {tail} is not at least 1")
     client = connect(state)
+    chosen = _Chosen(worker, 0.0 if since is None else moment_of(since, time.time()))
     if json:
         if follow:
             raise UserError("--json: not together with --follow")
-        print_json(_all_output(client, job, worker, tail))
+        print_json(_all_output(client, job, chosen, tail))
         return
     try:
-        follow_job(client, job, worker=worker, tail=tail, once=not follow, raw=raw)
+        follow_job(client, job, chosen, tail=tail, once=not follow, raw=raw)
     except KeyboardInterrupt:
         say(f"detached; {job} continues")
 
 
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The processes of which the output is printed."""
+
+    worker: str | None = None  # only those on this slot
+    since: float = 0.0  # only those that ran at this time or later
+
+    def accepts(self, launch: Mapping[str, Any]) -> bool:
+        here = self.worker is None or self.worker in launch["slots"]
+        return here and (launch["ended_at"] is None or launch["ended_at"] >= self.since)
+
+
+ALL = _Chosen()
+
+
+def _begin_of_tail(client: Client, path: str, lines: int) -> int:
+    """The offset at which the last lines of an output begin."""
+    size = TAIL_BYTES
+    while True:
+        data, headers = client.bytes(path, offset=-size)
+        begins = int(headers["x-offset"])
+        ends = data.rfind(b"\n", 0, len(data) - 1)
+        for _ in range(lines - 1):
+            ends = data.rfind(b"\n", 0, max(ends, 0)) if ends >= 0 else -1
+        if ends >= 0 or not begins or size >= MOST_TAIL_BYTES or len(data) < size:
+            return begins + ends + 1
+        size *= 8
+
+
 def _all_output(
-    client: Client, job: str, worker: str | None, tail: int | None
+    client: Client, job: str, chosen: _Chosen, tail: int | None
 ) -> list[dict[str, Any]]:
     found = []
     for launch in client.get(of_job(job, "launches")):
-        if worker is not None and worker not in launch["slots"]:
+        if not chosen.accepts(launch):
             continue
-        text, first, offset = b"", None, -tail if tail is not None else 0
+        path = of_job(job, "launches", launch["id"], "log")
+        text, first = b"", None
+        offset = 0 if tail is None else _begin_of_tail(client, path, tail)
         while True:
-            data, headers = client.bytes(
-                of_job(job, "launches", launch["id"], "log"), offset=offset
-            )
+            data, headers = client.bytes(path, offset=offset)
             first = int(headers["x-offset"]) if first is None else first
             text += data
             if not data or int(headers["x-next"]) == offset:
@@ -80,8 +121,8 @@ def _all_output(
 def follow_job(
     client: Client,
     job: str,
+    chosen: _Chosen = ALL,
     *,
-    worker: str | None = None,
     tail: int | None = None,
     once: bool = False,
     raw: bool = False,
@@ -98,19 +139,22 @@ def follow_job(
         card = client.get(of_job(job))
         ended = once or card["ended_at"] is not None
         launches = client.get(of_job(job, "launches"))
-        if worker is not None:
-            known = {slot for launch in launches for slot in launch["slots"]}
-            if launches and worker not in known and ended:
-                raise UnknownNameError(f"worker of {job}", worker, known)
-            launches = [launch for launch in launches if worker in launch["slots"]]
+        known = {slot for launch in launches for slot in launch["slots"]}
+        if known and chosen.worker is not None and chosen.worker not in known and ended:
+            raise UnknownNameError(f"worker of {job}", chosen.worker, known)
+        some = bool(launches)
+        launches = [launch for launch in launches if chosen.accepts(launch)]
         if not launches and not explained and (once or card["state"] == "waiting" or ended):
             explained = True
-            say(_why_no_output(card))
+            say(f"no process of {job} ran since then" if some else _why_no_output(card))
         open_ones = [launch for launch in launches if launch["id"] not in over]
         named = len(launches) > 1
         for launch in open_ones:
             id = launch["id"]
-            offset = offsets.get(id, -tail if tail is not None else 0)
+            offset = offsets.get(id)
+            if offset is None:
+                path = of_job(job, "launches", id, "log")
+                offset = 0 if tail is None else _begin_of_tail(client, path, tail)
             offsets[id], done = _print_more(client, job, launch, offset, lines, named=named)
             if done or ended:
                 lines.end(id)

@@ -11,7 +11,7 @@ from ones.errors import InvalidSettingError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 StateDirectory = Annotated[
-    Path | None, typer.Option(help="State directory of the service.", metavar="DIR")
+    Path | None, typer.Option("--dir", help="State directory of the service.", metavar="DIR")
 ]
 
 # options of simulated workloads

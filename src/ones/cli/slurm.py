@@ -11,7 +11,7 @@ from ones.cli.settings import effective
 
 slurm = typer.Typer(no_args_is_help=True, help="The service on allocations of Slurm.")
 
-STATE = typer.Option(help="State directory, shared by all nodes.", metavar="DIR")
+STATE = typer.Option("--dir", help="State directory, shared by all nodes.", metavar="DIR")
 LEAD = typer.Option(help="Seconds before the time limit at which jobs save their work.")
 SLOTS = typer.Option(help="CPU slots of each node without GPUs.")
 
@@ -69,7 +69,7 @@ def serve(
 ) -> None:
     """Serve the nodes of this allocation to the service of a state directory until it ends.
 
-    Example: ones slurm serve --state ~/ones
+    Example: ones slurm serve --dir ~/ones
     """
     from ones.control.slurm_allocation import serve_allocation
     from ones.control.statedir import StateDir

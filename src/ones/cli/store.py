@@ -44,7 +44,7 @@ def move(
     found = effective(section="service", state=str(state) if state else None)
     directory = StateDir.of(found.settings.service.state)
     if not (directory.path / "ones.db").is_file():
-        raise UserError(f"{directory.path}: has no SQLite database ones.db; see --state")
+        raise UserError(f"{directory.path}: has no SQLite database ones.db; see --dir")
     directory.lock()  # no controller may write meanwhile
     try:
         with _progress() as show:

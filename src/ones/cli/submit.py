@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from ones.cli.client import Client, connect, of_job
+from ones.cli.durations import seconds_of
+from ones.cli.job_files import MARK, lines_in_script, read_job_file, runnable
 from ones.cli.logs import follow_job
 from ones.cli.options import Json, StateDirectory
 from ones.cli.output import InterruptedRunError, print_json, say
@@ -21,6 +24,7 @@ from ones.errors import InvalidFileError, UserError
 
 #: options that have another name in the HTTP API
 IN_FILES = {"max_run": "max_run_seconds", "tag": "tags"}
+NOT_IN_SCRIPTS = ("command", "file", "env", "cwd", "wait", "follow", "state", "json")
 
 
 def submit(
@@ -28,15 +32,19 @@ def submit(
         list[str] | None, typer.Argument(metavar="-- COMMAND...", help="python train.py ...")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="A TOML file with these options and `command`.")
+        Path | None,
+        typer.Option("--file", "-F", help="A TOML or YAML file with these options and `command`."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
     kind: Annotated[
         str | None, typer.Option(help="Kind of job: policies learn from earlier jobs of a kind.")
     ] = None,
-    priority: Annotated[float | None, typer.Option(help="Higher goes first.")] = None,
+    priority: Annotated[
+        float | None, typer.Option("--priority", "-p", help="Higher goes first.")
+    ] = None,
     gpus: Annotated[
-        int | None, typer.Option(help="Fixed-size job: one process with this number of GPUs.")
+        int | None,
+        typer.Option("--gpus", "-g", help="Fixed-size job: one process with this number of GPUs."),
     ] = None,
     min_gpus: Annotated[int | None, typer.Option(help="Minimum number of GPUs.")] = None,
     max_gpus: Annotated[int | None, typer.Option(help="Maximum number of GPUs.")] = None,
@@ -60,24 +68,38 @@ def submit(
     ] = None,
     retries: Annotated[int | None, typer.Option(help="Restarts after all workers died.")] = None,
     max_run: Annotated[
-        float | None, typer.Option(help="Cancel the job after this number of seconds of running.")
+        str | None,
+        typer.Option(
+            "--max-run",
+            "-t",
+            metavar="TIME",
+            help="Cancel the job after this time of running: 90s, 2h, 1-02:00.",
+        ),
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Variable for the job's environment; repeatable."),
+        typer.Option(
+            "--env",
+            "-e",
+            metavar="NAME=VALUE",
+            help="Variable for the job's environment; repeatable.",
+        ),
     ] = None,
-    cwd: Annotated[Path | None, typer.Option(help="Working directory.")] = None,
+    cwd: Annotated[Path | None, typer.Option("--cwd", "-C", help="Working directory.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag of the job; repeatable.")] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the job has ended; exit with its code.")
+        bool, typer.Option("--wait", "-w", help="Wait until the job has ended; exit with its code.")
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Print the job's output; implies --wait.")
+        bool, typer.Option("--follow", "-f", help="Print the job's output; implies --wait.")
     ] = False,
     state: StateDirectory = None,
     json: Json = False,
 ) -> int:
     """Submit a job and print its id.
+
+    A script may have options in lines that begin with `#ONES`, as `#ONES --max-gpus 4`. Options on
+    the command line come before these, and these before those of a file.
 
     Example: ones submit --name digits --max-gpus 4 -- python train.py --epochs 20
     """
@@ -87,15 +109,17 @@ def submit(
         "max_gpus": max_gpus, "requested_gpus": requested_gpus, "batch": batch, "epochs": epochs,
         "max_epochs": max_epochs, "target_accuracy": target_accuracy,
         "target_epochs": target_epochs, "patience": patience, "retries": retries,
-        "max_run_seconds": max_run, "tags": tag, "command": command or None,
+        "max_run": max_run, "tag": tag,
     }  # fmt: skip
-    given.update({key: value for key, value in options.items() if value is not None})
-    if not given.get("command") or not given["command"][0]:
+    given["command"] = command or given.get("command")
+    if not given["command"] or not given["command"][0]:
         raise UserError("no command given; usage: ones submit [options] -- python train.py ...")
+    directory = Path(cwd or given.get("cwd") or Path.cwd()).absolute()
+    given["command"] = runnable(given["command"], directory)
+    given |= {**_in_script(given["command"], directory), **_for_api(options)}
     for key, value in given.items():
         if isinstance(value, float) and not isfinite(value):
             raise UserError(f"{key}: {value} is not a finite number")
-    directory = Path(cwd or given.get("cwd") or Path.cwd()).absolute()
     if not directory.is_dir():
         raise UserError(f"cwd: {directory}: no such directory")
     given["env"] = _sendable({**os.environ, **given.get("env", {}), **_pairs(env or [])})
@@ -179,12 +203,43 @@ def _pairs(pairs: list[str]) -> dict[str, str]:
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    from ones.config import read_toml
-
     # keys are names of options
-    named = {key.replace("-", "_"): value for key, value in read_toml(path).items()}
+    named = {key.replace("-", "_"): value for key, value in read_job_file(path).items()}
     _check(path, named)
-    return {IN_FILES.get(key, key): value for key, value in named.items()}
+    return _for_api(named)
+
+
+def _for_api(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are given, under their names in the HTTP API."""
+    given = {IN_FILES.get(key, key): v for key, v in options.items() if v is not None}
+    limit = given.get("max_run_seconds")
+    if isinstance(limit, str):
+        given["max_run_seconds"] = seconds_of(limit, "--max-run")
+    return given
+
+
+def _in_script(command: list[str], directory: Path) -> dict[str, Any]:
+    """The options in `#ONES` lines of the command's script, parsed as those of `submit`."""
+    import typer.main
+
+    from ones.cli.app import app
+
+    usage_error: Any = typer.BadParameter.__base__
+    parser: Any = typer.main.get_command(app)
+    found: dict[str, Any] = {}
+    for path, line, words in lines_in_script(command, directory):
+        try:
+            context = parser.commands["submit"].make_context("submit", list(words))
+        except usage_error as problem:
+            raise InvalidFileError(path, problem.format_message(), line=line) from problem
+        options = {name: value for name, value in context.params.items() if value}
+        refused = [name for name in options if name in NOT_IN_SCRIPTS]
+        if refused:
+            what = f"{MARK}: only options of the job are possible here, not {refused[0]!r}"
+            raise InvalidFileError(path, what, line=line)
+        tags = [*found.get("tags", ()), *(options.pop("tag", None) or ())]
+        found |= {**_for_api(options), **({"tags": tags} if tags else {})}
+    return found
 
 
 def _check(path: Path, given: dict[str, Any]) -> None:

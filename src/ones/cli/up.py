@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ones.config import ServiceSettings
     from ones.control.statedir import StateDir
 
-STATE = typer.Option(help="State directory of the service.", metavar="DIR")
+STATE = typer.Option("--dir", help="State directory of the service.", metavar="DIR")
 STOP_SECONDS = 30.0
 CHECKPOINT_SECONDS = 150.0  # longer than workers have for their checkpoint
 

@@ -273,14 +273,15 @@ class Controller:
         jobs = [card.id for card in self.board.live() if card.owner == user]
         self._live.post(lambda: self.recorder.touched.update(jobs))
 
-    def drain(self, place: str, by: str, done: Done) -> None:
+    def drain(self, place: str, by: str, done: Done, reason: str = "") -> None:
         """Drain a node, or cordon a GPU (`node/index`): present workers may stay."""
         node, gpu = self._place(place)
         shown = self._when_shown(done)
+        why = f"drained by {by}" + (f": {reason}" if reason else "")
         if node is not None:
-            self._live.post(lambda: self.engine.cordons.drain(node, shown))
+            self._live.post(lambda: self.engine.cordons.drain(node, why, shown))
         elif gpu is not None:
-            cause, why = Cause.OPERATOR, f"drained by {by}"
+            cause = Cause.OPERATOR
             self._live.post(lambda: self.engine.cordons.cordon(gpu, cause, why, shown))
 
     def undrain(self, place: str, done: Done) -> None:

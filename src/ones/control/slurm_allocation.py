@@ -85,7 +85,7 @@ class _Controller:
             self._process = subprocess.Popen(
                 [
                     str(Path(sys.executable).with_name("ones")), "up", "--foreground",
-                    "--launcher", "slurm", "--state", str(self._directory.path),
+                    "--launcher", "slurm", "--dir", str(self._directory.path),
                     "--slots", str(self._slots), "--host", self._host,
                     *(["--insecure"] if self._insecure else []),
                 ],

@@ -101,7 +101,7 @@ class StateDir:
         if owner != mine:
             raise UserError(
                 f"{self.path}: belongs to user {owner}, but the service runs as user {mine};"
-                " choose a directory below it with --state"
+                " choose a directory below it with --dir"
             )
         self.path.chmod(0o700)
         for name in _PRIVATE:

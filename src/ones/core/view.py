@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,7 +94,7 @@ class ViewSource(Protocol):
     schedule: Schedule
     free: FreeGpus
     waiting: WaitingJobs
-    blocked: AbstractSet[JobId]
+    blocked: set[JobId]
 
     @property
     def unfinished(self) -> Mapping[JobId, object]: ...

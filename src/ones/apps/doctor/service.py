@@ -27,12 +27,12 @@ def state(settings: ServiceSettings) -> Findings:
     path = StateDir.of(settings.state).path
     nearest = _nearest(path)
     if not os.access(nearest, os.W_OK | os.X_OK):
-        yield Finding("state", PROBLEM, f"{nearest}: not writable", "choose another: --state DIR")
+        yield Finding("state", PROBLEM, f"{nearest}: not writable", "choose another: --dir DIR")
         return
     if not path.exists():
         yield Finding("state", NOTE, f"{path}: does not exist yet; ones up creates it")
     elif not path.is_dir():
-        yield Finding("state", PROBLEM, f"{path}: is not a directory", "choose another: --state")
+        yield Finding("state", PROBLEM, f"{path}: is not a directory", "choose another: --dir")
         return
     else:
         mode = stat.S_IMODE(path.stat().st_mode)

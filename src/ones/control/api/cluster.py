@@ -21,7 +21,7 @@ from ones.control.api.access import (
     reader_of,
 )
 from ones.control.api.metrics import exposition
-from ones.control.api.request_models import Limit, NewUser, Place
+from ones.control.api.request_models import Drained, Limit, NewUser, Place
 from ones.control.api.response_models import (
     ADMINS,
     NOT_FOUND,
@@ -58,6 +58,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
     groups = {node.name: node.groups for node in board.nodes if node.groups}
     cordons = {str(gpu): "; ".join(causes.values()) for gpu, causes in _cordons(service)}
     where = {worker.gpu: (card, worker) for card in live for worker in card.workers}
+    drained: dict[str, str] = {**service.engine.cordons.drained}
     slots = []
     for slot in service.launcher.slots():
         card, worker = where.get(slot.id, (None, None))
@@ -84,7 +85,10 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
     return ClusterShown(
         policy=service.policy,
         now=service.clock.now(),
-        nodes=[NodeShown(name=n.name, gpus=n.gpus, state=n.state) for n in board.nodes],
+        nodes=[
+            NodeShown(name=n.name, gpus=n.gpus, state=n.state, reason=drained.get(n.name, ""))
+            for n in board.nodes
+        ],
         slots=slots,
         unfit=dict(launcher.unfit)
         if isinstance(launcher := service.launcher, SupportsUnfitNodes)
@@ -102,12 +106,13 @@ def _cordons(service: Service) -> list[tuple[Gpu, dict[str, str]]]:
 
 @router.post("/api/cluster/drain", responses={**ADMINS, **NOT_FOUND})
 async def drain(
-    where: Place, service: TheService, admin: TheAdmin, record: TheRecord
+    where: Drained, service: TheService, admin: TheAdmin, record: TheRecord
 ) -> ClusterShown:
     """Drain a node or cordon a GPU: no new worker is placed there. Present workers may stay, and
     elastic jobs move away as soon as the policy finds other GPUs."""
-    await committed(lambda done: service.drain(where.place, admin.name, done), service)
-    record("drained", where.place)
+    reason = where.reason or ""
+    await committed(lambda done: service.drain(where.place, admin.name, done, reason), service)
+    record("drained", where.place, reason)
     return cluster(service, admin)
 
 

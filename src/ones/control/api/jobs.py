@@ -171,7 +171,7 @@ async def change(
         service.limits.check_priority(new.priority)
     if new.min_gpus is not None or new.max_gpus is not None:
         _check_sizes(card, new, service)
-    changed = {}
+    changed: dict[str, Any] = {}
     if new.max_run_seconds is not None:
         changed["max_run_seconds"] = new.max_run_seconds or None
     if new.tags is not None:

@@ -110,3 +110,9 @@ class Place(Strict):
     place: Annotated[
         str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f]+$")
     ] = Field(description="a node, or one GPU as node/index", examples=["local", "local/3"])
+
+
+class Drained(Place):
+    reason: Annotated[str, StringConstraints(max_length=300, pattern=r"^[^\x00-\x1f]*$")] | None = (
+        Field(None, description="why, shown to all users")
+    )

@@ -143,6 +143,7 @@ class NodeShown(BaseModel):
     name: str
     gpus: int
     state: str = Field(description="up, draining (no new workers) or down")
+    reason: Sendable = Field(description="why the node was drained, and by which user")
 
 
 class ClusterShown(BaseModel):

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from typing import Any
+
+from msgspec import field
 
 from ones.control import logs
 from ones.control.live.gpu_health import GpuHealth
@@ -38,6 +41,7 @@ _KEPT = (Cause.FAILING, Cause.OPERATOR)
 class _Kept(Value, frozen=True, kw_only=True):
     nodes: tuple[NodeId, ...]
     gpus: dict[WorkerName, dict[Cause, str]]
+    why: dict[NodeId, str] = field(default_factory=dict)  # why a node was drained
 
 
 _DECODER: Decoder[_Kept] = Decoder(_Kept, logs=True)
@@ -47,7 +51,7 @@ class Cordons:
     def __init__(self, live: LiveState) -> None:
         self._live = live
         self.health = GpuHealth()
-        self.drained: set[NodeId] = set()  # by operators
+        self.drained: dict[NodeId, str] = {}  # by operators: node -> reason
         self.gpus: dict[Gpu, dict[str, str]] = {}  # cordoned: cause -> reason
 
     def load(self, text: str) -> None:
@@ -57,7 +61,7 @@ class Cordons:
         except CodecError as problem:
             log.warning("kept list of drained nodes and GPUs not read", error=str(problem))
             return
-        self.drained = set(kept.nodes)
+        self.drained = {node: kept.why.get(node, "") for node in kept.nodes}
         self.gpus = {
             gpu_of(slot): {cause: why for cause, why in causes.items()}
             for slot, causes in kept.gpus.items()
@@ -86,12 +90,12 @@ class Cordons:
         for gpu in sorted(gpu for gpu in self.gpus if gpu.node == node):
             self._live.emit(ev.GpuSetAside(NOW, gpu, self._why(gpu)))
 
-    def drain(self, node: NodeId, done: Done) -> None:
-        self.drained.add(node)
+    def drain(self, node: NodeId, why: str, done: Done) -> None:
+        self.drained[node] = why
         self._live.emit(ev.NodeDraining(NOW, node), [self._kept()], done)
 
     def undrain(self, node: NodeId, done: Done) -> None:
-        self.drained.discard(node)
+        self.drained.pop(node, None)
         known = self._live.state.cluster.nodes[node]
         up = ev.NodeUp(NOW, node, known.gpus, known.groups)
         self._live.emit(up, [self._kept()], done)
@@ -150,7 +154,8 @@ class Cordons:
             for gpu, causes in self.gpus.items()
             if (kept := {str(cause): why for cause, why in causes.items() if cause in _KEPT})
         }
-        return CordonsChanged(json.dumps({"nodes": sorted(self.drained), "gpus": gpus}))
+        kept: dict[str, Any] = {"nodes": sorted(self.drained), "gpus": gpus, "why": self.drained}
+        return CordonsChanged(json.dumps(kept))
 
 
 def _users(slot: Slot) -> str:

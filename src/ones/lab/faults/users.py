@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from ones.control.api.access import COMMIT_SECONDS
 from ones.control.controller import Controller
+from ones.control.live.jobs import NOW
 from ones.control.persistence import Done
 from ones.control.submission import Submission
-from ones.core.job import Job
+from ones.core.events import JobChanged
+from ones.core.job import Job, JobId
 from ones.errors import OnesError
 from ones.lab.faults.context import FaultContext
 from ones.lab.faults.job_spec import JobSpec
@@ -61,7 +63,8 @@ class SimulatedUsers:
         job, priority = self._any_job(), float(self.context.rng.randint(-2, 3))
         if job is not None:
             self.context.fault("priority", f"{job}: {priority:g}")
-            self._request(f"priority of {job}", lambda c, done: c.set_priority(job, priority, done))
+            event = JobChanged(at=NOW, job=JobId(job), by="ann", priority=priority)
+            self._request(f"priority of {job}", lambda c, done: c.change(event, None, done))
 
     def drain(self, place: str) -> None:
         self.context.fault("drain", place)

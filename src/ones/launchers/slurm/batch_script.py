@@ -35,7 +35,7 @@ class BatchScript:
         #SBATCH --signal=B:USR1@300
         #SBATCH --output=ones-%j.log
         # a failed node does not end the others (--no-kill); 300 s before the end work is saved
-        exec ones slurm serve --state /home/ann/ones --lead 300
+        exec ones slurm serve --dir /home/ann/ones --lead 300
         <BLANKLINE>
         """
         self._check()
@@ -51,7 +51,7 @@ class BatchScript:
         ]
         serve = [self.command, "slurm", "serve"]
         if self.state:
-            serve += ["--state", self.state]
+            serve += ["--dir", self.state]
         if not self.gpus_per_node:
             serve += ["--slots", str(self.slots)]
         serve += ["--lead", str(self.lead)]
