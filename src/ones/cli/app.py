@@ -31,6 +31,7 @@ from ones.cli.top import top
 from ones.cli.trace import trace
 from ones.cli.up import down, up
 from ones.cli.user import user
+from ones.cli.wait import wait
 
 #: options that had another name; `ones ps` has a new option of such a name
 FORMER_NAMES = {"state": "dir"}
@@ -79,7 +80,7 @@ for _command in (show, why, logs, cancel):
 for _alias, _command in ALIASES.items():
     app.command(_alias, hidden=True, context_settings={"token_normalize_func": str})(_command)
 app.command("set")(set_)
-for _command in (hold, release, rerun, top, doctor):
+for _command in (hold, release, rerun, wait, top, doctor):
     app.command()(_command)
 app.add_typer(cluster, name="cluster")
 app.add_typer(user, name="user")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
@@ -12,20 +13,47 @@ from ones.cli.durations import seconds_of
 from ones.cli.options import Json, StateDirectory
 from ones.cli.output import print_json, say
 from ones.cli.terminal import tell
-from ones.errors import UserError
+from ones.errors import UnknownNameError, UserError
 
+MOST_TASKS = 10_000  # of an array
 JOBS = typer.Argument(help="Job ids.", metavar="JOB...")
 
 
+def with_tasks(client: Client, job: str) -> list[str]:
+    """The job, or the tasks that have not ended of the array with this id."""
+    try:
+        client.get(of_job(job))
+    except UnknownNameError:
+        tasks = client.get("/api/jobs", array=job, limit=MOST_TASKS)
+        if not tasks:
+            raise
+        return [str(task["id"]) for task in reversed(tasks)]
+    return [job]
+
+
 def for_each(
-    jobs: Iterable[str], act: Callable[[str], Any], shown: Callable[[str, Any], str], *, json: bool
+    client: Client,
+    jobs: Iterable[str],
+    act: Callable[[str], Any],
+    shown: Callable[[str, Any], str],
+    *,
+    json: bool,
 ) -> None:
-    """Call `act` for each job and print what it returns. A job that is refused must not keep the
-    others from being changed: its error comes last."""
-    answers, problems = [], []
-    for job in jobs:
+    """Call `act` for each job, or each task of an array, and print what it returns. A job that is
+    refused must not keep the others from being changed: its error comes last."""
+    answers: list[Any] = []
+    problems: list[UserError] = []
+    todo = deque(jobs)
+    while todo:
+        job = todo.popleft()
         try:
             answers.append(act(job))
+        except UnknownNameError as wrong:
+            try:
+                todo.extendleft(reversed(with_tasks(client, job)))
+            except UnknownNameError:
+                problems.append(wrong)
+            continue
         except UserError as wrong:
             problems.append(wrong)
             continue
@@ -75,7 +103,7 @@ def set_(
         options = "--priority, --min-gpus, --max-gpus, --max-run or --tag"
         raise UserError(f"nothing to change; give {options}")
     client = connect(state)
-    for_each(jobs, lambda job: client.patch(of_job(job), change), by_state, json=json)
+    for_each(client, jobs, lambda job: client.patch(of_job(job), change), by_state, json=json)
 
 
 def hold(
@@ -86,7 +114,7 @@ def hold(
     Example: ones hold digits-1
     """
     client = connect(state)
-    for_each(jobs, _posted(client, "hold"), by_state, json=json)
+    for_each(client, jobs, _posted(client, "hold"), by_state, json=json)
 
 
 def release(
@@ -97,7 +125,7 @@ def release(
     Example: ones release digits-1
     """
     client = connect(state)
-    for_each(jobs, _posted(client, "release"), by_state, json=json)
+    for_each(client, jobs, _posted(client, "release"), by_state, json=json)
 
 
 def rerun(
@@ -108,7 +136,9 @@ def rerun(
     Example: ones rerun digits-1
     """
     client = connect(state)
-    for_each(jobs, _posted(client, "rerun"), lambda job, answer: str(answer["id"]), json=json)
+    for_each(
+        client, jobs, _posted(client, "rerun"), lambda job, answer: str(answer["id"]), json=json
+    )
 
 
 def _posted(client: Client, what: str) -> Callable[[str], Any]:

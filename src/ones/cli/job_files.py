@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ones.errors import InvalidFileError
+from ones.errors import InvalidFileError, UserError
 
 MARK = "#ONES"
+MOST_VALUES = 1000  # of a range
 MOST_LINES = 200  # of a script that are looked at
 
 
@@ -32,6 +33,30 @@ def read_job_file(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise InvalidFileError(path, "is not a table of options such as `max_gpus: 4`")
     return found
+
+
+def sweep_of(parameters: Sequence[str]) -> dict[str, list[str]]:
+    """The values of each parameter of a sweep.
+
+    >>> sweep_of(["lr=0.1,0.01", "seed=1..3"])
+    {'lr': ['0.1', '0.01'], 'seed': ['1', '2', '3']}
+    """
+    found: dict[str, list[str]] = {}
+    for text in parameters:
+        name, equals, values = text.partition("=")
+        if not (equals and name and values) or name in found:
+            raise UserError(f"--sweep: {text!r} is not NAME=VALUES, as lr=0.1,0.01 or seed=1..3")
+        found[name] = [value for part in values.split(",") for value in _values_of(part)]
+    return found
+
+
+def _values_of(part: str) -> list[str]:
+    first, dots, last = part.partition("..")
+    if not (dots and first.lstrip("-").isdecimal() and last.lstrip("-").isdecimal()):
+        return [part]
+    if int(last) - int(first) >= MOST_VALUES:
+        raise UserError(f"--sweep: {part!r} has more than {MOST_VALUES} values")
+    return [str(value) for value in range(int(first), int(last) + 1)]
 
 
 def runnable(command: list[str], directory: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
@@ -19,6 +20,37 @@ RANGE = "done in (90 %)"
 GIVEN_UP = {"owner": 30, "loss": 30, "age": 30, RANGE: 30, "epochs": 30, "batch": 30,
             "accuracy": 16, "done in": 16}  # fmt: skip
 BETWEEN = 2
+
+
+def with_arrays(jobs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The jobs, with one row for all tasks of an array, in the place of the first."""
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for job in jobs:
+        rows.setdefault(job["array"] or job["id"], []).append(job)
+    return [
+        tasks[0] if not tasks[0]["array"] else _row_of(array, tasks)
+        for array, tasks in rows.items()
+    ]
+
+
+def _row_of(array: str, tasks: list[Mapping[str, Any]]) -> dict[str, Any]:
+    states = Counter(task["state"] for task in tasks)
+    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    missing = dict.fromkeys(("batch", "loss", "accuracy", "eta", "eta_low", "eta_high"))
+    sums = ("gpus", "epochs", "queue_seconds", "run_seconds")
+    ends = [task["ended_at"] for task in tasks]
+    return {
+        **tasks[-1],
+        **missing,
+        **{name: sum(task[name] for task in tasks) for name in sums},
+        "id": array,
+        "state": counts,
+        "planned_epochs": None,
+        "elastic": True,
+        "ended_at": None if None in ends else max(ends),
+        "message": "",
+        "note": f"{len(tasks)} tasks; each of them: ones ps --array {array}",
+    }
 
 
 def job_table(

@@ -13,7 +13,7 @@ import typer
 
 from ones.cli.change import by_state, for_each
 from ones.cli.client import Client, connect, of_job
-from ones.cli.joblist import job_table
+from ones.cli.joblist import job_table, with_arrays
 from ones.cli.options import Json, StateDirectory, check_counts
 from ones.cli.output import out, print_json, print_table, say
 from ones.cli.terminal import tell
@@ -38,6 +38,9 @@ def ps(
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Jobs with this tag.")] = None,
     name: Annotated[str | None, typer.Option(help="Jobs of this name; * and ? match.")] = None,
+    array: Annotated[
+        str | None, typer.Option(help="Tasks of this array, each in a row of its own.")
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", help="Only this number of newest jobs.")
     ] = None,
@@ -57,7 +60,7 @@ def ps(
     client = connect(state)
     query = {
         "all": "true" if all else None, "owner": user, "state": _states(states), "tag": tag,
-        "name": name, "limit": limit,
+        "name": name, "array": array, "limit": limit,
     }  # fmt: skip
     if json:
         print_json(client.get("/api/jobs", **query))
@@ -97,6 +100,8 @@ def _print_jobs(client: Client, query: dict[str, Any]) -> None:
     missing = not_used(cluster)
     if missing:
         say(missing)
+    if query["array"] is None:
+        jobs = with_arrays(jobs)
     if sys.stdout.isatty():
         console = out()
         same_owner = len({job["owner"] for job in jobs}) == 1
@@ -219,7 +224,7 @@ def cancel(
         say("no job matches")
     elif many and not yes and not _confirmed(chosen):
         raise UserError("nothing was cancelled")
-    for_each(chosen, lambda job: client.post(of_job(job, "cancel")), by_state, json=json)
+    for_each(client, chosen, lambda job: client.post(of_job(job, "cancel")), by_state, json=json)
 
 
 def _matching(client: Client, **filters: str | None) -> list[str]:

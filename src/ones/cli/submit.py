@@ -15,11 +15,12 @@ import typer
 
 from ones.cli.client import Client, connect, of_job
 from ones.cli.durations import seconds_of
-from ones.cli.job_files import MARK, lines_in_script, read_job_file, runnable
+from ones.cli.job_files import MARK, lines_in_script, read_job_file, runnable, sweep_of
 from ones.cli.logs import follow_job
 from ones.cli.options import Json, StateDirectory
 from ones.cli.output import InterruptedRunError, print_json, say
 from ones.cli.scripts import lacks_ones, look_at
+from ones.cli.wait import await_all
 from ones.errors import InvalidFileError, UserError
 
 #: options that have another name in the HTTP API
@@ -87,6 +88,26 @@ def submit(
     ] = None,
     cwd: Annotated[Path | None, typer.Option("--cwd", "-C", help="Working directory.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag of the job; repeatable.")] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="JOB[:ok|any]",
+            help="Start after this job has completed (ok) or ended (any); repeatable.",
+        ),
+    ] = None,
+    array: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INDEXES", help="A task for each index: 0-15, or 0-15%4 (4 at a time)."
+        ),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUES",
+            help="A task for each value: lr=0.1,0.01 or seed=1..3; repeatable: all combinations.",
+        ),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Wait until the job has ended; exit with its code.")
     ] = False,
@@ -109,7 +130,7 @@ def submit(
         "max_gpus": max_gpus, "requested_gpus": requested_gpus, "batch": batch, "epochs": epochs,
         "max_epochs": max_epochs, "target_accuracy": target_accuracy,
         "target_epochs": target_epochs, "patience": patience, "retries": retries,
-        "max_run": max_run, "tag": tag,
+        "max_run": max_run, "tag": tag, "after": after, "array": array, "sweep": sweep,
     }  # fmt: skip
     given["command"] = command or given.get("command")
     if not given["command"] or not given["command"][0]:
@@ -130,15 +151,18 @@ def submit(
     if "gpus" not in given:
         given.setdefault("elastic", script.elastic)
     client = connect(state)
-    job = client.post("/api/jobs", given)["id"]
+    made = client.post("/api/jobs", given)
+    job = made["id"]
     if json and not (wait or follow):
-        print_json({"id": job})
+        print_json(made if made["tasks"] else {"id": job})
     elif not json:
         print(job)
     if script.elastic is False and "gpus" not in given:
         say(f"{script.name} does not call ones.join: {job} runs as a fixed-size job on 1 GPU")
     if script.elastic and lacks_ones(script.command[0], directory, given["env"]):
         say(f"{script.command[0]} has no module ones; activate the right environment")
+    if made["tasks"] and (wait or follow):
+        return await_all(client, made["tasks"], json=json)
     if wait or follow:
         return _await_end(client, job, follow=follow, json=json)
     return 0
@@ -215,6 +239,8 @@ def _for_api(options: Mapping[str, Any]) -> dict[str, Any]:
     limit = given.get("max_run_seconds")
     if isinstance(limit, str):
         given["max_run_seconds"] = seconds_of(limit, "--max-run")
+    if isinstance(given.get("sweep"), list | tuple):
+        given["sweep"] = sweep_of(given["sweep"])
     return given
 
 
@@ -222,14 +248,14 @@ def _in_script(command: list[str], directory: Path) -> dict[str, Any]:
     """The options in `#ONES` lines of the command's script, parsed as those of `submit`."""
     import typer.main
 
-    from ones.cli.app import app
-
     usage_error: Any = typer.BadParameter.__base__
-    parser: Any = typer.main.get_command(app)
+    commands = typer.Typer(add_completion=False)
+    commands.command()(submit)
+    parser: Any = typer.main.get_command(commands)
     found: dict[str, Any] = {}
     for path, line, words in lines_in_script(command, directory):
         try:
-            context = parser.commands["submit"].make_context("submit", list(words))
+            context = parser.make_context("submit", list(words))
         except usage_error as problem:
             raise InvalidFileError(path, problem.format_message(), line=line) from problem
         options = {name: value for name, value in context.params.items() if value}

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,6 +223,20 @@ class Controller:
             log.info("job submitted", job=job.id, owner=job.owner)
 
         self._live.post(enter)
+
+    def submit_all(self, jobs: Sequence[tuple[Job, Submission]], done: Done) -> None:
+        """Submit the tasks of an array; `done` is called when all are on disk, or for the first
+        problem."""
+        left = len(jobs)
+
+        def one_done(problem: Exception | None) -> None:  # in the scheduler's thread
+            nonlocal left
+            left -= 1
+            if problem is not None or not left:
+                done(problem)
+
+        for job, submission in jobs:
+            self.submit(job, submission, one_done)
 
     def _when_shown(self, done: Done) -> Done:
         """`done`, called after the read models show the change."""

@@ -20,6 +20,7 @@ from ones.control.api.access import (
     TheUser,
     address_of,
     committed,
+    job_of,
     reader_of,
 )
 from ones.control.api.request_models import JobChange, NewJob
@@ -35,6 +36,7 @@ from ones.control.api.response_models import (
     StoryLine,
     Submitted,
 )
+from ones.control.arrays import Task, tasks_of
 from ones.control.limits import LimitError
 from ones.control.live.jobs import NOW
 from ones.control.readmodels.entry_texts import changes_of
@@ -43,9 +45,9 @@ from ones.control.readmodels.job_cards import JobCard
 from ones.control.service import Service
 from ones.control.submission import Submission, scrubbed
 from ones.core import events as ev
-from ones.core.job import Job, JobId
+from ones.core.job import Dependency, Job, JobId
 from ones.core.user_units import duration
-from ones.errors import InvalidJobError, UnknownNameError
+from ones.errors import InvalidJobError, InvalidSettingError, UnknownNameError
 from ones.stopping import StopRule
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=PROBLEMS)
@@ -64,6 +66,8 @@ async def submit(new: NewJob, service: TheService, user: TheUser, request: Reque
     asked = f"{'gpus' if size else 'min_gpus'} {least}"
     _check_least(new.name or "new", asked, least, service, user.name, user.max_gpus)
     name = new.name or _name_of(new.command)
+    tasks, limit = _tasks_of(new)
+    _limited(service, user, request, lambda: _check_room(service, user.name, len(tasks)))
     job = Job(
         id=service.new_id(name),
         submitted_at=0.0,  # set by the scheduler's thread
@@ -84,6 +88,7 @@ async def submit(new: NewJob, service: TheService, user: TheUser, request: Reque
         ),
         retries=new.retries,
         elastic=new.gpus is None and new.elastic is not False,
+        after=tuple(_dependencies(new.after, service, user)),
     )
     submission = Submission(
         name=name,
@@ -96,8 +101,46 @@ async def submit(new: NewJob, service: TheService, user: TheUser, request: Reque
         git=new.git,
         files=new.files,
     )
-    await committed(lambda done: service.submit(job, submission, done), service)
-    return Submitted(id=job.id)
+    if not tasks:
+        await committed(lambda done: service.submit(job, submission, done), service)
+        return Submitted(id=job.id)
+    made = [_task_of(job, submission, task, limit) for task in tasks]
+    await committed(lambda done: service.submit_all(made, done), service)
+    return Submitted(id=job.id, tasks=[each.id for each, _ in made])
+
+
+def _tasks_of(new: NewJob) -> tuple[list[Task], int | None]:
+    return tasks_of(new.array, new.sweep) if new.array or new.sweep else ([], None)
+
+
+def _task_of(
+    job: Job, submission: Submission, task: Task, limit: int | None
+) -> tuple[Job, Submission]:
+    """A task of an array. `job`, `submission`: as if the array were one job."""
+    command = tuple(task.command(job.command))
+    env = {**submission.env, "ONES_ARRAY_ID": job.id, "ONES_ARRAY_INDEX": str(task.index)}
+    return (
+        replace(
+            job,
+            id=JobId(f"{job.id}_{task.index}"),
+            command=command,
+            array=job.id,
+            array_limit=limit,
+        ),
+        replace(submission, argv=command, env=env, tags=(*submission.tags, *task.tags)),
+    )
+
+
+def _dependencies(after: list[str], service: Service, user: User) -> Iterator[Dependency]:
+    """The jobs that must end before. An array stands for all its tasks."""
+    for text in after:
+        name, _, how = text.partition(":")
+        if how not in ("", "ok", "any"):
+            raise InvalidSettingError(f"after: {text!r}: {how!r} is neither ok nor any")
+        cards = list(service.board.cards.values())
+        tasks = [c for c in cards if c.array == name and service.may_see(user, c.owner)]
+        for card in tasks or [job_of(name, service, user)]:
+            yield Dependency(JobId(card.id), how == "any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +271,7 @@ async def rerun(
     if known is None or job is None or not known.env:
         why = "its submission has been removed from the database (keep_output_days); submit it anew"
         raise InvalidJobError(card.id, why)
-    _limited(service, user, request, lambda: _check_room(service, card.owner))
+    _limited(service, user, request, lambda: _check_room(service, card.owner, 1))
     again = replace(
         job, id=service.new_id(known.name), submitted_at=0.0, after=(), array="", array_limit=None
     )
@@ -359,8 +402,9 @@ def _other_changes(new: JobChange) -> Iterator[str]:
         yield f"tags {' '.join(new.tags)}" if new.tags else "no tags"
 
 
-def _check_room(service: Service, owner: str) -> None:
-    service.limits.check_unfinished(owner, service.board.unfinished[owner])
+def _check_room(service: Service, owner: str, jobs: int) -> None:
+    """Check the number of unfinished jobs of a user with these new ones."""
+    service.limits.check_unfinished(owner, service.board.unfinished[owner] + max(0, jobs - 1))
 
 
 def _check_limits(new: NewJob, service: Service, user: User, request: Request) -> None:
@@ -371,7 +415,6 @@ def _check_limits(new: NewJob, service: Service, user: User, request: Request) -
         limits.check_environment(new.env)
         if not user.is_admin:
             limits.check_priority(new.priority)
-        _check_room(service, user.name)
 
     _limited(service, user, request, check)
 

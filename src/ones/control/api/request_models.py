@@ -59,6 +59,23 @@ class NewJob(Strict):
         None, description="whether the script calls ones.join; null: found out when it runs"
     )
     tags: Tags = Field(default_factory=list)
+    after: Annotated[list[Word], Field(max_length=100)] = Field(
+        default_factory=list,
+        description="jobs or arrays that must end before: JOB or JOB:ok (it must converge or"
+        " finish) or JOB:any",
+    )
+    array: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
+        None,
+        description="indexes of tasks, as 0-15 or 1,3,5-7; %4: at most 4 run at a time; with sweep"
+        " only such a limit",
+    )
+    sweep: Annotated[
+        dict[Word, Annotated[list[Text], Field(max_length=1000)]], Field(max_length=20)
+    ] = Field(
+        default_factory=dict,
+        description="parameter -> values; a task for each combination. A value replaces {name} in"
+        " the command, or is appended as --name=value",
+    )
     git: Text = ""
     files: dict[Text, Text] = Field(
         default_factory=dict, description="path -> sha256 at submission", max_length=1000

@@ -21,7 +21,10 @@ Sendable = Annotated[str, AfterValidator(_sendable)]
 
 
 class Submitted(BaseModel):
-    id: str = Field(examples=["train-7"])
+    id: str = Field(examples=["train-7"], description="of the job, or of the array")
+    tasks: list[str] = Field(
+        default_factory=list, description="jobs of the array; empty: it is one job"
+    )
 
 
 class Changed(BaseModel):

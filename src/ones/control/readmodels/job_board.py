@@ -34,6 +34,7 @@ from ones.control.stored_submissions import submissions_of
 from ones.control.submission import Submission
 from ones.core import reasons
 from ones.core.cluster import Cluster, Gpu, NodeState
+from ones.core.job import JobId
 from ones.core.record import JobRecord
 from ones.core.state import State
 from ones.wire.decoding import CodecError
@@ -114,6 +115,7 @@ class JobBoard:
 
     def update(self, state: State, jobs: Iterable[str]) -> None:
         """Update the cards of these jobs. To be called in the scheduler's thread."""
+        jobs = list(jobs)
         self._version += 1
         self.now, self.plan_number = state.now, state.plan_number
         self.dropped = dict(state.dropped)
@@ -127,7 +129,11 @@ class JobBoard:
             if before != self._out_of_service:
                 waiting = [card.id for card in self.live() if _waits(card)]
                 jobs = dict.fromkeys([*jobs, *waiting])
-        for job in jobs:
+        # new cards in the order of submission: all tasks of an array may be new at once
+        numbers = {
+            job: record.number for job in jobs if (record := _record(state, job)) is not None
+        }
+        for job in sorted(jobs, key=lambda job: numbers.get(job, -1)):
             card = self._card(state, job)
             last = self.cards.get(job)
             if card is not None and card != last:
@@ -163,7 +169,7 @@ class JobBoard:
 
     def _card(self, state: State, job: str) -> JobCard | None:
         submission = self._submissions.get(job)
-        record = state.records.get(job)  # type: ignore[call-overload]
+        record = _record(state, job)
         if record is not None:
             places = self._places[job] = WorkerPlaces.of(record, self._places.get(job))
             card = card_of(record, places, submission, elastic=self._is_elastic(job))
@@ -249,6 +255,10 @@ class JobBoard:
                 if len(found) == limit:
                     break
         return found
+
+
+def _record(state: State, job: str) -> JobRecord | None:
+    return state.records.get(JobId(job))
 
 
 def _waits(card: JobCard) -> bool:

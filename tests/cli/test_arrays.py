@@ -1,0 +1,49 @@
+"""`ones submit --after`, `--array`, `--sweep` and `ones wait`."""
+
+from __future__ import annotations
+
+import pytest
+
+from ones.cli.job_files import sweep_of
+from ones.errors import UserError
+from tests.cli.test_commands import Ones, ones
+from tests.control.inside import Inside
+
+__all__ = ["ones"]
+
+
+def test_an_array_is_one_row_that_opens(served: Inside, ones: Ones) -> None:
+    array = ones("submit", "-g", "1", "--array", "0-2%1", "--", "sleep", "100").out.strip()
+    rows = [line for line in ones("ps").out.splitlines() if array in line]
+    assert len(rows) == 1
+    assert "2 blocked" in rows[0]
+    assert f"3 tasks; each of them: ones ps --array {array}" in rows[0]
+    opened = ones("ps", "--array", array).out
+    assert all(f"{array}_{i}" in opened for i in range(3))
+    assert [job["array"] for job in ones("ps", "--json").json] == [array] * 3
+    after = ones("submit", "-g", "1", "--after", f"{array}:any", "--", "true").out.strip()
+    held = ones("hold", array)
+    assert f"{array}_1: held" in held.out  # the one that runs has a fixed size
+    assert ones("cancel", array).out.count("cancelled") == 3
+    waited = ones("wait", after)
+    assert (waited.code, waited.err) == (0, f"{after}: finished\n")
+    assert ones("wait", array + "_1", after).code == 1
+
+
+def test_a_sweep_is_submitted_and_awaited(served: Inside, ones: Ones) -> None:
+    found = ones("submit", "-g", "1", "--sweep", "a=1..2", "--sweep", "b=x", "-w", "--", "echo")
+    array = found.out.strip()
+    assert (found.code, found.err.count(": finished")) == (0, 2)
+    assert "--a=2 --b=x" in ones("logs", f"{array}_1").out
+    job = ones("submit", "-g", "2", "--", "sleep", "100").out.strip()
+    late = ones("wait", job, "-t", "0s")
+    assert (late.code, late.err) == (1, f"ones: not ended in time: {job}\n")
+    assert "unknown job 'none'" in ones("wait", "none").err
+
+
+@pytest.mark.parametrize("text", ["lr", "lr=", "=1", "s=1..5000"])
+def test_a_sweep_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--sweep: "):
+        sweep_of([text])
+    with pytest.raises(UserError, match="--sweep: "):
+        sweep_of(["a=1", "a=2"])
