@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from ones.train import logs, unsent_reports
 from ones.wire import CodecError, Orders, Reports, pack, unpack
+from ones.wire.backoff import Backoff
 from ones.wire.environment import WorkerEnvironment
 from ones.wire.messages import Order, Report, Steps
 
@@ -146,17 +147,16 @@ class ControllerClient:
 
     def _run(self, next_batch: Callable[[], list[_Numbered]] | None) -> None:
         connection = _Connection(self._environment)
-        pause = _BACKOFF_SECONDS[0]
+        backoff = Backoff(*_BACKOFF_SECONDS)
         while not self._stopped:
             batch = next_batch() if next_batch is not None else []
             if next_batch is not None and not batch:
                 break
             wait = 0 if batch else _LONG_POLL_SECONDS
             if self._exchange(connection, batch, wait=wait):
-                pause = _BACKOFF_SECONDS[0]
+                backoff.reset()
             else:
-                time.sleep(pause)
-                pause = min(2 * pause, _BACKOFF_SECONDS[1])
+                time.sleep(backoff.next())
         connection.close()
 
     def _next_batch(self) -> list[_Numbered]:

@@ -32,8 +32,9 @@ from ones.launchers.slurm.node_cleanup import clear_node, lease_file
 from ones.launchers.slurm.settings import Timing
 from ones.launchers.slurm.shared_directory import HERE, LOST, SharedDirectory
 from ones.launchers.work_queue import wait_for_input
+from ones.wire.backoff import Backoff
 
-RETRY_SECONDS = 0.5  # between two attempts to connect
+RETRY_SECONDS = (0.5, 2.0)  # first and longest pause between two attempts to connect
 UNFIT_SECONDS = 10.0  # the same, if the controller cannot use the node
 LAST_SECONDS = 5.0  # between the end of the workers and the end of the allocation
 TERM_SECONDS = 20.0  # to save work after SIGTERM: Slurm gives 30 s by default (KillWait)
@@ -59,6 +60,7 @@ class SlurmNodeAgent(NodeAgent):
         self._is_stopping = False  # workers are being stopped; then the agent ends
         self._is_ending = False
         self._waker = SelectorWaker()
+        self._backoff = Backoff(*RETRY_SECONDS)
 
     def _new_launcher(self) -> LocalLauncher:
         return LocalLauncher(self._shared.root, self._slots, lease=self._lease, only=self._node)
@@ -88,8 +90,10 @@ class SlurmNodeAgent(NodeAgent):
     def _turn(self) -> None:
         now = time.monotonic()
         if not self._client.is_connected and now >= self._connect_at:
-            self._connect_at = now + RETRY_SECONDS
+            self._connect_at = now + self._backoff.next()
             self._connect()
+        if self._client.is_registered:
+            self._backoff.reset()
         tick = TICK_SECONDS if self._forgetting else self._timing.ping / 4
         wait_for_input([self._waker, *self._client.connections], tick)
         self._waker.clear()
