@@ -20,6 +20,7 @@ from ones.cli.drl import drl
 from ones.cli.jobs import cancel, ps, show, why
 from ones.cli.link import link
 from ones.cli.logs import logs
+from ones.cli.notify import notify
 from ones.cli.paper import paper
 from ones.cli.replay import replay
 from ones.cli.run import run
@@ -84,6 +85,7 @@ for _command in (hold, release, rerun, wait, top, doctor):
     app.command()(_command)
 app.add_typer(cluster, name="cluster")
 app.add_typer(user, name="user")
+app.add_typer(notify, name="notify")
 app.command()(audit)
 app.command()(run)
 app.command()(sim)

@@ -13,6 +13,8 @@ from ones.control.archive import archive
 from ones.control.controller import NOT_IN_IDS, Controller, Options
 from ones.control.health import Health
 from ones.control.heartbeat import Heartbeat
+from ones.control.notifications import Notifications
+from ones.control.notifier import Notifier
 from ones.control.pruning import Pruning
 from ones.control.statedir import StateDir
 from ones.control.store import Store
@@ -40,6 +42,8 @@ class Service(Controller):
         super().__init__(store, JobTokens.kept_in(state_dir.key), launcher, options)
         self._thread = threading.Thread(target=self._run, name="ones-scheduler", daemon=True)
         self.server_heartbeat = Heartbeat("server")
+        self.notifications = Notifications(store)
+        self.notifier = Notifier(self.notifications, self._is_admin)
         self._health = Health(options.health, self._busy, store.unwritten_seconds, state_dir.path)
 
     def start(self, url: str) -> None:
@@ -55,12 +59,19 @@ class Service(Controller):
             partial(remove_environments, self.store),
             self._archive,
         )
+        self.notifier.fill(list(self.board.cards.values()))
+        self.board.follow(self.notifier.take)
         self._thread.start()
         self._pruning.start()
 
     def _archive(self) -> None:
         days = self._options.keeping.event_days
         archive(self.store, self.dir.path / "archive", days, self.clock.now())
+
+    def _is_admin(self, user: str) -> bool | None:
+        """None: there is no such user any more."""
+        found = {account.name: account.is_admin for account in self.accounts.all()}
+        return found.get(user)
 
     def problems(self) -> list[str]:
         return [*super().problems(), *self._health.problems()]
@@ -81,6 +92,7 @@ class Service(Controller):
             self._pruning.stop()
             self.engine.stop()
             self._thread.join()
+        self.notifier.close()
         self.launcher.close(kill=kill)
         self.audit.settle()
         self.store.close()

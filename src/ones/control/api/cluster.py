@@ -58,7 +58,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
     groups = {node.name: node.groups for node in board.nodes if node.groups}
     cordons = {str(gpu): "; ".join(causes.values()) for gpu, causes in _cordons(service)}
     where = {worker.gpu: (card, worker) for card in live for worker in card.workers}
-    drained: dict[str, str] = {**service.engine.cordons.drained}
+    drained = {str(node): why for node, why in list(service.engine.cordons.drained.items())}
     slots = []
     for slot in service.launcher.slots():
         card, worker = where.get(slot.id, (None, None))

@@ -154,8 +154,8 @@ class Cordons:
             for gpu, causes in self.gpus.items()
             if (kept := {str(cause): why for cause, why in causes.items() if cause in _KEPT})
         }
-        kept: dict[str, Any] = {"nodes": sorted(self.drained), "gpus": gpus, "why": self.drained}
-        return CordonsChanged(json.dumps(kept))
+        stored: dict[str, Any] = {"nodes": sorted(self.drained), "gpus": gpus, "why": self.drained}
+        return CordonsChanged(json.dumps(stored))
 
 
 def _users(slot: Slot) -> str:
