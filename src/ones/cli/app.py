@@ -31,6 +31,7 @@ from ones.cli.submit import submit
 from ones.cli.top import top
 from ones.cli.trace import trace
 from ones.cli.up import down, up
+from ones.cli.usage import usage
 from ones.cli.user import user
 from ones.cli.wait import wait
 
@@ -81,7 +82,7 @@ for _command in (show, why, logs, cancel):
 for _alias, _command in ALIASES.items():
     app.command(_alias, hidden=True, context_settings={"token_normalize_func": str})(_command)
 app.command("set")(set_)
-for _command in (hold, release, rerun, wait, top, doctor):
+for _command in (hold, release, rerun, wait, top, usage, doctor):
     app.command()(_command)
 app.add_typer(cluster, name="cluster")
 app.add_typer(user, name="user")

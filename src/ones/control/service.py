@@ -20,6 +20,7 @@ from ones.control.statedir import StateDir
 from ones.control.store import Store
 from ones.control.stored_submissions import remove_environments
 from ones.control.tokens import JobTokens, hash_of
+from ones.control.usage import Usage
 from ones.errors import described
 from ones.launchers import Launcher
 from ones.launchers.threaded_launcher import ThreadedLauncher
@@ -59,8 +60,10 @@ class Service(Controller):
             partial(remove_environments, self.store),
             self._archive,
         )
-        self.notifier.fill(list(self.board.cards.values()))
-        self.board.follow(self.notifier.take)
+        self.usage = Usage(self.store, self.clock.now)
+        for part in (self.notifier, self.usage):
+            part.fill(list(self.board.cards.values()))
+            self.board.follow(part.take)
         self._thread.start()
         self._pruning.start()
 
@@ -92,6 +95,7 @@ class Service(Controller):
             self._pruning.stop()
             self.engine.stop()
             self._thread.join()
+            self.usage.flush()
         self.notifier.close()
         self.launcher.close(kill=kill)
         self.audit.settle()

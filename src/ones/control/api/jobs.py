@@ -403,7 +403,8 @@ def _other_changes(new: JobChange) -> Iterator[str]:
 
 
 def _check_room(service: Service, owner: str, jobs: int) -> None:
-    """Check the number of unfinished jobs of a user with these new ones."""
+    """Check the budget of a user, and the number of unfinished jobs with these new ones."""
+    service.usage.check_budget(owner, service.board.live)
     service.limits.check_unfinished(owner, service.board.unfinished[owner] + max(0, jobs - 1))
 
 

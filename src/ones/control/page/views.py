@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
@@ -11,8 +12,10 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from ones.control.accounts import User
 from ones.control.api.access import TheService, job_of, user_of
 from ones.control.api.description import operations_of, shapes_of
+from ones.control.api.usage import MONTH
 from ones.control.page.render import ask_to_log_in, html
 from ones.control.service import Service
+from ones.control.usage import ALL
 from ones.errors import UnknownNameError
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -31,6 +34,37 @@ def timeline(request: Request, service: TheService) -> HTMLResponse:
 @router.get("/decisions")
 def decisions(request: Request, service: TheService) -> HTMLResponse:
     return _shown(request, service, "decisions.html")
+
+
+@router.get("/usage")
+def usage(request: Request, service: TheService) -> HTMLResponse:
+    user = _visitor(request, service)
+    if user is None:
+        return ask_to_log_in()
+    live, now = service.board.live(), service.clock.now()
+    owner = None if user.is_admin else user.name
+    rows = [
+        row
+        for row in service.usage.rows(live, since=now - MONTH, until=now, user=owner)
+        if row.tag == ALL
+    ]
+    hours: dict[str, float] = defaultdict(float)
+    days: dict[str, float] = defaultdict(float)
+    for row in rows:
+        hours[row.user] += row.gpu_hours
+        days[row.day] += row.gpu_hours
+    users = [
+        {
+            "user": name,
+            "hours": total,
+            "month": service.usage.used_this_month(name, live),
+            "budget": service.usage.budget(name),
+        }
+        for name, total in sorted(hours.items(), key=lambda pair: -pair[1])
+    ]
+    return _shown(
+        request, service, "usage.html", users=users, days=sorted(days.items(), reverse=True)
+    )
 
 
 @router.get("/jobs/{job}")
