@@ -16,6 +16,7 @@ from ones.cli.demo import demo
 from ones.cli.doctor import doctor
 from ones.cli.drl import drl
 from ones.cli.jobs import cancel, ps, show, why
+from ones.cli.lab import lab
 from ones.cli.link import link
 from ones.cli.logs import logs
 from ones.cli.paper import paper
@@ -59,6 +60,7 @@ for _command in (up, down, link, submit, ps, show, why, logs, cancel, top, docto
     app.command()(_command)
 app.add_typer(cluster, name="cluster")
 app.add_typer(user, name="user")
+app.add_typer(lab, name="lab")
 app.command()(audit)
 app.command()(run)
 app.command()(sim)

@@ -22,16 +22,23 @@ TIMEOUT = 60.0
 class Client:
     """Sends requests with a token. Errors are one line: no service, no token, or its response."""
 
-    def __init__(self, url: str, token: str, certificate: str = "") -> None:
-        """`certificate`: file of a certificate to trust besides those of the machine."""
+    def __init__(
+        self, url: str, token: str, certificate: str = "", *, socket: Path | None = None
+    ) -> None:
+        """`certificate`: file of a certificate to trust besides those of the machine.
+
+        `socket`: the service's Unix socket, where the kernel says which user calls.
+        """
         import httpx
 
-        self.url = url
+        self.url = str(socket) if socket else url
+        self.is_local = socket is not None
         try:
             self._http = httpx.Client(
                 base_url=url,
-                headers={"Authorization": f"Bearer {token}"},
+                headers={"Authorization": f"Bearer {token}"} if token else {},
                 timeout=TIMEOUT,
+                transport=httpx.HTTPTransport(uds=str(socket)) if socket else None,
                 verify=_trusting(certificate) if url.startswith("https:") else True,
             )
         except httpx.InvalidURL as problem:
@@ -80,7 +87,8 @@ class Client:
         except (ValueError, KeyError, TypeError) as problem:
             raise self._not_ones(answer) from problem
         if answer.status_code == 401:
-            raise UserError(f"{self.url}: {text}; check ONES_API_TOKEN")
+            hint = "" if self.is_local else "; check ONES_API_TOKEN"
+            raise UserError(f"{self.url}: {text}{hint}")
         if answer.status_code == 404:
             raise _with_text(UnknownNameError, text)
         if answer.status_code < 500:
@@ -132,12 +140,16 @@ def connect(state: Path | None = None) -> Client:
     if url and token:
         return Client(url, token)
     from ones.control.statedir import StateDir
+    from ones.launchers.launchd_client import HTTP_SOCKET
 
     settings = effective(section="service", state=str(state) if state else None).settings
     directory = StateDir.of(settings.service.state)
     address = directory.address()
     token = token or directory.read_token()
     if not url and (address is None or not directory.is_locked()):
+        socket = Path(settings.service.socket or HTTP_SOCKET)
+        if state is None and socket.is_socket():
+            return Client("http://localhost", token or "", socket=socket)
         raise WorldError("no service is running; start it with: ones up")
     if token is None:
         raise UserError(f"{directory.token}: cannot be read; set ONES_API_TOKEN")

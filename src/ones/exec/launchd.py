@@ -38,6 +38,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -70,6 +71,11 @@ Devices = set[tuple[int, Any]]  # major and minor numbers; None: every minor
 Limits = dict[str, int]
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def is_name(text: str) -> bool:
+    """Whether this can be the name of a user."""
+    return _NAME.fullmatch(text) is not None
 
 
 class RefusedError(Exception):

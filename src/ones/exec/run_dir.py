@@ -19,7 +19,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -41,15 +43,18 @@ def boot_id() -> str:
     return os.environ.get("ONES_BOOT_ID") or BOOT_ID.read_text().strip()
 
 
-def known_launches(run_dir: Path) -> Iterator[Path]:
-    """Directories of launches that were accepted, running or not."""
+def known_launches(run_dir: Path, owner: int | None = None) -> Iterator[Path]:
+    """Directories of launches that were accepted, running or not; of this owner only."""
     try:
         paths = sorted(run_dir.iterdir())
     except OSError:
         return
     for path in paths:
-        if not path.is_symlink() and is_known(path):
-            yield path
+        with suppress(OSError):
+            found = path.lstat()
+            is_owned = owner is None or found.st_uid == owner
+            if stat.S_ISDIR(found.st_mode) and is_owned and is_known(path):
+                yield path
 
 
 def is_known(directory: Path) -> bool:

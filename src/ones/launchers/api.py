@@ -175,6 +175,11 @@ class SupportsKeptReports(Protocol):
 class SupportsUsers(Protocol):
     """Can run each job as a Unix user of its own."""
 
+    @property
+    def runs_as_users(self) -> bool:
+        """Whether it does."""
+        ...
+
     def check_user(self, user: str) -> str:
         """Empty if jobs may run as this Unix user; else why not."""
         ...

@@ -73,6 +73,11 @@ class LocalLauncher(ThreadedLauncher):
     @classmethod
     def for_service(cls, context: LauncherContext) -> Self:
         users = JobUsers.of(context)
+        if users is None and RunDirs(context.runs).has_users():
+            raise WorldError(
+                "jobs of Unix users have run here, and may still do; ones-launchd is needed, but"
+                " does not answer: see systemctl status ones-launchd"
+            )
         slots = local_slots(NODE, context.runs, context.slots, users.tree if users else "")
         if all(slot.used_by for slot in slots):
             if slots:
@@ -273,6 +278,10 @@ class LocalLauncher(ThreadedLauncher):
             supervisor.close(grace=0.0)
         if not supervisors:  # the job has no launch yet
             self._launches.forget(job)
+
+    @property
+    def runs_as_users(self) -> bool:
+        return self._users is not None
 
     def check_user(self, user: str) -> str:
         if self._users is None:

@@ -65,6 +65,12 @@ class RunDirs:
         found = _assigned(self._live / name) or _assigned(self._ended / name)
         return found[0] if found else None
 
+    def has_users(self) -> bool:
+        """Whether there are live jobs that run as other users than the service's."""
+        with suppress(FileNotFoundError):
+            return any(_assigned(path) for path in self._live.iterdir())
+        return False
+
     def owner_of(self, job: str) -> int | None:
         """The user that owns the files of a job; None: they are not checked."""
         user = self.user_of(job)
@@ -167,7 +173,7 @@ def launches_in(run_dir: Path, owner: int | None = None) -> list[LaunchedProcess
     job is not one: the job's user made it.
     """
     found, job = [], job_of(run_dir)
-    for path in known_launches(run_dir):
+    for path in known_launches(run_dir, owner):
         if "~" in path.name and path.name.partition("~")[0] != job:
             continue
         launch, status = read_record(path, Launch, owner), read_record(path, Status, owner)

@@ -158,7 +158,7 @@ class SupervisorClient:
         """Connects to the ones-exec of an earlier controller, which reports its launches."""
         if self.starter.owner is None:
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in known_launches(self.run_dir):
+        for path in known_launches(self.run_dir, self.starter.owner):
             if read_record(path, Exit, self.starter.owner) is None:
                 self.open.add(path.name)
         self._reach()
@@ -245,6 +245,8 @@ class SupervisorClient:
                 self._reach()
             else:
                 self._fail_launches("ones-exec did not start")
+                if self.starter.owner is not None:  # its user spoiled the run directory
+                    self._lose_all("ones-exec cannot use the run directory")
             return
         if self._connection is None:
             return
@@ -293,10 +295,9 @@ class SupervisorClient:
             if self._starts < MOST_STARTS:
                 self._start()  # it writes the missing records
                 return
-            for id in list(self.open):
-                self._exited(id, without_process("lost", "ones-exec was killed again and again"))
+            self._lose_all("ones-exec was killed again and again")
         self._overdue.clear()
-        for path in known_launches(self.run_dir):
+        for path in known_launches(self.run_dir, self.starter.owner):
             record = read_record(path, Exit, self.starter.owner)
             if path.name in self.open and record is not None:
                 self._exited(path.name, record)
@@ -318,6 +319,11 @@ class SupervisorClient:
         for request in unanswered.values():
             if request["do"] == "launch":
                 self._exited(request["spec"]["id"], not_started(why))
+
+    def _lose_all(self, why: str) -> None:
+        """Reports launches of which no process is left and no record can be written."""
+        for id in list(self.open):
+            self._exited(id, without_process("lost", why))
 
     # messages
 
