@@ -18,6 +18,7 @@ from ones.cli.demo import demo
 from ones.cli.doctor import doctor
 from ones.cli.drl import drl
 from ones.cli.jobs import cancel, ps, show, why
+from ones.cli.lab import lab
 from ones.cli.link import link
 from ones.cli.logs import logs
 from ones.cli.notify import notify
@@ -87,6 +88,7 @@ for _command in (hold, release, rerun, wait, top, usage, doctor):
 app.add_typer(cluster, name="cluster")
 app.add_typer(user, name="user")
 app.add_typer(notify, name="notify")
+app.add_typer(lab, name="lab")
 app.command()(audit)
 app.command()(run)
 app.command()(sim)

@@ -16,13 +16,17 @@ __all__ = ["Client", "connect", "of_job", "trusted_by"]
 class Client:
     """Sends requests with a token. Errors are one line: no service, no token, or its response."""
 
-    def __init__(self, url: str, token: str, certificate: str = "") -> None:
-        """`certificate`: file of a certificate to trust besides those of the machine."""
+    def __init__(self, url: str, token: str, certificate: str = "", socket: str = "") -> None:
+        """`certificate`: file of a certificate to trust besides those of the machine.
+
+        `socket`: the service's Unix socket, where the kernel says which user calls.
+        """
         import httpx
 
-        self.url = url
+        self.url, self.is_local = socket or url, bool(socket)
+        transport = httpx.HTTPTransport(uds=socket) if socket else None
         try:
-            self._http = httpx.Client(**options_of(url, token, certificate))
+            self._http = httpx.Client(**options_of(url, token, certificate), transport=transport)
         except httpx.InvalidURL as problem:
             raise UserError(f"{url}: is not a valid address of a service: {problem}") from problem
 

@@ -61,6 +61,12 @@ def up(
         bool,
         typer.Option("--insecure", help="No TLS, also where other machines reach the service."),
     ] = False,
+    trusting: Annotated[
+        bool,
+        typer.Option(
+            "--trusting", help="Allow several users although all jobs run as one Unix user."
+        ),
+    ] = False,
     foreground: Annotated[
         bool,
         typer.Option("--foreground", help="Do not go to the background; for service managers."),
@@ -92,6 +98,7 @@ def up(
         database=database,
         log_format=log_format,
         insecure=insecure or None,
+        trusting=trusting or None,
     )
     service = found.settings.service
     if service.seed < 0:
@@ -111,6 +118,7 @@ def up(
             return
         slots = "1 slot" if ready.slots == 1 else f"{ready.slots} slots"
         print(f"ONES is up: {ready.url} ({slots}, policy {service.policy})")
+        print(ready.isolation)
         for gpu in ready.unused:
             print(f"not used, in use by another process: {gpu}")
         # a login link in a journal or a log would let its readers in
@@ -141,7 +149,8 @@ def up(
         f"{s['id']} ({', '.join(s['used_by'])})" for s in cluster["slots"] if s["used_by"]
     )
     link = client.post("/api/link")["url"]
-    show(ServiceReady(reached.url, link, len(cluster["slots"]) - len(unused), unused))
+    slots_used = len(cluster["slots"]) - len(unused)
+    show(ServiceReady(reached.url, link, slots_used, unused, cluster["isolation"]))
 
 
 def _print_authority(url: str, directory: StateDir, service: ServiceSettings) -> None:

@@ -26,15 +26,20 @@ def add(
     max_gpus: Annotated[
         int | None, typer.Option(help="Maximum number of GPUs for all jobs of the user.")
     ] = None,
+    unix: Annotated[
+        str | None,
+        typer.Option(help="Unix user: needs no token on this machine, and jobs run as this user."),
+    ] = None,
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
     """Add a user and print the token, which is shown only once.
 
-    Example: ones user add ann --max-gpus 8
+    Example: ones user add ann --unix ann --max-gpus 8
     """
     client = connect(state)
-    made = client.post("/api/users", {"name": name, "role": "admin" if admin else "user"})
+    role = "admin" if admin else "user"
+    made = client.post("/api/users", {"name": name, "role": role, "unix": unix})
     if max_gpus is not None:
         client.put(f"/api/users/{_in_path(name)}/limit", {"max_gpus": max_gpus})
     _show_token(client, made, json=json)
@@ -64,8 +69,8 @@ def list_(state: StateDirectory = None, json: Json = False) -> None:
     if json:
         print_json(found)
         return
-    rows = [(u["name"], u["role"], u["max_gpus"]) for u in found]
-    print_table(None, ["user", "role", "max GPUs"], rows)
+    rows = [(u["name"], u["role"], u["max_gpus"], u["unix"]) for u in found]
+    print_table(None, ["user", "role", "max GPUs", "Unix user"], rows)
 
 
 @user.command()
@@ -89,6 +94,25 @@ def limit(
         print_json(found)
         return
     say(f"{name}: " + ("no limit" if most is None else f"at most {most} GPUs"))
+
+
+@user.command()
+def unix(
+    name: Annotated[str, NAME],
+    unix: Annotated[str, typer.Argument(help="Name of the Unix user, or `none`.")],
+    state: StateDirectory = None,
+    json: Json = False,
+) -> None:
+    """Set the Unix user of a user: no token is needed on this machine, and jobs run as that user.
+
+    Example: ones user unix ann ann
+    """
+    body = {"unix": None if unix == "none" else unix}
+    found = connect(state).put(f"/api/users/{_in_path(name)}/unix", body)
+    if json:
+        print_json(found)
+        return
+    say(f"{name}: " + ("no Unix user" if unix == "none" else f"Unix user {unix}"))
 
 
 @user.command()
@@ -117,6 +141,9 @@ def _show_token(client: Client, made: dict[str, str], *, json: bool) -> None:
         print_json({**made, "url": client.url})
         return
     print(made["token"])
+    if client.is_local:
+        say("this token is not shown again; it is for other machines")
+        return
     say(
         f"this token is not shown again. User {made['name']} must set ONES_URL={client.url} and"
         " ONES_API_TOKEN to this token"

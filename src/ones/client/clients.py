@@ -36,10 +36,14 @@ Directory = str | os.PathLike[str]
 class Client:
     """The service for one user. Errors are `ones.errors.UserError` and `WorldError`."""
 
-    def __init__(self, url: str, token: str, certificate: str = "") -> None:
-        """`certificate`: file of a certificate to trust besides those of the machine."""
-        self.url = url
-        self._http = httpx.Client(**options_of(url, token, certificate))
+    def __init__(self, url: str, token: str, certificate: str = "", socket: str = "") -> None:
+        """`certificate`: file of a certificate to trust besides those of the machine.
+
+        `socket`: the service's Unix socket, where the kernel says which user calls.
+        """
+        self.url = socket or url
+        transport = httpx.HTTPTransport(uds=socket) if socket else None
+        self._http = httpx.Client(**options_of(url, token, certificate), transport=transport)
 
     @classmethod
     def connect(cls, state: Path | None = None) -> Self:
@@ -148,9 +152,10 @@ class Client:
 class AsyncClient:
     """As `Client`, for asyncio."""
 
-    def __init__(self, url: str, token: str, certificate: str = "") -> None:
-        self.url = url
-        self._http = httpx.AsyncClient(**options_of(url, token, certificate))
+    def __init__(self, url: str, token: str, certificate: str = "", socket: str = "") -> None:
+        self.url = socket or url
+        transport = httpx.AsyncHTTPTransport(uds=socket) if socket else None
+        self._http = httpx.AsyncClient(**options_of(url, token, certificate), transport=transport)
 
     @classmethod
     def connect(cls, state: Path | None = None) -> Self:

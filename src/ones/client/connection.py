@@ -1,4 +1,4 @@
-"""Where the service is: by ONES_URL and ONES_API_TOKEN, or by its state directory."""
+"""Where the service is: by ONES_URL and ONES_API_TOKEN, its state directory, or its socket."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import NamedTuple
 from ones.config import ServiceSettings, load
 from ones.control.statedir import StateDir
 from ones.errors import UserError, WorldError
+from ones.launchers.launchd_client import HTTP_SOCKET
 
 
 class Connection(NamedTuple):
     url: str
     token: str
     certificate: str = ""
+    socket: str = ""
 
 
 def find(state: Path | None = None, environment: Mapping[str, str] = os.environ) -> Connection:
@@ -29,6 +31,9 @@ def find(state: Path | None = None, environment: Mapping[str, str] = os.environ)
     address = directory.address()
     token = token or directory.read_token()
     if not url and (address is None or not directory.is_locked()):
+        socket = Path(settings.socket or HTTP_SOCKET)
+        if state is None and socket.is_socket():
+            return Connection("http://localhost", token or "", socket=str(socket))
         raise WorldError("no service is running; start it with: ones up")
     if token is None:
         raise UserError(f"{directory.token}: cannot be read; set ONES_API_TOKEN")

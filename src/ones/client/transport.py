@@ -17,7 +17,7 @@ def options_of(url: str, token: str, certificate: str = "") -> dict[str, Any]:
     the machine."""
     return {
         "base_url": url,
-        "headers": {"Authorization": f"Bearer {token}"},
+        "headers": {"Authorization": f"Bearer {token}"} if token else {},
         "timeout": TIMEOUT,
         "verify": _trusting(certificate) if url.startswith("https:") else True,
     }
@@ -52,7 +52,8 @@ def check(url: str, answer: Any) -> None:  # noqa: ANN401  # a response of httpx
     except (ValueError, KeyError, TypeError) as problem:
         raise not_ones(url, answer) from problem
     if answer.status_code == 401:
-        raise UserError(f"{url}: {text}; check ONES_API_TOKEN")
+        hint = "; check ONES_API_TOKEN" if url.startswith("http") else ""
+        raise UserError(f"{url}: {text}{hint}")
     if answer.status_code == 404:
         raise _with_text(UnknownNameError, text)
     if answer.status_code < 500:

@@ -74,6 +74,24 @@ class ServiceSettings:
     insecure: bool = setting(
         False, "no TLS beyond loopback: tokens cross the network in clear text"
     )
+    launchd: str = setting(
+        "",
+        "socket of ones-launchd, which starts each job as its Unix user; `none`: do not use it;"
+        " empty: the installed one, if there is one",
+    )
+    socket: str = setting(
+        "", "Unix socket for users of this machine, who need no token; empty: with ones-launchd"
+    )
+    trusting: bool = setting(
+        False, "allow several users although all jobs run as the user of the service"
+    )
+    job_memory_gb: float = setting(
+        0.0, "memory of a job for each of its slots, with ones-launchd; 0: an equal share (GB)"
+    )
+    job_processes: int = setting(4096, "maximum number of processes of a job, with ones-launchd")
+    keep_environments: bool = setting(
+        False, "keep the environment of a job in the database after its end"
+    )
     allowed_hosts: str = setting(
         "", "further host names of the service in requests, separated by commas"
     )
@@ -102,7 +120,7 @@ class ServiceSettings:
         """The settings with absolute paths: the service runs in a directory of its own."""
         changed: dict[str, Any] = {
             name: str(Path(path).expanduser().absolute())
-            for name in ("state", "checkpoints", "tls_certificate", "tls_key")
+            for name in ("state", "checkpoints", "tls_certificate", "tls_key", "socket")
             if (path := getattr(self, name)) and "://" not in path
         }
         launchers = {

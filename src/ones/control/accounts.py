@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -27,6 +27,7 @@ class User:
     token_hash: str
     max_gpus: int | None = None
     created_at: float = 0.0
+    unix: str | None = None  # Unix user: identifies the user on this machine, and runs the jobs
 
     @property
     def is_admin(self) -> bool:
@@ -50,8 +51,9 @@ class Accounts:
             raise UnknownNameError("user", name, self._users)
         return self._users[name]
 
-    def add(self, name: str, role: str) -> tuple[User, str]:
+    def add(self, name: str, role: str, unix: str | None = None) -> tuple[User, str]:
         """The new user and its token. Only the token's hash is kept."""
+        self._check_unix(unix)
         if not _NAME.fullmatch(name):
             raise InvalidSettingError(f"name: {name!r} is not a name (a-z, 0-9, _, -, .)")
         if role not in ROLES:
@@ -66,7 +68,8 @@ class Accounts:
                 f" choose another name, such as {name + '2'!r}"
             )
         token = new_token()
-        user = User(name=name, role=role, token_hash=hash_of(token), created_at=time.time())
+        user = User(name=name, role=role, token_hash=hash_of(token), created_at=time.time(),
+                    unix=unix)  # fmt: skip
         self._store.write_now(insert(users, _row(user)))
         self._users[name] = user
         return user, token
@@ -77,7 +80,7 @@ class Accounts:
         token = new_token()
         user = User(
             name=name, role=old.role, token_hash=hash_of(token), max_gpus=old.max_gpus,
-            created_at=old.created_at,
+            created_at=old.created_at, unix=old.unix,
         )  # fmt: skip
         self._store.write_now(upsert(users, _row(user)), delete(sessions, {"user": name}))
         self._users[name] = user
@@ -110,10 +113,29 @@ class Accounts:
         old = self.get(name)
         user = User(
             name=name, role=old.role, token_hash=old.token_hash, max_gpus=max_gpus,
-            created_at=old.created_at,
+            created_at=old.created_at, unix=old.unix,
         )  # fmt: skip
         self._users[name] = user
         return upsert(users, _row(user))
+
+    def set_unix(self, name: str, unix: str | None) -> User:
+        """Set or remove the Unix user. Jobs that were submitted before keep theirs."""
+        user = self.get(name)
+        if unix != user.unix:
+            self._check_unix(unix)
+            user = replace(user, unix=unix)
+            self._store.write_now(upsert(users, _row(user)))
+            self._users[name] = user
+        return user
+
+    def _check_unix(self, unix: str | None) -> None:
+        known = self.by_unix(unix) if unix is not None else None
+        if known is not None:
+            raise InvalidSettingError(f"unix: {unix!r} is the Unix user of {known.name} already")
+
+    def by_unix(self, unix: str) -> User | None:
+        """The user with this Unix user."""
+        return next((user for user in self._users.values() if user.unix == unix), None)
 
     def by_token(self, token: str) -> User | None:
         wanted = hash_of(token)
@@ -161,4 +183,5 @@ def _row(user: User) -> dict[str, object]:
         "token_hash": user.token_hash,
         "max_gpus": user.max_gpus,
         "created_at": user.created_at,
+        "unix": user.unix,
     }

@@ -47,8 +47,8 @@ from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.engine import drive
 from ones.core.job import Job, JobId, SwitchCost
 from ones.core.policy import Policy
-from ones.errors import UnknownNameError
-from ones.launchers import Launcher, LauncherEvent, SlotUp
+from ones.errors import InvalidSettingError, UnknownNameError, UserError
+from ones.launchers import Launcher, LauncherEvent, SlotUp, SupportsUsers
 from ones.policies import create
 from ones.runlog import VERSION, Header
 from ones.wire import Reports
@@ -77,6 +77,8 @@ class Options:
     tail: Callable[[int, int], int] = tail_of_service  # see `Recorder`
     authority: str = ""  # PEM of the certificate that workers trust
     limits: Limits = field(default_factory=lambda: Limits.of(ServiceSettings()))
+    trusting: bool = True  # several users, although all jobs run as the user of the service
+    keep_environments: bool = False  # in the database, after a job's end
     group_size: int = 0  # number of neighbouring slots in a group; 0: as devices report
 
 
@@ -89,6 +91,7 @@ class Controller:
         self.store, self.tokens, self.launcher = store, tokens, launcher
         self._options = options
         self.limits = options.limits
+        store.keeps_environments = options.keep_environments
         self.closing = False
         self.failure: BaseException | None = None  # of the scheduler's thread; ends the service
         self.accounts = Accounts(self.store)
@@ -332,6 +335,39 @@ class Controller:
                 f"{marks} {'entry is' if one else 'entries are'} quarantined; see: ones doctor"
             )
         return found
+
+    @property
+    def runs_as_users(self) -> bool:
+        """Whether each job runs as the Unix user of its owner."""
+        return isinstance(self.launcher, SupportsUsers) and self.launcher.runs_as_users
+
+    def unix_of(self, user: User) -> str:
+        """The Unix user that a new job of this user runs as; empty: that of the service."""
+        if not self.runs_as_users:
+            return ""
+        if user.unix is None:
+            raise UserError(
+                f"user {user.name} has no Unix user, so no job can run as {user.name};"
+                f" an admin can set it with: ones user unix {user.name} NAME"
+            )
+        return user.unix
+
+    def check_unix(self, unix: str | None) -> None:
+        """Raises if jobs cannot run as this Unix user."""
+        if unix is not None and isinstance(self.launcher, SupportsUsers) and self.runs_as_users:
+            problem = self.launcher.check_user(unix)
+            if problem:
+                raise InvalidSettingError(f"unix: {problem}")
+
+    def check_new_user(self, name: str, unix: str | None) -> None:
+        """Raises if the jobs of a second user would not be kept apart from those of the first."""
+        self.check_unix(unix)
+        if not (self.runs_as_users or self._options.trusting or not self.accounts.all()):
+            raise UserError(
+                f"user {name} is not added: all jobs run as one Unix user, so each user could read"
+                " the files and tokens of all; install ones-launchd (ones lab install), or start"
+                " the service with: ones up --trusting"
+            )
 
     def may_see(self, user: User, owner: str) -> bool:
         return user.is_admin or user.name == owner

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from ones.config import ServiceSettings
 from ones.control.statedir import StateDir
 from ones.launchers import Launcher, LauncherContext, create
+from ones.launchers.launchd_client import HTTP_SOCKET, SOCKET
 from ones.launchers.registry import stop_workers
 
 _USED = "launcher.json"  # in the directory of runs: name and settings of the last launcher
@@ -22,11 +25,30 @@ def launcher_of(settings: ServiceSettings, directory: StateDir, url: Callable[[]
         slots=settings.slots,
         host=settings.host,
         advertise=settings.advertise,
+        launchd=launchd_of(settings),
+        job_memory_gb=settings.job_memory_gb,
+        job_processes=settings.job_processes,
+        users_checkpoints=not settings.checkpoints,
         url=url,
     )
     launcher = create(name, context, **given)
-    (directory.runs / _USED).write_text(json.dumps({"name": name, "settings": given}))
+    used = {"name": name, "settings": given, "launchd": context.launchd}
+    (directory.runs / _USED).write_text(json.dumps(used))
     return launcher
+
+
+def launchd_of(settings: ServiceSettings) -> str:
+    """The socket of ones-launchd; empty: jobs run as the user of the service."""
+    if settings.launcher != "local" or settings.launchd == "none":
+        return ""
+    return settings.launchd or (str(SOCKET) if os.access(SOCKET, os.W_OK) else "")
+
+
+def socket_of(settings: ServiceSettings) -> Path | None:
+    """The Unix socket for users of this machine, if the service has one."""
+    if settings.socket:
+        return Path(settings.socket)
+    return HTTP_SOCKET if launchd_of(settings) == str(SOCKET) else None
 
 
 def stop_jobs(directory: StateDir) -> None:
@@ -36,4 +58,5 @@ def stop_jobs(directory: StateDir) -> None:
         used = json.loads((directory.runs / _USED).read_text())
     except FileNotFoundError:
         used = {"name": "local", "settings": {}}
-    stop_workers(used["name"], LauncherContext(runs=directory.runs), **used["settings"])
+    context = LauncherContext(runs=directory.runs, launchd=used.get("launchd", ""))
+    stop_workers(used["name"], context, **used["settings"])

@@ -18,6 +18,7 @@ import fsspec
 from ones.control import logs
 from ones.errors import OnesError
 from ones.exec.output import drop_oldest
+from ones.launchers.api import SupportsUsers
 from ones.launchers.run_dirs import launches_in
 
 DAY = 86_400.0
@@ -64,8 +65,10 @@ class Pruning:
         now: Callable[[], float],
         forget: Callable[[Mapping[str, float]], object] = lambda jobs: None,
         also: Callable[[], object] = lambda: None,
+        users: SupportsUsers | None = None,
     ) -> None:
-        """`also`: another task to run once an hour."""
+        """`also`: another task to run once an hour. `users`: removes what belongs to users."""
+        self._users = users
         self._keeping, self._ended, self._now = keeping, ended, now
         self._runs, self._forget, self._also = runs, forget, also
         self._outputs, self._checkpoints = runs / "ended", checkpoints
@@ -133,6 +136,10 @@ class Pruning:
         with suppress(OnesError):  # the database does not respond: tried again in an hour
             old = due(ended, now, self._keeping.output_days)
             self._forget({job: ended[job] for job in old})
+        if self._users is not None:
+            for job in due(ended, now, self._keeping.checkpoint_days):
+                with suppress(OSError):
+                    self._users.remove(job, checkpoints=True)
         for place, days in (
             (str(self._outputs), self._keeping.output_days),
             (self._checkpoints, self._keeping.checkpoint_days),
@@ -150,6 +157,8 @@ class Pruning:
                 name = unquote(path.rstrip("/").rpartition("/")[2])
                 if name in old and not self._over.is_set():
                     with suppress(OSError):
+                        if self._users is not None and place == str(self._outputs):
+                            self._users.remove(name, checkpoints=False)
                         files.rm(path, recursive=True)
                         removed.append(path)
         return removed

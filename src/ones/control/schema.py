@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 #: the newest migration: a database at this revision is opened without running Alembic
-HEAD = "0002"
+HEAD = "0003"
 
 metadata = sa.MetaData()
 
@@ -89,6 +89,7 @@ users = sa.Table(
     sa.Column("token_hash", sa.String, nullable=False, unique=True),
     sa.Column("max_gpus", sa.Integer),
     sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("unix", sa.String, unique=True),
 )
 
 #: login sessions of browsers

@@ -21,7 +21,7 @@ from ones.control import logs
 from ones.control.certificates import is_loopback, names_of, own_pair
 from ones.control.controller import Options
 from ones.control.health import HealthLimits
-from ones.control.launching import launcher_of
+from ones.control.launching import launcher_of, socket_of
 from ones.control.limits import Limits
 from ones.control.live.timeouts import Timeouts
 from ones.control.pruning import Retention
@@ -53,6 +53,7 @@ class ServiceReady:
     link: str
     slots: int
     unused: tuple[str, ...]  # GPUs that other processes use
+    isolation: str  # as whom jobs run
 
 
 def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
@@ -90,6 +91,8 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
             ),
             authority=tls.authority if tls is not None else "",
             limits=Limits.of(of_service),
+            trusting=of_service.trusting,
+            keep_environments=of_service.keep_environments,
             group_size=of_service.group_size,
             health=HealthLimits(
                 stuck_seconds=of_service.stuck_seconds, min_free_mb=of_service.min_free_mb
@@ -103,6 +106,8 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
         ),
     )
     listener = _listen_again(directory, of_service.host, of_service.port)
+    path = socket_of(of_service)
+    listeners = [listener, *([_listen_unix(path)] if path is not None else [])]
     url = _url(listener, of_service.advertise or of_service.host, tls=tls is not None)
     app = create_app(service)
     add_page(app)
@@ -140,10 +145,11 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
             _link(service, url),
             sum(not slot.used_by for slot in slots),
             tuple(f"{s.id} ({', '.join(s.used_by)})" for s in slots if s.used_by),
+            service.isolation(),
         )
     )
     _set_closing_on_signal(server, service)
-    server.run(sockets=[listener])
+    server.run(sockets=listeners)
     service.closing = True
     service.stop()
     log.info("service stopped", url=url, pid=os.getpid())
@@ -239,6 +245,21 @@ def _listen_again(directory: StateDir, host: str, port: int) -> socket.socket:
     if before is not None and str(now) != last:
         # workers that run already cannot report there: they are killed as silent
         log.warning("port changed", before=before.url, port=now)
+    return listener
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """Listen on a Unix socket that every user of the machine may open."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            path.unlink()
+        listener.bind(str(path))
+        path.chmod(0o666)
+        listener.listen(BACKLOG)
+    except OSError as problem:
+        listener.close()
+        raise WorldError(f"socket: {path}: {problem.strerror or problem}") from problem
     return listener
 
 

@@ -22,7 +22,7 @@ from ones.control.stored_submissions import remove_environments
 from ones.control.tokens import JobTokens, hash_of
 from ones.control.usage import Usage
 from ones.errors import described
-from ones.launchers import Launcher
+from ones.launchers import Launcher, SupportsUsers
 from ones.launchers.threaded_launcher import ThreadedLauncher
 
 #: waiting time beyond the time that workers have for their checkpoint
@@ -59,6 +59,7 @@ class Service(Controller):
             self.clock.now,
             partial(remove_environments, self.store),
             self._archive,
+            self.launcher if isinstance(self.launcher, SupportsUsers) else None,
         )
         self.usage = Usage(self.store, self.clock.now)
         for part in (self.notifier, self.usage):
@@ -131,6 +132,14 @@ class Service(Controller):
         name = NOT_IN_IDS.sub("-", getpass.getuser().lower()).strip("-") or "admin"
         _, token = self.accounts.add(name, "admin")
         self.dir.write_token(token)
+
+    def isolation(self) -> str:
+        """As whom jobs run: one sentence for `ones up`."""
+        if self.runs_as_users:
+            return "each job runs as the Unix user of its owner"
+        many = len(self.accounts.all()) > 1
+        warning = ": their files and tokens are open to one another" if many else ""
+        return f"jobs of all users run as {getpass.getuser()}{warning}"
 
     def renew_token(self, name: str) -> str:
         """Renew a user's token, also in the file with the first admin's token."""

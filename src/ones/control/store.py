@@ -15,11 +15,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, Protocol
 
 import sqlalchemy as sa
+from msgspec.structs import replace
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ones.control import logs
@@ -32,7 +33,8 @@ from ones.control.persistence import (
     ProcessesForgotten,
     ReportsReceived,
 )
-from ones.control.schema import heard, log, mentions, meta
+from ones.control.schema import heard, log, mentions, meta, submissions
+from ones.control.submission import Submission
 from ones.errors import UserError, WorldError
 
 Operation = Callable[[sa.Connection], None]
@@ -193,6 +195,7 @@ class Store:
         self.problem = ""  # why writes are blocked; empty if they are not
         self.refused = ""  # why an entry of the run log was rejected for good
         self.commits = 0
+        self.keeps_environments = True  # else a job's is removed when its last process has ended
         self.heartbeat = Heartbeat("writer")
         self._oldest: float | None = None  # when the oldest write of the current batch was queued
         self._writer = writer(self._commit)
@@ -309,6 +312,13 @@ class Store:
             for job in e.jobs
         ]
         operations = [_in_sql(operation) for write in batch for operation in write.operations]
+        if not self.keeps_environments:
+            operations += [
+                partial(_drop_environment, operation.job)
+                for write in batch
+                for operation in write.operations
+                if isinstance(operation, ProcessesForgotten)
+            ]
         if not (rows or operations):
             return
         with self._engine.begin() as connection:
@@ -450,6 +460,15 @@ def _in_sql(operation: Operation | LiveWrite) -> Operation:
             return upsert(meta, {"key": CORDONS, "value": operation.text})
         case _:
             return operation
+
+
+def _drop_environment(job: str, connection: sa.Connection) -> None:
+    """Remove the environment of an ended job, because it may hold secrets."""
+    row = submissions.c.job == job
+    body = connection.execute(sa.select(submissions.c.body).where(row)).scalar()
+    if body is not None and (submission := Submission.decoded(body)).env:
+        body = replace(submission, env={}).encoded()
+        connection.execute(sa.update(submissions).where(row).values(body=body))
 
 
 def _run(operations: Iterable[Operation], connection: sa.Connection) -> None:

@@ -21,6 +21,7 @@ class Submission(Tagged, frozen=True, kw_only=True):
     max_run_seconds: Seconds | None = None
     tags: tuple[str, ...] = ()
     git: str = ""  # commit, and whether files differ from it
+    unix: str = ""  # Unix user that the job runs as; empty: the user of the service
     files: Mapping[str, str] = field(default_factory=dict)  # path -> sha256 at submission
 
     def __repr__(self) -> str:  # without the environment, which may hold secrets

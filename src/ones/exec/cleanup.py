@@ -52,6 +52,13 @@ def clean_up(run_dir: Path) -> dict[str, Exit]:
     return records
 
 
+def is_recorded(run_dir: Path, owner: int | None = None) -> bool:
+    """Whether every launch has an exit record."""
+    return all(
+        read_record(path, Exit, owner) is not None for path in known_launches(run_dir, owner)
+    )
+
+
 def _lost(status: Status | None, boot: str) -> Exit:
     if status is None:
         return not_started("ones-exec died before it started the worker")

@@ -10,27 +10,33 @@ import fcntl
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
-def open_regular(path: Path) -> int:
-    """Opens a file for reading; returns the descriptor. Raises OSError if it is not regular."""
+def open_regular(path: Path, owner: int | None = None) -> int:
+    """Opens a file for reading; returns the descriptor.
+
+    Raises OSError if the file is not regular or not `owner`'s. Directories on the way may be links
+    of the owner of the run directory; a file of another user is never read for it.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(path, flags)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
         os.close(handle)
         raise OSError(f"{path}: is not a regular file")
+    if owner is not None and found.st_uid != owner:
+        os.close(handle)
+        raise OSError(f"{path}: belongs to user {found.st_uid}, not to {owner}")
     return handle
 
 
 def read_regular(path: Path, max_bytes: int, *, owner: int | None = None) -> bytes:
     """Returns the content. Raises OSError if the file is not regular, too large, not `owner`'s."""
-    with os.fdopen(open_regular(path), "rb") as file:
-        found = os.fstat(file.fileno())
-        if owner is not None and found.st_uid != owner:
-            raise OSError(f"{path}: belongs to user {found.st_uid}, not to {owner}")
+    with os.fdopen(open_regular(path, owner), "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise OSError(f"{path}: is larger than {max_bytes} bytes")
@@ -82,13 +88,23 @@ def connect_socket(directory: Path, name: str) -> socket.socket:
 
 
 def listen_socket(directory: Path, name: str) -> socket.socket:
-    """Listens on a Unix socket in a directory; replaces one that an earlier process left."""
+    """Listens on a Unix socket in a directory; replaces one that an earlier process left.
+
+    The group may connect too: it is the service's if ones-launchd started this process.
+    """
     (directory / name).unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with _short_path(directory) as path:
         sock.bind(f"{path}/{name}")
+        os.chmod(f"{path}/{name}", 0o770)
     sock.listen(64)
     return sock
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The user of the process at the other end of a Unix socket, as the kernel knows it."""
+    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", found)[1])
 
 
 @contextmanager

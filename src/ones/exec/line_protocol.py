@@ -23,7 +23,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ones.exec.files import connect_socket, listen_socket
+from ones.exec.files import connect_socket, listen_socket, peer_uid
 from ones.exec.logs import LogLimiter
 from ones.exec.run_dir import SOCKET
 
@@ -148,6 +148,14 @@ def listen(run_dir: Path) -> socket.socket:
     return sock
 
 
-def connect(run_dir: Path) -> Connection:
-    """Connects to the ones-exec of a run directory. Raises OSError if none listens there."""
-    return Connection(connect_socket(run_dir, SOCKET))
+def connect(run_dir: Path, owner: int | None = None) -> Connection:
+    """Connects to the ones-exec of a run directory.
+
+    Raises OSError if none listens there, or a process of another user than `owner`: the directory
+    may be a link to that of another job.
+    """
+    sock = connect_socket(run_dir, SOCKET)
+    if owner is not None and (uid := peer_uid(sock)) != owner:
+        sock.close()
+        raise PermissionError(f"{run_dir}: a process of user {uid} answers, not of {owner}")
+    return Connection(sock)

@@ -62,7 +62,7 @@ class OutputWriter:
         if self._file is None or not self._free:
             self.close()
             path = self._directory / f"{PREFIX}{self._offset:015d}"
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
             self._free = self._segment_bytes
             for old in _segments(self._directory)[: -self._segments]:
                 old.unlink(missing_ok=True)
@@ -77,10 +77,10 @@ class OutputWriter:
             self._file = None
 
 
-def read_output(directory: Path, offset: int, limit: int) -> Chunk:
+def read_output(directory: Path, offset: int, limit: int, owner: int | None = None) -> Chunk:
     """Returns up to `limit` bytes from `offset`, or from the oldest byte kept.
 
-    A negative offset counts from the end.
+    A negative offset counts from the end. `owner`: files of other users are not read.
     """
     segments = _segments(directory)
     end = _end(segments)
@@ -95,12 +95,12 @@ def read_output(directory: Path, offset: int, limit: int) -> Chunk:
             continue
         position = offset + len(data)
         try:
-            with os.fdopen(open_regular(path), "rb") as file:
+            with os.fdopen(open_regular(path, owner), "rb") as file:
                 file.seek(position - _start(path))
                 data += file.read(limit - len(data))
         except FileNotFoundError:  # dropped just now: continue with the next one
-            return read_output(directory, position, limit)
-        except OSError:  # a link or a pipe: not written by ones-exec
+            return read_output(directory, position, limit, owner)
+        except OSError:  # a link, a pipe or another user's: not written by ones-exec
             break
         if len(data) >= limit:
             break
@@ -132,7 +132,7 @@ def drop_oldest(launches: Sequence[tuple[Path, bool]], max_bytes: int) -> int:
 def _segments(directory: Path) -> list[Path]:
     try:
         names = os.listdir(directory)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
     return [directory / n for n in sorted(names) if n.startswith(PREFIX) and n[4:].isdecimal()]
 

@@ -30,6 +30,7 @@ class Launch:
     env: Mapping[str, str] = field(repr=False)
     grace_seconds: float = 10.0  # between SIGTERM and SIGKILL
     zygote: bool = False  # fork it from an interpreter that has imported torch
+    user: str = ""  # Unix user that it runs as; empty: the user of the service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +105,13 @@ def parse_record(kind: type[Record], plain: Mapping[str, Any]) -> Record:
 
 def _check_launch(launch: Launch) -> None:
     texts = (
-        launch.id, launch.job, launch.cwd,
+        launch.id, launch.job, launch.cwd, launch.user,
         *launch.argv, *launch.slots, *launch.env.keys(), *launch.env.values(),
     )  # fmt: skip
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"launch {launch.id!r}: id, job, slots, argv, cwd and env must be strings")
+        raise ValueError(
+            f"launch {launch.id!r}: id, job, slots, argv, cwd, env and user must be strings"
+        )
     if not launch.id or "/" in launch.id or launch.id.startswith("."):
         raise ValueError(f"launch id {launch.id!r} is not the name of a directory")
     if not launch.argv:

@@ -1,14 +1,19 @@
-"""Answers the requests of launchers on the socket of ones-exec, and sends them events."""
+"""Answers the requests of launchers on the socket of ones-exec, and sends them events.
+
+Only processes of the own user, of the service's user and of root may connect.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import selectors
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from ones.exec.files import peer_uid
 from ones.exec.line_protocol import Connection
 
 log = logging.getLogger(__name__)
@@ -26,7 +31,9 @@ class RequestServer:
         listener: socket.socket,
         selector: selectors.BaseSelector,
         answer: Callable[[dict[str, Any]], dict[str, Any]],
+        service: int | None = None,
     ) -> None:
+        self._allowed = {0, os.geteuid(), os.geteuid() if service is None else service}
         self._listener, self._selector, self._answer = listener, selector, answer
         self._connections: dict[Connection, bool] = {}  # whether it watches
         selector.register(listener, selectors.EVENT_READ, self._accept)
@@ -60,7 +67,12 @@ class RequestServer:
     def _accept(self) -> None:
         with suppress(BlockingIOError):
             while True:
-                connection = Connection(self._listener.accept()[0], raw=True)
+                sock = self._listener.accept()[0]
+                if (uid := peer_uid(sock)) not in self._allowed:
+                    log.warning("connection refused", extra={"uid": uid})
+                    sock.close()
+                    continue
+                connection = Connection(sock, raw=True)
                 self._connections[connection] = False
                 self._selector.register(
                     connection, selectors.EVENT_READ, lambda c=connection: self._receive(c)

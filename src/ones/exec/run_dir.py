@@ -8,6 +8,9 @@
     <launch>/exit.json      how it ended: written once, after its last process has ended
     <launch>/out.<offset>   its output, in segments
 
+Directories above keep other users out. If a job runs as another user than the service, the files
+are that user's, and their group is the service's, which reads them.
+
 Files are written atomically. The worker can write here, too: an invalid record counts as missing.
 """
 
@@ -16,7 +19,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -38,15 +43,18 @@ def boot_id() -> str:
     return os.environ.get("ONES_BOOT_ID") or BOOT_ID.read_text().strip()
 
 
-def known_launches(run_dir: Path) -> Iterator[Path]:
-    """Directories of launches that were accepted, running or not."""
+def known_launches(run_dir: Path, owner: int | None = None) -> Iterator[Path]:
+    """Directories of launches that were accepted, running or not; of this owner only."""
     try:
         paths = sorted(run_dir.iterdir())
     except OSError:
         return
     for path in paths:
-        if not path.is_symlink() and is_known(path):
-            yield path
+        with suppress(OSError):
+            found = path.lstat()
+            is_owned = owner is None or found.st_uid == owner
+            if stat.S_ISDIR(found.st_mode) and is_owned and is_known(path):
+                yield path
 
 
 def is_known(directory: Path) -> bool:
@@ -66,11 +74,11 @@ def write_record(directory: Path, record: Launch | Status | Exit) -> None:
     temporary.replace(path)
 
 
-def read_record(directory: Path, kind: type[Record]) -> Record | None:
-    """Reads a record; None if it does not exist or is invalid."""
+def read_record(directory: Path, kind: type[Record], owner: int | None = None) -> Record | None:
+    """Reads a record; None if it does not exist, is invalid, or belongs to another user."""
     path = directory / _NAMES[kind]
     try:
-        return parse_record(kind, json.loads(read_regular(path, MAX_RECORD)))
+        return parse_record(kind, json.loads(read_regular(path, MAX_RECORD, owner=owner)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as problem:
@@ -80,4 +88,4 @@ def read_record(directory: Path, kind: type[Record]) -> Record | None:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    return os.open(path, flags | os.O_NOFOLLOW, 0o640)

@@ -39,7 +39,9 @@ class Supervisor:
         listener: socket.socket,
         idle_seconds: float = IDLE_SECONDS,
         lease_file: Path | None = None,
+        service: int | None = None,
     ) -> None:
+        """`service`: the service's user, if it is another one; it may send requests too."""
         self._run_dir = run_dir
         self._lease = lease_file
         self._workers: dict[str, WorkerProcess] = {}  # without a written exit record
@@ -47,7 +49,7 @@ class Supervisor:
         self._idle_since = time.monotonic()
         self._closing = False
         self._selector = selectors.DefaultSelector()
-        self._server = RequestServer(listener, self._selector, self._answer)
+        self._server = RequestServer(listener, self._selector, self._answer, service)
         self._forks = ForkStarter(
             run_dir, self._selector, on_started=self._on_started, start=self._start
         )
@@ -147,7 +149,7 @@ class Supervisor:
             raise FencedError(f"launch {launch.id}: the lease of this node has expired")
         if self._closing:
             raise ValueError(f"launch {launch.id}: all workers of this job are being ended")
-        directory.mkdir(mode=0o700, exist_ok=True)
+        directory.mkdir(mode=0o750, exist_ok=True)
         worker = WorkerProcess(self._run_dir, launch)
         try:
             write_record(directory, launch)

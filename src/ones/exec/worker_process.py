@@ -142,6 +142,8 @@ class WorkerProcess:
             self.read_output(max_reads=1 << 20)
         os.close(self.output)
         self._writer.close()
+        with suppress(OSError):  # the service's group reads what the worker left for it
+            (self.directory / "reports.jsonl").chmod(0o640)
         if self.record is None:
             assert self.wait_status is not None
             killed = os.WIFSIGNALED(self.wait_status)

@@ -24,6 +24,7 @@ from ones.launchers.api import (
     SupportsKeptReports,
     SupportsPrepare,
     SupportsUnfitNodes,
+    SupportsUsers,
 )
 from ones.launchers.registry import create, names, settings_of
 
@@ -45,6 +46,7 @@ __all__ = [
     "SupportsKeptReports",
     "SupportsPrepare",
     "SupportsUnfitNodes",
+    "SupportsUsers",
     "create",
     "names",
     "settings_of",

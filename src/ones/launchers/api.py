@@ -31,6 +31,7 @@ class Slot:
     used_by: tuple[str, ...] = ()  # processes of others on it: listed, and not used
     host: str = "127.0.0.1"  # address at which other workers reach those on this slot
     group: str = ""  # name shared by slots of a node with a fast link; empty: unknown
+    path: str = ""  # its device file, such as /dev/nvidia0; empty: unknown or none
 
     @property
     def id(self) -> str:
@@ -171,6 +172,24 @@ class SupportsKeptReports(Protocol):
 
 
 @runtime_checkable
+class SupportsUsers(Protocol):
+    """Can run each job as a Unix user of its own."""
+
+    @property
+    def runs_as_users(self) -> bool:
+        """Whether it does."""
+        ...
+
+    def check_user(self, user: str) -> str:
+        """Empty if jobs may run as this Unix user; else why not."""
+        ...
+
+    def remove(self, job: str, *, checkpoints: bool) -> None:
+        """Removes the output, or the checkpoints, of an ended job that ran as its own user."""
+        ...
+
+
+@runtime_checkable
 class SupportsUnfitNodes(Protocol):
     """Knows which nodes have slots but cannot be used."""
 
@@ -186,4 +205,8 @@ class LauncherContext:
     slots: int | None = None  # CPU slots (of each node), instead of GPUs; None: not set
     host: str = "127.0.0.1"  # address on which the service listens
     advertise: str = ""  # address at which other nodes reach it, if that is another one
+    launchd: str = ""  # socket of ones-launchd, which starts jobs as their users; empty: none
+    job_memory_gb: float = 0.0  # memory of each slot, for jobs of users; 0: an equal share
+    job_processes: int = 4096  # maximum number of processes of a job of a user
+    users_checkpoints: bool = False  # checkpoints are in the directories of users
     url: Callable[[], str] = str  # URL that workers call; known once the launcher is opened

@@ -64,8 +64,16 @@ def _slot(
         name=_text(nvml.nvmlDeviceGetName(device)),
         memory_mb=nvml.nvmlDeviceGetMemoryInfo(device).total >> 20,
         device=_text(nvml.nvmlDeviceGetUUID(device)),
+        path=_device_file(device, nvml),
         used_by=tuple(_process_name(pid) for pid in sorted(set(others))),
     )
+
+
+def _device_file(device: Any, nvml: Any) -> str:  # noqa: ANN401
+    try:
+        return f"/dev/nvidia{nvml.nvmlDeviceGetMinorNumber(device)}"
+    except (nvml.NVMLError, AttributeError):
+        return ""
 
 
 def _process_name(pid: int) -> str:
@@ -109,15 +117,15 @@ def threads_per_slot(slots: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // max(1, slots))
 
 
-def local_slots(node: str, root: Path, cpus: int | None) -> list[Slot]:
+def local_slots(node: str, root: Path, cpus: int | None, tree: str = "") -> list[Slot]:
     """The slots of this machine: `cpus` CPU slots or, with None, its GPUs.
 
     A GPU keeps its index while jobs run, even if the driver lists fewer or more GPUs.
     """
     if cpus is not None:
         return cpu_slots(node, cpus)
-    found = {slot.device: slot for slot in read_gpus(node, root)}
-    order = _stored_order(root) if any((root / "live").glob("*/*")) else None
+    found = {slot.device: slot for slot in read_gpus(node, root, tree)}
+    order = _stored_order(root) if any((root / "live").glob("*")) else None
     if order is None:
         order = list(found)
         (root / "slots.json").write_text(json.dumps(order))
@@ -129,11 +137,19 @@ def local_slots(node: str, root: Path, cpus: int | None) -> list[Slot]:
     ]
 
 
-def read_gpus(node: str, root: Path) -> list[Slot]:
-    """The GPUs in the driver's order; `used_by`: processes that are not of jobs below `root`."""
+def read_gpus(node: str, root: Path, tree: str = "") -> list[Slot]:
+    """The GPUs in the driver's order; `used_by`: processes that are not of jobs below `root`.
+
+    `tree`: name of the cgroups of ones-launchd, whose processes are ours too.
+    """
     mark = str(root).encode()
 
     def is_ours(pid: int) -> bool:
+        if tree:
+            with suppress(OSError), open(f"/proc/{pid}/cgroup") as cgroups:
+                places = [line.rstrip().partition(":")[2].partition(":")[2] for line in cgroups]
+                if any(place.startswith((f"/{tree}/", f"/{tree}.slice/")) for place in places):
+                    return True
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             return b"ONES_JOB_DIR=" + mark in file.read()
         return False

@@ -9,16 +9,25 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any, Self
 
 from ones.errors import UserError, WorldError
 from ones.exec.records import Exit, Launch, not_started
-from ones.launchers.api import LauncherContext, Listener, Slot, SlotUsed
+from ones.launchers.api import LaunchedProcess, LauncherContext, Listener, Slot, SlotUsed
 from ones.launchers.devices import GONE, local_slots, read_gpus, threads_per_slot
+from ones.launchers.job_user import JobUser
+from ones.launchers.launchd_client import (
+    JobUsers,
+    LaunchdError,
+    UserSupervisor,
+    remove_as_user,
+)
 from ones.launchers.run_dirs import RunDirs, job_of, launches_in
 from ones.launchers.supervisor_client import SupervisorClient
 from ones.launchers.supervisor_clients import SupervisorClients
 from ones.launchers.threaded_launcher import TURN_SECONDS, ThreadedLauncher
+from ones.wire.environment import CHECKPOINTS
 
 NODE = "local"
 IDLE_SECONDS = 60.0
@@ -37,6 +46,7 @@ class LocalLauncher(ThreadedLauncher):
 
     `lease`: file of the lease without which no worker runs. `look` reads the GPUs again, to report
     processes of others on them. `only`: the node to serve, if several nodes share the root.
+    `users`: starts each job as its Unix user.
     """
 
     def __init__(
@@ -49,8 +59,10 @@ class LocalLauncher(ThreadedLauncher):
         idle_seconds: float = IDLE_SECONDS,
         lease: Path | None = None,
         only: str = "*",
+        users: JobUsers | None = None,
     ) -> None:
         super().__init__(RunDirs(root))
+        self._users = users
         self._slots = {slot.id: slot for slot in slots}
         self._threads = threads_per_slot(len(slots))
         self._idle, self._lease, self._only = idle_seconds, lease, only
@@ -60,7 +72,13 @@ class LocalLauncher(ThreadedLauncher):
 
     @classmethod
     def for_service(cls, context: LauncherContext) -> Self:
-        slots = local_slots(NODE, context.runs, context.slots)
+        users = JobUsers.of(context)
+        if users is None and RunDirs(context.runs).has_users():
+            raise WorldError(
+                "jobs of Unix users have run here, and may still do; ones-launchd is needed, but"
+                " does not answer: see systemctl status ones-launchd"
+            )
+        slots = local_slots(NODE, context.runs, context.slots, users.tree if users else "")
         if all(slot.used_by for slot in slots):
             if slots:
                 raise UserError(
@@ -68,12 +86,15 @@ class LocalLauncher(ThreadedLauncher):
                     " see nvidia-smi"
                 )
             raise UserError("no GPU was found; offer CPU slots with: ones up --slots 4")
-        look = None if context.slots else partial(read_gpus, NODE, context.runs)
-        return cls(context.runs, slots, look=look)
+        tree = users.tree if users else ""
+        look = None if context.slots else partial(read_gpus, NODE, context.runs, tree)
+        if users is not None:
+            users.set_limits(len(slots), context.job_memory_gb, context.job_processes)
+        return cls(context.runs, slots, look=look, users=users)
 
     @classmethod
     def stop_workers(cls, context: LauncherContext, **settings: Any) -> None:
-        launcher = LocalLauncher(context.runs, [])
+        launcher = LocalLauncher(context.runs, [], users=JobUsers.of(context))
         launcher.open(lambda event: None)
         launcher.close(kill=True)
 
@@ -136,6 +157,8 @@ class LocalLauncher(ThreadedLauncher):
 
     def _end(self) -> None:
         self._supervisors.release_all()
+        if self._users is not None:
+            self._users.client.close()
 
     def _kill_all(self) -> None:
         self._supervisors.close_all(CLOSE_GRACE_SECONDS)
@@ -143,13 +166,29 @@ class LocalLauncher(ThreadedLauncher):
     def _supervisor(self, run_dir: Path) -> SupervisorClient:
         supervisor = self._supervisors.get(run_dir)
         if supervisor is None:
-            run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for process in launches_in(run_dir):
+            job = job_of(run_dir)
+            user = self._dirs.user_of(job)
+            starter = self._starter_of(job, user) if user else None
+            if user is None:
+                run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            known = launches_in(run_dir, user.uid if user else None)
+            for process in known:
                 self._launches.restore(process)
-            on_update = partial(self._on_update, job_of(run_dir))
-            supervisor = SupervisorClient(run_dir, on_update, self._idle, self._lease)
+            if starter is not None and known:
+                used = [id for process in known if process.alive for id in process.slots]
+                starter.adopt(self._paths_of(used))
+            on_update = partial(self._on_update, job)
+            supervisor = SupervisorClient(run_dir, on_update, self._idle, self._lease, starter)
             self._supervisors.add(supervisor)
         return supervisor
+
+    def _starter_of(self, job: str, user: JobUser) -> UserSupervisor:
+        if self._users is None:
+            raise LaunchdError(f"job {job} runs as user {user.name}, which needs ones-launchd")
+        return self._users.supervisor(user, job)
+
+    def _paths_of(self, slots: Sequence[str]) -> dict[str, str]:
+        return {id: self._slots[id].path if id in self._slots else "" for id in slots}
 
     def _on_update(self, job: str, id: str, pid: int | None, exit: Exit | None) -> None:
         """Handles a report of a job's ones-exec, which may report launches of that job only."""
@@ -157,15 +196,29 @@ class LocalLauncher(ThreadedLauncher):
         if process is not None and process.job != job:
             log.warning("report on another job's launch ignored", extra={"job": job, "launch": id})
         elif exit is not None:
+            if process is not None and process.alive:
+                exit = self._release(process, exit)
             self._launches.exited(id, exit)
         else:
             assert pid is not None
             self._launches.started(id, pid)
 
+    def _release(self, process: LaunchedProcess, exit: Exit) -> Exit:
+        """Takes the slots of an ended launch from its job, if the job runs as its own user."""
+        for supervisor in self._supervisors.of_job(self._dirs.of_job(process.job)):
+            if isinstance(starter := supervisor.starter, UserSupervisor):
+                if exit.signal == SIGKILL and exit.cause == "exited":
+                    exit = starter.explained(exit)
+                starter.give_back(process.slots)
+        return exit
+
     def _launch(self, launch: Launch) -> None:
         try:
             run_dir, launch = self._with_environment(launch)
-            self._supervisor(run_dir).launch(launch)
+            supervisor = self._supervisor(run_dir)
+            if isinstance(supervisor.starter, UserSupervisor):
+                supervisor.starter.use(self._paths_of(launch.slots))
+            supervisor.launch(launch)
         except OSError as problem:  # a full disk, too many processes
             why = f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem)
             self._launches.exited(launch.id, not_started(why.lower()))
@@ -181,8 +234,24 @@ class LocalLauncher(ThreadedLauncher):
         if missing:
             raise OSError(f"slot {missing[0]} is not here")
         slots = [self._slots[id] for id in launch.slots]
+        user = self._user_of(launch, slots[0].node)
         run_dir = self._dirs.of(launch.job, slots[0].node)
-        return run_dir, replace(launch, env=self._environment(launch, slots, run_dir))
+        env = self._environment(launch, slots, run_dir)
+        if user is not None and self._users is not None and CHECKPOINTS in env:
+            env |= self._users.checkpoints_of(user, launch.job)
+        return run_dir, replace(launch, env=env)
+
+    def _user_of(self, launch: Launch, node: str) -> JobUser | None:
+        """The Unix user of a launch. Raises OSError if ones-launchd refuses that user."""
+        if not launch.user and self._users is None:
+            return None
+        if self._users is None:
+            raise LaunchdError(f"job {launch.job} must run as {launch.user}: no ones-launchd")
+        if not launch.user:
+            raise LaunchdError(f"the owner of job {launch.job} has no Unix user")
+        user = self._users.client.resolve(launch.user)
+        self._dirs.assign(launch.job, user, node)
+        return user
 
     def _environment(self, launch: Launch, slots: list[Slot], run_dir: Path) -> dict[str, str]:
         threads = str(self._threads * len(slots))
@@ -209,6 +278,27 @@ class LocalLauncher(ThreadedLauncher):
             supervisor.close(grace=0.0)
         if not supervisors:  # the job has no launch yet
             self._launches.forget(job)
+
+    @property
+    def runs_as_users(self) -> bool:
+        return self._users is not None
+
+    def check_user(self, user: str) -> str:
+        if self._users is None:
+            return "all jobs run as the user of the service: no ones-launchd"
+        try:
+            self._users.client.resolve(user)
+        except LaunchdError as problem:
+            return str(problem)
+        return ""
+
+    def remove(self, job: str, *, checkpoints: bool) -> None:
+        user = self._dirs.user_of(job)
+        if user is None or self._users is None:
+            return
+        path = user.checkpoints / job if checkpoints else self._dirs.of_job(job)
+        if path.is_dir():
+            remove_as_user(self._users.client, user, job, path)
 
     def _archive(self, run_dir: Path) -> None:
         """Moves a run directory without an ones-exec to those of ended jobs."""

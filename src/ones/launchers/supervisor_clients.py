@@ -54,6 +54,8 @@ class SupervisorClients:
         for client in list(self._clients.values()):
             if client.retry_at is not None and client.retry_at <= now:
                 self.guarded(client, SupervisorClient.retry)
+            elif client.overdue_at is not None and client.overdue_at <= now:
+                self.guarded(client, SupervisorClient.end_overdue)
 
     def take_ended(self) -> list[SupervisorClient]:
         """Removes and returns the clients of ended jobs that have no ones-exec any more."""
@@ -82,5 +84,6 @@ class SupervisorClients:
             client.retry_at = time.monotonic() + RETRY_SECONDS
 
     def _seconds_to_wait(self, most: float) -> float:
-        times = [c.retry_at for c in self._clients.values() if c.retry_at is not None]
+        found = [(c.retry_at, c.overdue_at) for c in self._clients.values()]
+        times = [at for pair in found for at in pair if at is not None]
         return min(most, max(0.0, min(times) - time.monotonic())) if times else most

@@ -28,6 +28,11 @@ class LauncherHarness:
     make: Callable[[Path], Launcher]
     launcher: Launcher = field(init=False)
     events: list[LauncherEvent] = field(default_factory=list)
+    user: str = ""  # Unix user of the jobs; empty: this process's
+    files: Path = field(init=False)  # where run directories are: the root, or the user's directory
+
+    def __post_init__(self) -> None:
+        self.files = self.root
 
     def open(self) -> None:
         self.launcher = self.make(self.root)
@@ -50,6 +55,7 @@ class LauncherHarness:
             cwd=str(self.root),
             env=ENV,
             grace_seconds=grace,
+            user=self.user,
         )
         self.launcher.launch(launch)
         return launch
@@ -57,7 +63,8 @@ class LauncherHarness:
     def python(self, source: str, id: str = "1-a", *, grace: float = 5.0) -> None:
         script = self.root / f"{id}.py"
         script.write_text(textwrap.dedent(source))
-        self.run(f"exec {sys.executable} {script}", id, grace=grace)
+        python = "/usr/bin/python3" if self.user else sys.executable
+        self.run(f"exec {python} {script}", id, grace=grace)
 
     def started(self, id: str = "1-a") -> int:
         found = [e.pid for e in self.events if isinstance(e, Started) and e.id == id]
@@ -87,20 +94,22 @@ class LauncherHarness:
 
     def supervisors(self) -> list[int]:
         """Process ids of every ones-exec, the owners of the workers on a node."""
-        return [int(lock.read_text()) for lock in self.root.glob("**/live/*/*/lock")]
+        return [int(lock.read_text()) for lock in self.files.glob("**/live/*/*/lock")]
 
 
-def start_controller(contract: type, root: Path, command: str) -> subprocess.Popen[bytes]:
+def start_controller(
+    contract: type, root: Path, command: str, user: str = ""
+) -> subprocess.Popen[bytes]:
     """Starts a process that opens the launcher, launches one command, and prints the events."""
     return subprocess.Popen(
         [sys.executable, "-m", __name__, inspect.getfile(contract), contract.__qualname__,
-         str(root), command],
+         str(root), command, user],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
 
 
-def _control(file: str, name: str, root: str, command: str) -> None:
+def _control(file: str, name: str, root: str, command: str, user: str) -> None:
     spec = spec_from_file_location("contract_under_test", file)
     assert spec is not None
     assert spec.loader is not None
@@ -110,7 +119,9 @@ def _control(file: str, name: str, root: str, command: str) -> None:
     launcher: Launcher = getattr(module, name)().make(Path(root))
     launcher.open(_show)
     slots, argv = (launcher.slots()[0].id,), ("sh", "-c", command)
-    launcher.launch(Launch(id="1-a", job="job", slots=slots, argv=argv, cwd="/", env=ENV))
+    launcher.launch(
+        Launch(id="1-a", job="job", slots=slots, argv=argv, cwd="/", env=ENV, user=user)
+    )
     time.sleep(1000)
 
 

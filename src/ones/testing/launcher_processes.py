@@ -45,7 +45,15 @@ class ProcessPromises:
         slot = subject.launcher.slots()[0].id
         for id, argv, cwd in (("1-a", "/no/such/python", "/"), ("1-b", "sh", "/no/such/place")):
             subject.launcher.launch(
-                Launch(id=id, job="job", slots=(slot,), argv=(argv,), cwd=cwd, env=ENV)
+                Launch(
+                    id=id,
+                    job="job",
+                    slots=(slot,),
+                    argv=(argv,),
+                    cwd=cwd,
+                    env=ENV,
+                    user=subject.user,
+                )
             )
         exit = subject.wait_exit("1-a")
         assert (exit.code, exit.cause) == (None, "not-started")
@@ -54,7 +62,15 @@ class ProcessPromises:
 
     def test_a_slot_that_is_not_here_is_reported(self, subject: LauncherHarness) -> None:
         subject.launcher.launch(
-            Launch(id="1-a", job="job", slots=("n9/9",), argv=("true",), cwd="/", env=ENV)
+            Launch(
+                id="1-a",
+                job="job",
+                slots=("n9/9",),
+                argv=("true",),
+                cwd="/",
+                env=ENV,
+                user=subject.user,
+            )
         )
         assert subject.wait_exit().describe() == "slot n9/9 is not here"
         subject.run("exit 0", "1-b")
@@ -77,10 +93,12 @@ class ProcessPromises:
         launcher = subject.launcher
         assert isinstance(launcher, SupportsPrepare)
         slot = launcher.slots()[0].id
-        like = Launch(id="1-x", job="job", slots=(slot,), argv=("sh",), cwd="/", env=ENV)
+        like = Launch(
+            id="1-x", job="job", slots=(slot,), argv=("sh",), cwd="/", env=ENV, user=subject.user
+        )
         launcher.prepare(like)
         locks = "**/live/*/*/lock"
-        wait_for(lambda: list(subject.root.glob(locks)), "nothing was prepared")
+        wait_for(lambda: list(subject.files.glob(locks)), "nothing was prepared")
         assert not launcher.running()
         subject.run("exit 3", "1-a")
         assert subject.wait_exit().code == 3
@@ -125,8 +143,8 @@ class ProcessPromises:
             """
         )
         subject.wait_output(b"up")
-        wait_for(lambda: len(alive_below(subject.root)) >= 6)
-        family = alive_below(subject.root)
+        wait_for(lambda: len(alive_below(subject.files)) >= 6)
+        family = alive_below(subject.files)
         subject.launcher.stop("1-a", 0.3)
         exit = subject.wait_exit()
         assert (exit.signal, exit.cause) == (signal.SIGKILL, "stopped")
@@ -139,7 +157,7 @@ class ProcessPromises:
         self._skip_if_done_by_local_launcher()
         subject.run("setsid sleep 1000 & sleep 1001 & (trap '' TERM; sleep 1002) & exit 4")
         assert subject.wait_exit().code == 4
-        left = set(alive_below(subject.root)) - set(subject.supervisors())
+        left = set(alive_below(subject.files)) - set(subject.supervisors())
         assert not left
 
     def test_a_process_of_the_job_stays_until_its_last_worker_has_left(
@@ -153,7 +171,7 @@ class ProcessPromises:
         subject.wait_started("1-b")
 
         def store() -> list[int]:
-            return [p for p in alive_below(subject.root) if b"1003" in command_of(p)]
+            return [p for p in alive_below(subject.files) if b"1003" in command_of(p)]
 
         wait_for(store)
         subject.launcher.stop("1-a", 0.1)

@@ -16,6 +16,8 @@ from ones.errors import UserError
 #: one `Reports` message per line; written when the worker ends
 KEPT_REPORTS = "reports.jsonl"
 MOST_KEPT_BYTES = 1 << 20
+#: variable with the path of the job's checkpoints (`checkpoints` below)
+CHECKPOINTS = "ONES_CHECKPOINTS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

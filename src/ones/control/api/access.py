@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pwd
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, cast
@@ -79,6 +80,8 @@ def user_of(request: Request, service: TheService) -> User:
 
 def _user_of(request: Request, service: Service) -> User:
     token = bearer(request)
+    if token is None and (uid := request.scope.get("ones.peer_uid")) is not None:
+        return _user_of_peer(uid, service)
     user, secret = None, None
     if token is not None:
         user = service.accounts.by_token(token)
@@ -93,6 +96,22 @@ def _user_of(request: Request, service: Service) -> User:
             what = "a wrong token" if token is not None else "an old session"
             service.audit.refused("", "login failed", what, address_of(request.scope))
         raise HTTPException(401, "missing or invalid token", {"WWW-Authenticate": "Bearer"})
+    return user
+
+
+def _user_of_peer(uid: int, service: Service) -> User:
+    """The user with the Unix user at the other end of the socket, which the kernel vouches for."""
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = f"number {uid}"
+    user = service.accounts.by_unix(name)
+    if user is None:
+        service.audit.refused("", "login failed", f"Unix user {name}", f"unix:{uid}")
+        raise HTTPException(
+            401, f"Unix user {name} is no user of this service; ask an admin to run:"
+            f" ones user add {name} --unix {name}"
+        )  # fmt: skip
     return user
 
 

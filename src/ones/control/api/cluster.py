@@ -21,7 +21,7 @@ from ones.control.api.access import (
     reader_of,
 )
 from ones.control.api.metrics import exposition
-from ones.control.api.request_models import Drained, Limit, NewUser, Place
+from ones.control.api.request_models import Drained, Limit, NewUser, Place, UnixUser
 from ones.control.api.response_models import (
     ADMINS,
     NOT_FOUND,
@@ -95,6 +95,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
         else {},
         waiting=sum(card.state in WAITING_STATES for card in live),
         running=sum(bool(card.workers) for card in live),
+        isolation=service.isolation(),
         warnings=service.warnings(),
     )
 
@@ -194,23 +195,22 @@ async def _changes(service: Service, user: User) -> AsyncIterator[dict[str, str]
 @router.get("/api/users", responses=ADMINS)
 def users(service: TheService, admin: TheAdmin) -> list[UserShown]:
     """All users, with their limits."""
-    return [
-        UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
-        for user in service.accounts.all()
-    ]
+    return [UserShown.of(user) for user in service.accounts.all()]
 
 
 @router.get("/api/me")
 def me(user: TheUser) -> UserShown:
     """The user of the token."""
-    return UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
+    return UserShown.of(user)
 
 
 @router.post("/api/users", status_code=201, responses=ADMINS)
 def add_user(new: NewUser, service: TheService, admin: TheAdmin, record: TheRecord) -> NewToken:
     """Add a user. The token is shown once: only its hash is kept."""
-    user, token = service.accounts.add(new.name, new.role)
-    record("user added", user.name, f"role {user.role}")
+    service.check_new_user(new.name, new.unix)
+    user, token = service.accounts.add(new.name, new.role, new.unix)
+    unix = f", Unix user {user.unix}" if user.unix else ""
+    record("user added", user.name, f"role {user.role}{unix}")
     return NewToken(name=user.name, token=token)
 
 
@@ -220,7 +220,7 @@ def remove_user(name: str, service: TheService, admin: TheAdmin, record: TheReco
     may cancel them."""
     user = service.accounts.remove(name, by=admin.name)
     record("user removed", user.name)
-    return UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
+    return UserShown.of(user)
 
 
 @router.post("/api/users/{name}/token", responses={**ADMINS, **NOT_FOUND})
@@ -229,6 +229,17 @@ def renew_token(name: str, service: TheService, admin: TheAdmin, record: TheReco
     token = service.renew_token(name)
     record("token renewed", name)
     return NewToken(name=name, token=token)
+
+
+@router.put("/api/users/{name}/unix", responses={**ADMINS, **NOT_FOUND})
+def set_unix(
+    name: str, new: UnixUser, service: TheService, admin: TheAdmin, record: TheRecord
+) -> UserShown:
+    """Set a user's Unix user; null: none. Jobs that were submitted before keep theirs."""
+    service.check_unix(new.unix)
+    user = service.accounts.set_unix(name, new.unix)
+    record("Unix user set", name, new.unix or "none")
+    return UserShown.of(user)
 
 
 @router.put("/api/users/{name}/limit", responses={**ADMINS, **NOT_FOUND})
@@ -240,7 +251,7 @@ async def set_limit(
     await committed(lambda done: service.set_limit(name, new.max_gpus, done), service)
     record("limit set", name, "no limit" if new.max_gpus is None else f"{new.max_gpus} GPUs")
     user = service.accounts.get(name)
-    return UserShown(name=user.name, role=user.role, max_gpus=user.max_gpus)
+    return UserShown.of(user)
 
 
 @router.get("/api/audit", responses=ADMINS)

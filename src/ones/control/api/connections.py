@@ -14,8 +14,10 @@ from http import HTTPStatus
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ones.control.limits import Limits
+from ones.exec.files import peer_uid
 
 
 def guarded_protocol(limits: Limits) -> type[asyncio.Protocol]:
@@ -38,6 +40,9 @@ class GuardedServer(uvicorn.Server):
         create_server = loop.create_server
 
         def create_guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            sock = kwargs.get("sock")
+            if sock is not None and sock.family == socket.AF_UNIX:
+                return loop.create_unix_server(*args, **{**kwargs, "ssl": None})
             if kwargs.get("ssl") is not None:
                 kwargs["ssl_handshake_timeout"] = self._seconds
             return create_server(*args, **kwargs)
@@ -55,12 +60,23 @@ def guarded(base: type[asyncio.Protocol], limits: Limits) -> type[asyncio.Protoc
     return type(f"Guarded{base.__name__}", (_Guard, base), values)
 
 
+def _with_peer(app: ASGIApp, uid: int) -> ASGIApp:
+    """The application, with the user at the other end of the Unix socket in the scope."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["ones.peer_uid"] = uid  # no header can set this
+        await app(scope, receive, send)
+
+    return call
+
+
 class _Guard(asyncio.Protocol):
     """Mixin before uvicorn's class. It reads `cycle`, the last request that uvicorn has parsed."""
 
     limits: Limits
     by_address: Counter[str]
     # attributes of uvicorn's classes
+    app: ASGIApp
     cycle: Any = None
     client: tuple[str, int] | None
     transport: asyncio.Transport
@@ -73,6 +89,10 @@ class _Guard(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family == socket.AF_UNIX:
+            uid = peer_uid(sock)
+            self.client, self.app = (f"unix:{uid}", 0), _with_peer(self.app, uid)
         self._address = self.client[0] if self.client else ""
         self.by_address[self._address] += 1
         most = self.limits.max_connections_per_address

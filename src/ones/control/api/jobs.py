@@ -100,6 +100,7 @@ async def submit(new: NewJob, service: TheService, user: TheUser, request: Reque
         tags=tuple(new.tags),
         git=new.git,
         files=new.files,
+        unix=service.unix_of(user),
     )
     if not tasks:
         await committed(lambda done: service.submit(job, submission, done), service)

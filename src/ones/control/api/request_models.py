@@ -117,6 +117,11 @@ class JobChange(Strict):
 class NewUser(Strict):
     name: Word = Field(description="characters: a-z, 0-9, _, - and .")
     role: Word = Field("user", description="admin or user")
+    unix: Word | None = Field(None, description="Unix user: who that is, and as whom jobs run")
+
+
+class UnixUser(Strict):
+    unix: Word | None = None
 
 
 class Limit(Strict):

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from ones.control.accounts import User
+
 
 def _sendable(text: str) -> str:
     r"""The text without lone surrogates.
@@ -36,6 +38,11 @@ class UserShown(BaseModel):
     name: str
     role: str
     max_gpus: int | None
+    unix: str | None = Field(description="Unix user of this machine; null: none")
+
+    @classmethod
+    def of(cls, user: User) -> UserShown:
+        return cls(name=user.name, role=user.role, max_gpus=user.max_gpus, unix=user.unix)
 
 
 class NewToken(BaseModel):
@@ -157,6 +164,7 @@ class ClusterShown(BaseModel):
     unfit: dict[str, Sendable] = Field(description="nodes that cannot be used, and why")
     waiting: int
     running: int
+    isolation: str = Field(description="as which Unix users jobs run")
     warnings: list[str] = Field(
         default_factory=list, description="the service works, but not as configured"
     )

@@ -130,6 +130,7 @@ class ActionRunner:
             env=env,
             grace_seconds=self._live.timeouts.grace_seconds,
             zygote=elastic and submission.elastic is True,
+            user=submission.unix,
         )
 
     def publish_if_all_joined(self, job: LiveJob) -> None:
