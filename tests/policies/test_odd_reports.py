@@ -22,9 +22,15 @@ from tests.policies.scripted_jobs import ODD, PLAIN, USUAL, Alter, Asked, Script
 #: the short run tries one in N of the odd values of each field, by policy; at least one
 ONE_IN = {
     "fifo": 1,
+    "afs": 12,
     "drl": 6,
     "equi": 6,
+    "ftf": 12,
+    "gandiva": 12,
     "optimus": 6,
+    "philly": 6,
+    "sjf": 6,
+    "slaq": 12,
     "ones": 99,
     "ones-paper": 99,
     "ones-artifact": 99,

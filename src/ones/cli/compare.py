@@ -57,7 +57,7 @@ def compare(
     mechanism: Annotated[
         list[str] | None,
         typer.Option(
-            help="Cost model of rescales: native, elastic, checkpoint; several as a list.",
+            help="Cost model of rescales: native, elastic, checkpoint, suspend; several as a list.",
             show_default="native",
         ),
     ] = None,

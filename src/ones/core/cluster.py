@@ -46,6 +46,7 @@ class Node(Value, frozen=True):
     position: Number = 0  # in the cluster's order; set by `Cluster`
     aside: tuple[Index, ...] = ()  # cordoned GPUs: draining while the node is up
     groups: tuple[Index, ...] = ()  # number of each GPU's group, by index; empty: no groups
+    rack: str = ""  # nodes of one rack are close to one another; empty: not known
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
@@ -87,8 +88,8 @@ class Cluster:
         self.grouped = any(n.groups for n in table.values())  # whether any node has groups of GPUs
 
     @classmethod
-    def of(cls, n_gpus: int, gpus_per_node: int = 4) -> Self:
-        """Equal nodes named n0, n1, ...; the last may be smaller.
+    def of(cls, n_gpus: int, gpus_per_node: int = 4, *, nodes_per_rack: int = 0) -> Self:
+        """Equal nodes named n0, n1, ...; the last may be smaller. `nodes_per_rack` 0: no racks.
 
         >>> [n.gpus for n in Cluster.of(10, 4).nodes.values()]
         [4, 4, 2]
@@ -99,7 +100,15 @@ class Cluster:
             raise InvalidSettingError(f"gpus per node: {gpus_per_node} is not at least 1")
         whole, rest = divmod(n_gpus, gpus_per_node)
         sizes = [gpus_per_node] * whole + ([rest] if rest else [])
-        return cls([Node(NodeId(f"n{i}"), size) for i, size in enumerate(sizes)])
+        if nodes_per_rack < 0:
+            raise InvalidSettingError(f"nodes per rack: {nodes_per_rack} is negative")
+        racks = [f"r{i // nodes_per_rack}" if nodes_per_rack else "" for i in range(len(sizes))]
+        return cls(
+            [
+                Node(NodeId(f"n{i}"), size, rack=rack)
+                for i, (size, rack) in enumerate(zip(sizes, racks, strict=True))
+            ]
+        )
 
     @property
     def nodes(self) -> Mapping[NodeId, Node]:

@@ -175,6 +175,7 @@ class NodeUp(Tagged, frozen=True):
     node: NodeId
     gpus: Gpus
     groups: tuple[Index, ...] = ()  # see `Node`
+    rack: str = ""  # see `Node`
 
 
 class NodeDraining(Tagged, frozen=True):

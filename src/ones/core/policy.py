@@ -41,7 +41,8 @@ class Policy(Protocol):
     #: the events after which `decide` is called
     @property
     def decides_on(self) -> frozenset[type[Event]]: ...
-    #: how the policy's publication rescales a job: "elastic" (between two steps) or "checkpoint"
+    #: how the policy's publication rescales a job: "elastic" (between two steps), "checkpoint" or
+    #: "suspend" (the state stays in the memory of the host)
     @property
     def native_mechanism(self) -> str: ...
 

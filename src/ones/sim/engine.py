@@ -31,7 +31,7 @@ from ones.workload.trace import Incident, Trace
 #: a run ends after this many consecutive wake-ups of the policy without any other event
 IDLE_WAKES = 10_000
 
-MECHANISMS = ("elastic", "checkpoint")
+MECHANISMS = ("elastic", "checkpoint", "suspend")
 
 
 class _Kill(NamedTuple):
@@ -41,7 +41,8 @@ class _Kill(NamedTuple):
 
 class SimEngine:
     """Plays a trace. `mechanism` is the way jobs change size: `elastic` (a pause between two
-    steps) or `checkpoint` (a stop and a restart)."""
+    steps), `checkpoint` (a stop and a restart) or `suspend` (a stop that keeps the state in the
+    memory of the host: short on the same GPUs, longer on others)."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class SimEngine:
     ) -> None:
         """`kills`: (time, job). From that time on, the job loses its last worker once it trains
         with at least two."""
-        self._elastic = mechanism == "elastic"
+        self._elastic, self._suspends = mechanism == "elastic", mechanism == "suspend"
         self._physics = physics
         self._arrivals = trace.jobs
         self._next_arrival = 0
@@ -163,12 +164,13 @@ class SimEngine:
     # orders
 
     def _start(self, job: SimJob, allocation: Allocation, number: int) -> None:
+        resumes = self._resume_seconds(job, allocation)
+        job.suspended_on = ()
         self._sim.enter(job, allocation.gpus)
         job.generation = Generation(number)
         job.pending = Pending(OrderKind.START, job.generation)
         job.order += 1
-        times = job.physics.switch
-        ready_at = self._sim.now + (times.restart if job.ran_before else times.first_start)
+        ready_at = self._sim.now + resumes
 
         def ready(job: SimJob) -> None:
             job.ran_before, job.pending = True, None
@@ -180,6 +182,15 @@ class SimEngine:
 
         self._sim.at(ready_at, job, -job.order, ready)
 
+    def _resume_seconds(self, job: SimJob, allocation: Allocation) -> float:
+        """Seconds until the workers of a start train."""
+        times = job.physics.switch
+        if not job.ran_before:
+            return times.first_start
+        if not (self._suspends and job.suspended_on):
+            return times.restart
+        return times.resume if job.suspended_on == allocation.gpus else times.migrate
+
     def _rescale(self, job: SimJob, allocation: Allocation, number: int) -> None:
         allocation = job.resolved(allocation)
         joining = [g for g in allocation.gpus if g not in job.present]
@@ -187,7 +198,8 @@ class SimEngine:
         times = job.physics.switch
         # a change of the batch alone needs no restart
         if not self._elastic and (joining or leaving):
-            warm_at, pause = self._sim.now, times.restart
+            warm_at = self._sim.now
+            pause = times.migrate if self._suspends else times.restart
         elif joining:
             begun = self._sim.now
             if times.warms_early:
@@ -237,6 +249,7 @@ class SimEngine:
 
         def leave(job: SimJob) -> None:
             job.held = job.pending = None
+            job.suspended_on = tuple(sorted(job.present))
             self._sim.leave(job, sorted(job.present), generation)
 
         self._sim.at(job.boundary(self._sim.now), job, -job.order, halt)

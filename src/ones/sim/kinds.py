@@ -39,6 +39,8 @@ class KindPhysics:
             regroup=numbers.costs.regroup_seconds,
             rescale=kind.rescale_seconds,
             restart=kind.restart_seconds,
+            resume=numbers.costs.resume_seconds,
+            migrate=numbers.costs.migrate_seconds,
         )
         costs = numbers.costs
         self.epoch_rules = EpochRules(

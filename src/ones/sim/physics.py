@@ -23,6 +23,8 @@ class SwitchTimes:
     regroup: float  # pause of a rescale without joining workers
     rescale: float  # pause of a rescale with joining workers: regroup and broadcast
     restart: float  # through a checkpoint
+    resume: float = 0.5  # of a suspended job on the same GPUs
+    migrate: float = 5.0  # of a suspended job on other GPUs
     notice: float = (
         0.0  # without joining workers: until all workers know the order and are connected
     )

@@ -37,6 +37,8 @@ class RecordedPhysics:
             regroup=costs.regroup_seconds if pause is None else min(pause, costs.regroup_seconds),
             rescale=1.0 if pause is None else pause,
             restart=training.restart_seconds or RESTART_SECONDS,
+            resume=costs.resume_seconds,
+            migrate=costs.migrate_seconds,
             notice=habits.notice,
             leave=habits.leave,
             stop=habits.stop,

@@ -25,7 +25,11 @@ from ones.workload.trace import Trace, check_fits
 Entry = Event | Plan
 
 #: assumed cost of a change of a job before one was measured
-PRIORS = {"elastic": SwitchCost(1.0, 25.0), "checkpoint": SwitchCost(25.0, 25.0)}
+PRIORS = {
+    "elastic": SwitchCost(1.0, 25.0),
+    "checkpoint": SwitchCost(25.0, 25.0),
+    "suspend": SwitchCost(5.0, 0.5),
+}
 
 
 def mechanism_of(name: str, policy: Policy) -> str:
