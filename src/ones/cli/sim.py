@@ -171,7 +171,7 @@ def sim(
         print_results(title, [row])
     if run.left_out:
         say(f"{run.left_out:,} jobs of {workload} cannot be simulated and were left out")
-    not_finished = [f"{row[how]:,} {how}" for how in ("failed", "cancelled") if row[how]]
+    not_finished = [f"{row[how]:,} {how}" for how in ("failed", "cancelled", "refused") if row[how]]
     if not_finished:
         say(f"not finished: {' and '.join(not_finished)}")
     if row["unfinished"]:

@@ -23,6 +23,8 @@ class Decision:
     wake_at: float = inf  # `decide` is called again by then, even if nothing happens
     notes: Mapping[JobId, str] = field(default_factory=dict)  # reasons, for users
     forecasts: Mapping[JobId, Forecast] = field(default_factory=dict)
+    #: waiting jobs that are not admitted, and why: they end at once
+    refused: Mapping[JobId, str] = field(default_factory=dict)
 
 
 class Policy(Protocol):

@@ -18,6 +18,7 @@ OURS: dict[str, str] = {
     "fifo": "ones.policies.fifo:Fifo",
     "ftf": "ones.policies.ftf:Ftf",
     "gandiva": "ones.policies.gandiva.policy:Gandiva",
+    "oasis": "ones.policies.oasis:Oasis",
     "ones": "ones.policies.ones.policy:Ones",
     "ones-artifact": "ones.policies.ones_paper.artifact:OnesArtifact",
     "ones-paper": "ones.policies.ones_paper.policy:OnesPaper",
