@@ -158,7 +158,8 @@ def test_a_resumed_job_pays_what_its_mechanism_costs(mechanism: str, seconds: fl
             ready.append(entry.at)
 
     trace = Trace.of("turns", jobs)
-    result = Simulator(trace, Cluster.of(1), create("gandiva"), mechanism=mechanism).run(record)
+    policy = create("gandiva", pack=False)
+    result = Simulator(trace, Cluster.of(1), policy, mechanism=mechanism).run(record)
     assert len(result.state.ended) == 2
     assert sum(outcome.preemptions for outcome in result.state.ended.values()) > 0
     pauses = [end - begin for begin, end in zip(starts, ready, strict=True)][2:]

@@ -176,6 +176,7 @@ class NodeUp(Tagged, frozen=True):
     gpus: Gpus
     groups: tuple[Index, ...] = ()  # see `Node`
     rack: str = ""  # see `Node`
+    slots: Positive = 1  # see `Node`; `gpus` counts slots
 
 
 class NodeDraining(Tagged, frozen=True):

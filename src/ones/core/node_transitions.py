@@ -20,7 +20,10 @@ def node_up(state: State, event: ev.NodeUp) -> bool:
         )
     aside = known.aside if known is not None and known.state is not NodeState.DOWN else ()
     rack = event.rack or (known.rack if known is not None else "")
-    state.set_node(Node(event.node, event.gpus, aside=aside, groups=event.groups, rack=rack))
+    node = Node(
+        event.node, event.gpus, aside=aside, groups=event.groups, slots=event.slots, rack=rack
+    )
+    state.set_node(node)
     return True
 
 

@@ -194,7 +194,7 @@ class Run:
             policy=located(self.spec.policy),
             seed=self.spec.seed,
             settings=dict(self.spec.settings),
-            nodes=tuple(self.cluster.nodes.values()),
+            nodes=tuple(self._simulator.cluster.nodes.values()),
             switch_cost=scheduler.state.switch_cost,
             workload=self.spec.workload,
             mechanism=self.mechanism,

@@ -19,6 +19,7 @@ from ones.core.lifecycle import OrderKind
 from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop, Withdraw
 from ones.core.schedule import Allocation
 from ones.errors import BugError
+from ones.sim.gpu_sharing import GpuSharing
 from ones.sim.lengths import Truth
 from ones.sim.physics import JobPhysics
 from ones.sim.sim_job import Pending, SimJob
@@ -66,7 +67,8 @@ class SimEngine:
         )
         self._node_gpus = {node.id: node.gpus for node in cluster.nodes.values()}
         self._sim = SimState()
-        self._training = TrainingModel(self._sim, seed, stragglers)
+        self._gpu_sharing = GpuSharing(cluster)
+        self._training = TrainingModel(self._sim, seed, stragglers, self._gpu_sharing)
         self._losses = WorkerLosses(self._sim, self._training, elastic=self._elastic)
         self._idle_wakes = 0
         self.events = 0
@@ -155,6 +157,7 @@ class SimEngine:
         match incident:
             case ev.NodeUp():
                 self._node_gpus[incident.node] = incident.gpus
+                self._gpu_sharing.add_node(incident.node, incident.gpus, incident.slots)
             case ev.NodeDown():
                 gpus = range(self._node_gpus.get(incident.node, 0))
                 self._losses.node([Gpu(incident.node, index) for index in gpus])

@@ -110,6 +110,10 @@ class JobPhysics(Protocol):
         """One optimizer step; `sharing` jobs use the busiest network card of this one."""
         ...
 
+    def busy_share(self, allocation: Allocation) -> float:
+        """Part of a step in which the GPU computes, 0 to 1; 1 if that is not known."""
+        ...
+
     def efficiency(self, batch: int, progress: float) -> float:
         """Statistical efficiency: progress per sample at this batch, at most 1."""
         ...

@@ -54,6 +54,9 @@ class RecordedPhysics:
         self._speed: SpeedModel = fitted
         self._progress = [m.progress for m in training.milestones]
 
+    def busy_share(self, allocation: Allocation) -> float:
+        return 1.0
+
     def step_seconds(self, allocation: Allocation, sharing: int = 1) -> float:
         """Ignores `sharing`: the measurements include the sharing that happened."""
         now = Configuration(

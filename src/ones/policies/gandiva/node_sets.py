@@ -199,4 +199,5 @@ class NodeSets:
 
 
 def _usable(node: Node) -> int:
-    return node.gpus - len(node.aside) if node.state is NodeState.UP else 0
+    """GPUs that jobs may use, each counted once whatever its slots."""
+    return node.devices - len(node.aside) if node.state is NodeState.UP else 0

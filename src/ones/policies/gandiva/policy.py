@@ -29,9 +29,11 @@ from ones.models.settings import check_settings, setting
 from ones.models.sharing import OwnerQuota
 from ones.models.sizing_rounds import usable_gpus
 from ones.policies.gandiva.node_sets import NodeSet, NodeSets
+from ones.policies.gandiva.packing import FreeDevices, PackedPairs, fit_together, sibling_gpus
 
 #: seconds until a set is considered again in which a job is being changed
 RETRY_SECONDS = 5.0
+SHARES_GPUS = "it shares these GPUs with another job, and both train faster than in turns"
 #: speedup that growth must bring
 GROWTH_GAIN = 1.1
 #: reports of training, which change no assignment
@@ -58,11 +60,20 @@ class Gandiva:
             60.0, "seconds that GPUs are idle before a job grows into them; 0: never", least=0.0
         )
 
+        pack: bool = setting(
+            True,
+            "two jobs may share a GPU where the cluster allows it: in simulations only; a live"
+            " service has one job per GPU",
+        )
+
         def __post_init__(self) -> None:
             check_settings(self)
 
     def __init__(self, *, seed: int = 0, **settings: Any) -> None:
         self._settings = self.Settings(**settings)
+        #: jobs that may share a GPU; read by the simulator only
+        self.slots_per_gpu = 2 if self._settings.pack else 1
+        self._pairs = PackedPairs()
         self._sets = NodeSets()
         self._turns: dict[JobId, int] = {}  # had by each job
         self._switch_at = inf  # the next end of a turn
@@ -77,17 +88,30 @@ class Gandiva:
 
     def observe(self, event: Event | PlanAdopted, view: View) -> None:
         if isinstance(event, PlanAdopted):
+            for action in event.plan.actions:
+                self._pairs.follow(action.job, view)
             return
-        self._estimates.observe(event, view)
+        packed = isinstance(event, ev.ThroughputMeasured) and self._pairs.measure(event, view)
+        if not packed:  # a step of a packed job says nothing about the job alone
+            self._estimates.observe(event, view)
         if isinstance(event, _REPORTS):
             return
+        self._follow(event, view)
+        self._end_turn(view)
+
+    def _follow(self, event: Event, view: View) -> None:
+        """Takes over what the event changes: jobs, nodes, and pairs on shared GPUs."""
         self._switching = False
         self._close(view)
         self._growing = [job for job, at in self._grow_at.items() if at <= view.now]
         for job_id in self._growing:
             del self._grow_at[job_id]
         self._sets.follow(view.cluster)
-        job: JobId | None = getattr(event, "job", None)
+        job: JobId | None = None
+        if not isinstance(event, ev.JobSubmitted):
+            job = getattr(event, "job", None)
+        if job is not None:
+            self._pairs.follow(job, view)
         if isinstance(event, ev.JobSubmitted):
             self._assign(view, event.job.id)
         elif isinstance(event, ev.JobEnded):
@@ -96,8 +120,10 @@ class Gandiva:
             self._open[job] = None
         elif isinstance(event, _ANY_JOB):
             self._open |= dict.fromkeys(view.jobs)
-        crowded = bool(self._sets.crowded())
-        if not crowded:
+
+    def _end_turn(self, view: View) -> None:
+        """Notes whether a turn ends now, and when the next one does."""
+        if not self._sets.crowded():
             self._switch_at = inf
         elif view.now >= self._switch_at or self._switch_at == inf:
             self._switching = self._switch_at < inf
@@ -214,7 +240,8 @@ class Gandiva:
         retry = inf
         if any(job.pinned and job.job.elastic for job in jobs):
             retry = view.now + RETRY_SECONDS
-        free = sum(len(pool.on(node)) for node in nodes.nodes)
+        whole = FreeDevices(view.cluster, pool)
+        free = sum(len(whole.on(node)) for node in nodes.nodes)
         chosen: list[JobView] = []
         for job in sorted((job for job in jobs if not job.pinned), key=self._turn_order):
             size = size_of(job)
@@ -224,26 +251,68 @@ class Gandiva:
         kept: dict[JobId, tuple[Gpu, ...]] = {}
         spare = free  # jobs that have grown keep what others do not need
         for job in chosen:
-            kept[job.id] = self._kept(view, nodes, job, spare)
+            gpus = self._kept(view, nodes, job, spare)
+            kept[job.id] = gpus if whole.are_free(gpus) else ()
             spare -= max(0, len(kept[job.id]) - size_of(job))
-            pool.take(kept[job.id])
+            whole.take(kept[job.id])
+        places: dict[JobId, tuple[Gpu, ...]] = {}
+        for job in chosen:
+            gpus = kept[job.id] or _take(whole, nodes, size_of(job))
+            if gpus == kept[job.id] and job.id in self._growing:
+                gpus = self._grown(view, job, gpus, whole, nodes, spare, owners)
+                spare -= len(gpus) - len(kept[job.id])
+            places[job.id] = gpus
+        guests = self._guests(view, jobs, chosen, places, owners)
         for job in jobs:
             if job.pinned:
                 continue
-            if job not in chosen:
+            gpus = places.get(job.id) or guests.get(job.id, ())
+            if not gpus:
                 if job.wanted is not None:
                     edit.drop(job.id)
                 notes[job.id] = self._wait_note(job)
                 continue
-            gpus = kept[job.id] or _take(pool, nodes, size_of(job))
-            if gpus == kept[job.id] and job.id in self._growing:
-                gpus = self._grown(view, job, gpus, pool, nodes, spare, owners)
-                spare -= len(gpus) - len(kept[job.id])
             if job.wanted is None or job.wanted.gpus != gpus:
                 allocation = allocation_of(job, gpus)
                 edit.put(job.id, allocation)
-                notes[job.id] = reasons.changed(job.wanted, allocation, self._why(nodes))
+                why = SHARES_GPUS if job.id in guests else self._why(nodes)
+                notes[job.id] = reasons.changed(job.wanted, allocation, why)
         return retry
+
+    def _guests(
+        self,
+        view: View,
+        jobs: list[JobView],
+        chosen: list[JobView],
+        places: Mapping[JobId, tuple[Gpu, ...]],
+        owners: OwnerQuota,
+    ) -> dict[JobId, tuple[Gpu, ...]]:
+        """Waiting jobs that share the GPUs of jobs of the same size."""
+        found: dict[JobId, tuple[Gpu, ...]] = {}
+        waits = [job for job in jobs if job.id not in places and not job.pinned]
+        if not waits or not self._settings.pack:
+            return found
+        hosts = {
+            job.id: job for job in chosen if view.cluster.nodes[places[job.id][0].node].slots > 1
+        }
+        for job in sorted(waits, key=self._turn_order):
+            size = size_of(job)
+            fitting = [
+                (self._pairs.rate(host, job), -host.number, host)
+                for host in hosts.values()
+                if len(places[host.id]) == size and fit_together(host, job)
+            ]
+            present = [
+                entry
+                for entry in fitting
+                if self._pairs.partner(entry[2].id, view.cluster) == job.id
+            ]
+            rate, _, host = max(present or fitting, default=(0.0, 0, None))
+            if host is None or rate <= 1.0 or not owners.take(job.job.owner, size):
+                continue
+            del hosts[host.id]
+            found[job.id] = sibling_gpus(view.cluster, places[host.id])
+        return found
 
     def _turn_order(self, job: JobView) -> tuple[float, float, bool, int]:
         """Order of service: at the end of a turn, the jobs that had the fewest come first."""
@@ -267,7 +336,7 @@ class Gandiva:
         view: View,
         job: JobView,
         gpus: tuple[Gpu, ...],
-        pool: GpuPool,
+        pool: FreeDevices,
         nodes: NodeSet,
         spare: int,
         owners: OwnerQuota,
@@ -306,6 +375,7 @@ class Gandiva:
             "grow_at": dict(self._grow_at),
             "growing": list(self._growing),
             "estimates": self._estimates.save(),
+            "pairs": self._pairs.save(),
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
@@ -317,9 +387,10 @@ class Gandiva:
         self._grow_at = {JobId(job): float(at) for job, at in saved["grow_at"].items()}
         self._growing = [JobId(job) for job in saved["growing"]]
         self._estimates.load(saved["estimates"])
+        self._pairs.load(saved["pairs"])
 
 
-def _take(pool: GpuPool, nodes: NodeSet, size: int) -> tuple[Gpu, ...]:
+def _take(pool: FreeDevices, nodes: NodeSet, size: int) -> tuple[Gpu, ...]:
     """GPUs of these nodes: of one node if it has enough, else of the emptiest."""
     enough = [node for node in nodes.nodes if len(pool.on(node)) >= size]
     if enough:
