@@ -77,6 +77,7 @@ TEST_KEYS: Keys = {
     "gpus": ("GPUs", "of the cluster"),
     "mechanism": ("", "as asked for"),
     "load": ("", "as in a row"),
+    "workload": ("", "as in a row"),
     "pairs": ("", "number of jobs of the same seed that completed under both"),
     "seeds": ("", "number of seeds of the pairs"),
     "p_two_sided": ("", "Wilcoxon signed-rank test of completion times; small: they differ"),

@@ -34,6 +34,7 @@ RUN_KEYS = {
     "finished": ("jobs", "that completed: converged or finished"),
     "failed": ("jobs", "that failed"),
     "cancelled": ("jobs", "that were cancelled"),
+    "refused": ("jobs", "that the policy did not admit; they have never run"),
     "unfinished": ("jobs", "not ended when no event was left"),
     "wall_seconds": ("s", "wall time of the run"),
     "policy_cpu_seconds": ("s", "CPU time of the policy"),

@@ -94,6 +94,30 @@ def test_bad_input_is_one_line_and_exit_2(ones: Ones, arguments: list[str], mess
     assert err.count("\n") == 1
 
 
+def test_all_policies_run_on_both_workloads_of_a_quick_comparison(
+    ones: Ones, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ones.policies.names", lambda: ["fifo", "sjf"])
+    code, out, _ = ones(
+        "compare", "--policies", "all", "--quick", "--jobs", "3", "--processes", "1", "--json"
+    )
+    assert code == 0
+    rows = json.loads(out)["rows"]
+    found = {(row["policy"], row["workload"], row["seed"], row["gpus"]) for row in rows}
+    assert found == {
+        (policy, workload, seed, 64)
+        for policy in ("fifo", "sjf")
+        for workload in ("paper", "paper-artifact")
+        for seed in (1000, 1001, 1002)
+    }
+    code, out, _ = ones(
+        "compare", "--policies", "fifo", "--workload", "paper,paper-artifact", "--seeds", "1",
+        "--jobs", "3", "--processes", "1",
+    )  # fmt: skip
+    assert code == 0
+    assert "paper-artifact" in out
+
+
 def test_perturbed_physics_are_shown(ones: Ones, tmp_path: Path) -> None:
     code, out, _ = ones(
         "compare", "--policies", "equi", "--seeds", "1", "--jobs", "3", "--gpus", "16",

@@ -169,6 +169,11 @@ SAMPLES: dict[str, tuple[str, str]] = {
         reasons.silent(120),
         "no report for 2 min: the worker hangs or lost its network",
     ),
+    "refused": (
+        reasons.refused(4.2, 12.0),
+        "Refused: the GPUs that it needs cost 12 now, more than its value of 4.2."
+        " Submit it later, with a higher priority, or with a later deadline.",
+    ),
     "cancelled": (
         reasons.cancelled(reasons.time_limit(3600)),
         "Cancelled by its time limit of 60 min (--max-run)",

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from ones.core import Event, Policy
+from ones.core import EndReason, Event, Policy
 from ones.core import events as ev
 from ones.core.events import JobReport
 from ones.models.oracle import RemainingWork
@@ -22,9 +22,16 @@ from tests.policies.scripted_jobs import ODD, PLAIN, USUAL, Alter, Asked, Script
 #: the short run tries one in N of the odd values of each field, by policy; at least one
 ONE_IN = {
     "fifo": 1,
+    "afs": 12,
     "drl": 6,
     "equi": 6,
+    "ftf": 12,
+    "gandiva": 12,
+    "oasis": 12,
     "optimus": 6,
+    "philly": 6,
+    "sjf": 6,
+    "slaq": 12,
     "ones": 99,
     "ones-paper": 99,
     "ones-artifact": 99,
@@ -50,12 +57,15 @@ def fresh(name: str, **settings: object) -> Policy:
 
 
 def lived(policy: Policy, alter: Alter, *, asked: Asked = PLAIN, times: int = 1) -> ScriptedJobs:
-    """Nothing raises, most of the other jobs have trained, and the policy can be saved."""
+    """Nothing raises, most of the other jobs have trained, and the policy can be saved.
+
+    A policy may refuse a job.
+    """
     lives = live(policy, alter, asked=asked, times=times)
     check_invariants(lives.scheduler.state)
     others = [job for name, job in lives.scheduler.state.ended.items() if not name.startswith(ODD)]
     assert len(others) == 4 * times
-    assert all(job.reason.completed for job in others)
+    assert all(job.reason.completed or job.reason is EndReason.REFUSED for job in others)
     assert sum(job.epochs > 0 for job in others) >= 2 * times
     saved = json.dumps(policy.save(), allow_nan=False)
     policy.load(json.loads(saved))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,9 +37,13 @@ from ones.cli.output import (
 )
 from ones.cli.settings import effective
 
+if TYPE_CHECKING:
+    from ones.lab.comparison.results import Comparison
+
 #: the columns of the printed table
 COLUMNS = {
-    "label": "policy", "gpus": "GPUs", "rescaling": "rescaling", "load": "load", "n": "seeds",
+    "label": "policy", "workload": "workload", "gpus": "GPUs", "rescaling": "rescaling",
+    "load": "load", "n": "seeds",
     "mean_jct": "mean completion s", "mean_jct_low": "95 % from", "mean_jct_high": "to",
     "p99_jct": "99 % within s", "mean_exec": "running s", "mean_queue": "queueing s",
     "within_200s": "within 200 s", "finished": "jobs finished",
@@ -48,26 +52,39 @@ COLUMNS = {
 
 def compare(
     policies: Annotated[
-        str, typer.Option(help="Policies, as `ones,fifo`; `NAME:VARIANT` for a variant.")
+        str,
+        typer.Option(
+            help="Policies, as `ones,fifo`; `NAME:VARIANT` for a variant; `all`: every policy."
+        ),
     ],
-    seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 10,
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds.", show_default="10, or 3 with --quick")
+    ] = None,
     first_seed: FirstSeed = 1000,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="A first look: 3 seeds of the workloads `paper` and `paper-artifact` on 64 GPUs.",
+        ),
+    ] = False,
     gpus: Annotated[str, typer.Option(help="Cluster sizes, as 16,64.")] = "64",
     gpus_per_node: GpusPerNode = None,
     mechanism: Annotated[
         list[str] | None,
         typer.Option(
-            help="Cost model of rescales: native, elastic, checkpoint; several as a list.",
+            help="Cost model of rescales: native, elastic, checkpoint, suspend; several as a list.",
             show_default="native",
         ),
     ] = None,
     workload: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="`paper`, `paper-calibrated`, `paper-artifact`, or a file: a trace in CSV or a run"
-            " log."
+            " log; several with commas.",
+            show_default="paper, or paper,paper-artifact with --quick",
         ),
-    ] = "paper",
+    ] = None,
     jobs: JobsTaken = None,
     gap: Gap = None,
     load: Annotated[
@@ -120,6 +137,7 @@ def compare(
     Example: ones compare --policies ones,equi,fifo --seeds 3 --gpus 16,64 --out out/compare
     """  # fmt: skip
     from contextlib import ExitStack
+    from dataclasses import replace
 
     from ones.lab.comparison.execution import RunPlan, run_missing
     from ones.lab.comparison.grid import Grid
@@ -129,15 +147,19 @@ def compare(
     from ones.lab.comparison.results import Comparison, records_of, write_results
     from ones.lab.comparison.variants import parse_variants
     from ones.lab.runs import GENERATED, RunSpec
+    from ones.policies import names
     from ones.sim.perturbed import factors_of
     from ones.workload.variations import JobShares
 
-    check_drawn(workload, gap=gap, scatter=scatter)
+    workloads = _workloads(workload, quick)
+    for name in workloads:
+        check_drawn(name, gap=gap, scatter=scatter)
+    seeds = (3 if quick else 10) if seeds is None else seeds
     settings = effective(gpus_per_node=gpus_per_node, jobs=jobs, gap=gap, scatter=scatter)
     chosen = settings.settings.sim
     check_counts(seeds=seeds, processes=processes)
-    labels = [name.strip() for name in policies.split(",")]
-    cells = Grid(
+    labels = names() if policies == "all" else [name.strip() for name in policies.split(",")]
+    grid = Grid(
         variants=parse_variants(labels, settings=settings.settings.policy, given=set_ or []),
         seeds=range(first_seed, first_seed + seeds),
         gpus=parse_numbers("gpus", gpus, int),
@@ -145,9 +167,7 @@ def compare(
         loads=[None] if load is None else parse_numbers("load", load, float),
         base=RunSpec(
             policy="",
-            workload=workload,
             gpus_per_node=chosen.gpus_per_node,
-            jobs=chosen.jobs if workload in GENERATED else jobs,
             gap=chosen.gap,
             scatter=chosen.scatter,
             requests=requests,
@@ -158,7 +178,15 @@ def compare(
             shares=JobShares(mislabelled=mislabelled, killed=killed, rigid=rigid),
             physics=factors_of(physics or []),
         ),
-    ).cells()
+    )
+    cells = [
+        cell
+        for name in workloads
+        for cell in replace(
+            grid,
+            base=replace(grid.base, workload=name, jobs=chosen.jobs if name in GENERATED else jobs),
+        ).cells()
+    ]
     at_once = processes or available_cores()
     with ExitStack() as stack:
         home = None if out is None else stack.enter_context(locked(out))
@@ -174,26 +202,41 @@ def compare(
         written = [] if home is None else write_results(comparison, home)
         if home is not None:
             written.append(write_page(comparison, home))
+    _print(comparison, json=json)
+    if written:
+        say(f"kept in {out}: {', '.join(path.name for path in written)}")
+    _say_problems(comparison)
+    if comparison.exit_code:
+        raise typer.Exit(comparison.exit_code)
+
+
+def _workloads(text: str | None, quick: bool) -> list[str]:
+    default = "paper,paper-artifact" if quick else "paper"
+    return [name.strip() for name in (text or default).split(",")]
+
+
+def _print(comparison: Comparison, *, json: bool) -> None:
     result = comparison.to_json()
     if json:
         print_json(result)
     else:
         rows = result["summary"]
         shown = {k: v for k, v in COLUMNS.items() if any(row[k] is not None for row in rows)}
+        if len({row["workload"] for row in rows}) < 2:
+            shown.pop("workload", None)
         print_table(
             None, list(shown.values()), [[_cell(row, key) for key in shown] for row in rows]
         )
-    if written:
-        say(f"kept in {out}: {', '.join(path.name for path in written)}")
+
+
+def _say_problems(comparison: Comparison) -> None:
     for record in comparison.records:
         left = record.row["unfinished"]
         if left:
             jobs_text = "1 job" if left == 1 else f"{left:,} jobs"
             say(f"ones: {record.cell.name}: {jobs_text} unfinished when the simulation ended")
-    for failure in failures:
+    for failure in comparison.failures:
         say(f"ones: {failure}")
-    if comparison.exit_code:
-        raise typer.Exit(comparison.exit_code)
 
 
 def _cell(row: Mapping[str, Any], key: str) -> object:

@@ -49,6 +49,9 @@ def sim(
     policy: Annotated[str | None, typer.Option(help=POLICY_HELP, autocompletion=_policies)] = None,
     gpus: Annotated[int | None, typer.Option(help="GPUs of the cluster.")] = None,
     gpus_per_node: GpusPerNode = None,
+    nodes_per_rack: Annotated[
+        int, typer.Option(help="Nodes of each rack, which the policy `philly` uses; 0: no racks.")
+    ] = 0,
     workload: Annotated[
         str,
         typer.Option(
@@ -76,7 +79,8 @@ def sim(
     rigid: Rigid = 0.0,
     seed: Annotated[int | None, typer.Option(help="Seed of workload, noise and policy.")] = None,
     mechanism: Annotated[
-        str | None, typer.Option(help="Cost model of rescales: native, elastic, checkpoint.")
+        str | None,
+        typer.Option(help="Cost model of rescales: native, elastic, checkpoint, suspend."),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -131,6 +135,7 @@ def sim(
             workload=workload,
             gpus=chosen.gpus,
             gpus_per_node=chosen.gpus_per_node,
+            nodes_per_rack=nodes_per_rack,
             jobs=chosen.jobs if workload in GENERATED else jobs,
             gap=chosen.gap,
             load=load,
@@ -166,7 +171,7 @@ def sim(
         print_results(title, [row])
     if run.left_out:
         say(f"{run.left_out:,} jobs of {workload} cannot be simulated and were left out")
-    not_finished = [f"{row[how]:,} {how}" for how in ("failed", "cancelled") if row[how]]
+    not_finished = [f"{row[how]:,} {how}" for how in ("failed", "cancelled", "refused") if row[how]]
     if not_finished:
         say(f"not finished: {' and '.join(not_finished)}")
     if row["unfinished"]:

@@ -22,7 +22,9 @@ class SimSettings:
     seed: int = setting(0, "seed of workload, noise and policy")
     gap: float = setting(12.0, "mean seconds between arrivals, unless load is given")
     scatter: float = setting(0.3, "lognormal sigma of job lengths within a kind")
-    mechanism: str = setting("native", "cost model of rescales: native, elastic, checkpoint")
+    mechanism: str = setting(
+        "native", "cost model of rescales: native, elastic, checkpoint, suspend"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

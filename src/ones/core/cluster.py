@@ -16,7 +16,7 @@ from typing import NamedTuple, NewType, Self
 from msgspec.structs import replace
 
 from ones.errors import InvalidSettingError
-from ones.wire.bounds import Gpus, Index, Number, Value
+from ones.wire.bounds import Gpus, Index, Number, Positive, Value
 
 NodeId = NewType("NodeId", str)
 
@@ -46,14 +46,24 @@ class Node(Value, frozen=True):
     position: Number = 0  # in the cluster's order; set by `Cluster`
     aside: tuple[Index, ...] = ()  # cordoned GPUs: draining while the node is up
     groups: tuple[Index, ...] = ()  # number of each GPU's group, by index; empty: no groups
+    slots: Positive = 1  # of each GPU: jobs that may share it (2: only in the simulator)
+    rack: str = ""  # nodes of one rack are close to one another; empty: not known
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
             raise InvalidSettingError(f"node {self.id}: gpus {self.gpus} is not at least 1")
+        if self.gpus % self.slots:
+            raise InvalidSettingError(f"node {self.id}: {self.gpus} GPUs in slots of {self.slots}")
         if self.groups and len(self.groups) != self.gpus:
             raise InvalidSettingError(
                 f"node {self.id}: groups {list(self.groups)} for {self.gpus} GPUs"
             )
+
+    @property
+    def devices(self) -> int:
+        """GPUs, each counted once: `gpus` counts its slots. The slots of GPU i are i, i + devices,
+        and so on."""
+        return self.gpus // self.slots
 
     @property
     def order(self) -> Sequence[int]:
@@ -70,7 +80,7 @@ class Node(Value, frozen=True):
 class Cluster:
     """The nodes, in order. Immutable: a change returns another cluster."""
 
-    __slots__ = ("_nodes", "grouped", "n_gpus", "width")
+    __slots__ = ("_nodes", "grouped", "n_devices", "n_gpus", "width")
 
     def __init__(self, nodes: Iterator[Node] | tuple[Node, ...] | list[Node] = ()) -> None:
         table: dict[NodeId, Node] = {}
@@ -83,12 +93,13 @@ class Cluster:
         self._nodes = table
         usable = [n.gpus for n in table.values() if n.state is not NodeState.DOWN]
         self.n_gpus = sum(usable)  # of the nodes that are not down
+        self.n_devices = sum(n.devices for n in table.values() if n.state is not NodeState.DOWN)
         self.width = max(usable, default=0)  # GPUs of the largest node
         self.grouped = any(n.groups for n in table.values())  # whether any node has groups of GPUs
 
     @classmethod
-    def of(cls, n_gpus: int, gpus_per_node: int = 4) -> Self:
-        """Equal nodes named n0, n1, ...; the last may be smaller.
+    def of(cls, n_gpus: int, gpus_per_node: int = 4, *, nodes_per_rack: int = 0) -> Self:
+        """Equal nodes named n0, n1, ...; the last may be smaller. `nodes_per_rack` 0: no racks.
 
         >>> [n.gpus for n in Cluster.of(10, 4).nodes.values()]
         [4, 4, 2]
@@ -99,7 +110,15 @@ class Cluster:
             raise InvalidSettingError(f"gpus per node: {gpus_per_node} is not at least 1")
         whole, rest = divmod(n_gpus, gpus_per_node)
         sizes = [gpus_per_node] * whole + ([rest] if rest else [])
-        return cls([Node(NodeId(f"n{i}"), size) for i, size in enumerate(sizes)])
+        if nodes_per_rack < 0:
+            raise InvalidSettingError(f"nodes per rack: {nodes_per_rack} is negative")
+        racks = [f"r{i // nodes_per_rack}" if nodes_per_rack else "" for i in range(len(sizes))]
+        return cls(
+            [
+                Node(NodeId(f"n{i}"), size, rack=rack)
+                for i, (size, rack) in enumerate(zip(sizes, racks, strict=True))
+            ]
+        )
 
     @property
     def nodes(self) -> Mapping[NodeId, Node]:
@@ -120,6 +139,11 @@ class Cluster:
         if node.aside and gpu.index in node.aside and node.state is NodeState.UP:
             return NodeState.DRAINING
         return node.state
+
+    def shared(self, slots: int) -> Cluster:
+        """The same nodes, each GPU with this number of slots."""
+        nodes = self._nodes.values()
+        return Cluster([replace(n, gpus=n.devices * slots, slots=slots) for n in nodes])
 
     def with_node(self, node: Node) -> Cluster:
         """The cluster with this node added, or replaced at its position."""

@@ -175,6 +175,8 @@ class NodeUp(Tagged, frozen=True):
     node: NodeId
     gpus: Gpus
     groups: tuple[Index, ...] = ()  # see `Node`
+    rack: str = ""  # see `Node`
+    slots: Positive = 1  # see `Node`; `gpus` counts slots
 
 
 class NodeDraining(Tagged, frozen=True):

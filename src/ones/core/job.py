@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple, NewType
 
 from ones.errors import InvalidJobError
@@ -22,6 +23,7 @@ class EndReason(StrEnum):
     FINISHED = "finished"  # all epochs are done, or the script ended by itself
     FAILED = "failed"
     CANCELLED = "cancelled"
+    REFUSED = "refused"  # the policy did not admit it; it has never run
 
     @property
     def completed(self) -> bool:
@@ -61,6 +63,7 @@ class Job(Value, frozen=True, kw_only=True):
     requested_batch: Positive | None = None  # global; None: the script's own
     min_batch: Positive | None = None  # smallest global batch that the user allows; None: no limit
     max_batch: Positive | None = None  # largest global batch that the user allows; None: no limit
+    deadline: float | None = None  # wished end, in seconds after the submission; None: no wish
     epochs: Positive | None = None  # declared by the user, or by the script's loop
     stop: StopRule = StopRule()
     retries: Number = 0  # how often the job is started again after all its workers died
@@ -84,6 +87,8 @@ class Job(Value, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidJobError(self.id, f"{name} {value} is not at least 1")
+        if self.deadline is not None and not 0.0 < self.deadline < inf:
+            raise InvalidJobError(self.id, f"deadline {self.deadline} is not above 0")
         if self.retries < 0:
             raise InvalidJobError(self.id, f"retries {self.retries} is negative")
         if self.max_gpus is not None and self.max_gpus < self.min_gpus:

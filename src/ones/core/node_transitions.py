@@ -19,7 +19,11 @@ def node_up(state: State, event: ev.NodeUp) -> bool:
             f"node {event.node} has {known.gpus} GPUs and was reported up with {event.gpus}"
         )
     aside = known.aside if known is not None and known.state is not NodeState.DOWN else ()
-    state.set_node(Node(event.node, event.gpus, aside=aside, groups=event.groups))
+    rack = event.rack or (known.rack if known is not None else "")
+    node = Node(
+        event.node, event.gpus, aside=aside, groups=event.groups, slots=event.slots, rack=rack
+    )
+    state.set_node(node)
     return True
 
 

@@ -23,6 +23,8 @@ class Decision:
     wake_at: float = inf  # `decide` is called again by then, even if nothing happens
     notes: Mapping[JobId, str] = field(default_factory=dict)  # reasons, for users
     forecasts: Mapping[JobId, Forecast] = field(default_factory=dict)
+    #: waiting jobs that are not admitted, and why: they end at once
+    refused: Mapping[JobId, str] = field(default_factory=dict)
 
 
 class Policy(Protocol):
@@ -41,7 +43,8 @@ class Policy(Protocol):
     #: the events after which `decide` is called
     @property
     def decides_on(self) -> frozenset[type[Event]]: ...
-    #: how the policy's publication rescales a job: "elastic" (between two steps) or "checkpoint"
+    #: how the policy's publication rescales a job: "elastic" (between two steps), "checkpoint" or
+    #: "suspend" (the state stays in the memory of the host)
     @property
     def native_mechanism(self) -> str: ...
 

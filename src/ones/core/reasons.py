@@ -296,6 +296,20 @@ ENDED_ALONE = "the worker ended while the others continued: do all workers run t
 NOT_FOUND = "its process was not found after the controller had restarted"
 
 
+def refused(value: float, price: float) -> str:
+    """`value`: the most that the job's result is worth at any end; `price`: of the GPUs for it."""
+    return (
+        f"Refused: the GPUs that it needs cost {price:.3g} now, more than its value of {value:.3g}."
+        " Submit it later, with a higher priority, or with a later deadline."
+    )
+
+
+REFUSED_TOO_LONG = (
+    "Refused: it cannot end within the planned time. Submit it with more GPUs, or when fewer jobs"
+    " are planned."
+)
+
+
 def cancelled(by: str) -> str:
     return f"Cancelled by {by}" if by else "Cancelled"
 

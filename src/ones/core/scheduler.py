@@ -17,8 +17,9 @@ from ones.core.events import (
     PolicyReplaced,
     Woke,
 )
-from ones.core.job import JobId, SwitchCost
-from ones.core.plan import Action, Change, Plan, PlanAdopted, diff
+from ones.core.job import EndReason, JobId, SwitchCost
+from ones.core.lifecycle import Phase
+from ones.core.plan import Action, Change, Finish, Plan, PlanAdopted, diff
 from ones.core.policy import Decision, Policy, check
 from ones.core.state import State
 from ones.core.transitions import apply
@@ -102,7 +103,9 @@ class Scheduler:
     def _decided(self, due: list[Action]) -> Plan:
         """The plan of the policy's decision, with the actions that are due anyway."""
         decision = self._ask()
-        plan = self._plan([*due, *first_actions(self.state, self._changes(decision))], decision)
+        actions = [*due, *self._refusals(decision)]
+        actions += first_actions(self.state, self._changes(decision))
+        plan = self._plan(actions, decision)
         self.wake_at = decision.wake_at
         return plan
 
@@ -162,6 +165,16 @@ class Scheduler:
         changes = diff(self.state.schedule, decision.schedule)
         check(self.state, changes)
         return changes
+
+    def _refusals(self, decision: Decision) -> list[Action]:
+        """The ends of the jobs that the policy does not admit; only a job that waits has one."""
+        for job in decision.refused:
+            record = self.state.records.get(job)
+            if record is None or record.phase is not Phase.WAITING or job in decision.schedule:
+                raise BrokenPolicyError(f"job {job} was refused and does not wait for admission")
+        return [
+            Finish(job, EndReason.REFUSED, message) for job, message in decision.refused.items()
+        ]
 
     def _plan(self, actions: list[Action], decision: Decision | None) -> Plan:
         state = self.state

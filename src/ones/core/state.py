@@ -46,6 +46,7 @@ class State:
         self.submitted = 0
         self.assigned: dict[Gpu, JobId] = {}  # by the schedule
         self.occupants: dict[Gpu, Occupant] = {}  # jobs that may have a process on the GPU
+        self.busy_devices = 0  # GPUs with a process; a shared one counts once
         self.waiting = WaitingJobs()
         self.gates = Gates()
         self.blocked: set[JobId] = set()  # waiting jobs that may not start
@@ -156,6 +157,7 @@ class State:
 
     def occupy(self, record: JobRecord, gpu: Gpu, plan: int) -> None:
         self.book()
+        self.busy_devices += gpu not in self.occupants and not self._shares(gpu)
         self.occupants[gpu] = Occupant(record.id, plan)
         record.occupy(gpu, self.now)
 
@@ -163,11 +165,20 @@ class State:
         """Free a GPU after the exit of its process. A job that waits for the GPU becomes due."""
         self.book()
         occupant = self.occupants.pop(gpu)
+        self.busy_devices -= not self._shares(gpu)
         if occupant.job in self.records:
             self.touch(occupant.job).vacate(gpu, self.now)
         claimant = self.assigned.get(gpu)
         if claimant is not None:
             self.due[claimant] = None
+
+    def _shares(self, gpu: Gpu) -> bool:
+        """Whether another slot of the same GPU is occupied."""
+        node = self.cluster.nodes.get(gpu.node)
+        if node is None or node.slots == 1:
+            return False
+        same = range(gpu.index % node.devices, node.gpus, node.devices)
+        return any(i != gpu.index and Gpu(gpu.node, i) in self.occupants for i in same)
 
     def node(self, node: NodeId) -> Node:
         return self.cluster.nodes[node]
@@ -189,8 +200,8 @@ class State:
         """Book GPU time up to now; call before occupants or the cluster change."""
         elapsed = self.now - self.booked_at
         if elapsed:
-            self.busy_gpu_seconds += elapsed * len(self.occupants)
-            self.capacity_gpu_seconds += elapsed * self.cluster.n_gpus
+            self.busy_gpu_seconds += elapsed * self.busy_devices
+            self.capacity_gpu_seconds += elapsed * self.cluster.n_devices
             self.booked_at = self.now
 
     # views
@@ -303,7 +314,9 @@ class State:
             state.set_goal(record, goal)
             state.enqueue(record)
         state.submitted = saved.submitted
-        state.occupants = dict(saved.occupants)
+        for gpu, occupant in saved.occupants:
+            state.busy_devices += not state._shares(gpu)
+            state.occupants[gpu] = occupant
         state.due = dict.fromkeys(saved.due)
         state.dropped = dict(saved.dropped)
         state.requeued = False

@@ -65,6 +65,7 @@ class RunSpec:
     workload: str = "paper"  # or another of GENERATED, or the path of a trace
     gpus: int = 64
     gpus_per_node: int = 4
+    nodes_per_rack: int = 0  # 0: no racks
     jobs: int | None = 50  # None: all jobs of a file
     gap: float = 12.0
     load: float | None = None  # instead of a gap
@@ -168,7 +169,7 @@ class Run:
     def __init__(self, spec: RunSpec, trace: Trace | None = None) -> None:
         self.spec = spec
         self.trace, self.left_out = _loaded(spec) if trace is None else (trace, 0)
-        self.cluster = Cluster.of(spec.gpus, spec.gpus_per_node)
+        self.cluster = Cluster.of(spec.gpus, spec.gpus_per_node, nodes_per_rack=spec.nodes_per_rack)
         self._physics = physics = altered_physics(spec.physics, self.trace, spec.start_up)
         truth = oracle_of(
             self.trace, seed=spec.seed, gpus_per_node=spec.gpus_per_node, physics=physics
@@ -193,7 +194,7 @@ class Run:
             policy=located(self.spec.policy),
             seed=self.spec.seed,
             settings=dict(self.spec.settings),
-            nodes=tuple(self.cluster.nodes.values()),
+            nodes=tuple(self._simulator.cluster.nodes.values()),
             switch_cost=scheduler.state.switch_cost,
             workload=self.spec.workload,
             mechanism=self.mechanism,

@@ -14,7 +14,7 @@ from ones.core.job import JobId
 from ones.core.view import JobView, View
 from ones.models.bounded_table import MAX_KINDS, set_bounded
 from ones.models.kinds import kind_of, single_job_kind
-from ones.models.loss_curve import fit_loss
+from ones.models.loss_curve import LossCurve, fit_loss
 from ones.models.strong_scaling import KindMeasurements
 
 MAX_LOSSES = 200  # kept of a job
@@ -33,10 +33,12 @@ class LossEstimates:
         self._losses: dict[JobId, list[float]] = {}
         self._kinds: dict[str, KindMeasurements] = {}
         self._kind_of: dict[JobId, str] = {}
+        self._curves: dict[JobId, LossCurve | None] = {}  # fitted since the last epoch
 
     def observe(self, event: Event, view: View) -> None:
         match event:
             case EpochFinished() if event.loss is not None:
+                self._curves.pop(event.job, None)
                 losses = self._losses.setdefault(event.job, [])
                 losses.append(event.loss)
                 del losses[:-MAX_LOSSES]
@@ -56,6 +58,7 @@ class LossEstimates:
 
     def _forget(self, event: JobEnded) -> None:
         losses = self._losses.pop(event.job, [])
+        self._curves.pop(event.job, None)
         name = self._kind_of.pop(event.job, "")
         kind = self._kinds.get(name)
         if kind is None:
@@ -78,15 +81,24 @@ class LossEstimates:
 
     def epochs_left(self, job: JobView) -> tuple[float, float]:
         """Remaining epochs, and the weight of this estimate."""
-        curve = fit_loss(self._losses.get(job.id, ()))
+        if job.id not in self._curves:
+            self._curves[job.id] = fit_loss(self._losses.get(job.id, ()))
+        curve = self._curves[job.id]
         if curve is not None:
             flat = curve.flat_at(*self._flat)
             if flat is not None:
                 return max(1.0, flat - job.epochs), 1.0
+        known = self.epochs_left_of_kind(job)
+        return UNKNOWN_EPOCHS if known is None else known, UNFITTED_WEIGHT
+
+    def epochs_left_of_kind(self, job: JobView) -> float | None:
+        """Remaining epochs by the mean of completed jobs of the kind; None without any."""
         epochs = self.measurements(job).epochs
-        if epochs:
-            return max(1.0, fmean(epochs) - job.epochs), UNFITTED_WEIGHT
-        return UNKNOWN_EPOCHS, UNFITTED_WEIGHT
+        return max(1.0, fmean(epochs) - job.epochs) if epochs else None
+
+    def losses(self, job: JobId) -> list[float]:
+        """The losses of the job's last epochs, oldest first."""
+        return self._losses.get(job, [])
 
     def save(self) -> dict[str, Any]:
         return {
@@ -104,6 +116,7 @@ class LossEstimates:
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
+        self._curves = {}
         self._losses = {JobId(job): list(losses) for job, losses in saved["losses"].items()}
         self._kinds = {
             name: KindMeasurements(

@@ -34,19 +34,19 @@ class GpuPool:
         return self._left
 
     def __contains__(self, gpu: Gpu) -> bool:
-        return gpu in self._on(gpu.node)
+        return gpu in self.on(gpu.node)
 
     def release(self, gpus: Iterable[Gpu]) -> None:
         """Returns GPUs of a job to the pool, except those of draining nodes and cordoned ones."""
         for gpu in gpus:
             if self._cluster.state_of(gpu) is NodeState.UP:
-                self._on(gpu.node).append(gpu)
+                self.on(gpu.node).append(gpu)
                 self._left += 1
 
     def take(self, gpus: Iterable[Gpu]) -> None:
         """Removes these GPUs, which must be free."""
         for gpu in gpus:
-            self._on(gpu.node).remove(gpu)
+            self.on(gpu.node).remove(gpu)
             self._left -= 1
 
     def place(self, n_gpus: int) -> tuple[Gpu, ...] | None:
@@ -83,7 +83,7 @@ class GpuPool:
         while len(chosen) < n_gpus:
             missing = n_gpus - len(chosen)
             node = next_node(missing)
-            picked = pick_gpus(self._on(node), missing, self._nodes[node].groups)
+            picked = pick_gpus(self.on(node), missing, self._nodes[node].groups)
             self.take(picked)
             chosen += picked
         return tuple(sorted(chosen))
@@ -93,10 +93,10 @@ class GpuPool:
         if n_gpus - len(held) > self._left:
             return None
         chosen = list(held)
-        for node in sorted({g.node for g in held}, key=lambda n: (-len(self._on(n)), n)):
+        for node in sorted({g.node for g in held}, key=lambda n: (-len(self.on(n)), n)):
             beside = [gpu for gpu in held if gpu.node == node]
             missing = n_gpus - len(chosen)
-            picked = pick_gpus(self._on(node), missing, self._nodes[node].groups, beside)
+            picked = pick_gpus(self.on(node), missing, self._nodes[node].groups, beside)
             self.take(picked)
             chosen += picked
         more = self.place(n_gpus - len(chosen))
@@ -133,7 +133,8 @@ class GpuPool:
                 places[job] = grown
         return places
 
-    def _on(self, node: NodeId) -> list[Gpu]:
+    def on(self, node: NodeId) -> list[Gpu]:
+        """The GPUs of a node that are still free."""
         if node not in self._by_node:
             self._by_node[node] = list(self._free.on(node))
         return self._by_node[node]

@@ -56,7 +56,7 @@ class PreemptivePolicy:
 
     # for subclasses
 
-    def waiting_key(self, job: JobView) -> tuple[int, Rank]:
+    def waiting_key(self, job: JobView) -> tuple[int | tuple[str, int], Rank]:
         """Cell and key of a waiting job: they must not change while nothing happens to it."""
         raise NotImplementedError
 

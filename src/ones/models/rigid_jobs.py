@@ -30,7 +30,7 @@ class WaitingGroup(NamedTuple):
 
     owner: tuple[str, ...]  # () unless the owner has a limit
     size: int
-    cell: int = 0  # another distinction, made by the policy
+    cell: int | tuple[str, int] = 0  # another distinction, made by the policy
 
 
 def size_of(job: JobView) -> int:

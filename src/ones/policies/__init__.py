@@ -12,15 +12,22 @@ __all__ = ["OURS", "create", "located", "names", "require", "settings_of"]
 
 #: name -> module and factory; a factory takes `seed` and the policy's own settings
 OURS: dict[str, str] = {
+    "afs": "ones.policies.afs:Afs",
     "drl": "ones.policies.drl.policy:Drl",
     "equi": "ones.policies.equi:Equi",
     "fifo": "ones.policies.fifo:Fifo",
+    "ftf": "ones.policies.ftf:Ftf",
+    "gandiva": "ones.policies.gandiva.policy:Gandiva",
+    "oasis": "ones.policies.oasis:Oasis",
     "ones": "ones.policies.ones.policy:Ones",
     "ones-artifact": "ones.policies.ones_paper.artifact:OnesArtifact",
     "ones-paper": "ones.policies.ones_paper.policy:OnesPaper",
     "optimus": "ones.policies.optimus:Optimus",
+    "philly": "ones.policies.philly:Philly",
     "pollux": "ones.policies.pollux.policy:Pollux",
     "sia": "ones.policies.sia:Sia",
+    "sjf": "ones.policies.sjf:Sjf",
+    "slaq": "ones.policies.slaq:Slaq",
     "srsf": "ones.policies.srsf:Srsf",
     "srtf": "ones.policies.srtf:Srtf",
     "tiresias": "ones.policies.tiresias:Tiresias",

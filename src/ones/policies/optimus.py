@@ -14,7 +14,7 @@ from math import ceil, floor
 from typing import Any, ClassVar
 
 from ones.core import reasons
-from ones.core.cluster import Gpu, NodeState
+from ones.core.cluster import Gpu
 from ones.core.events import CAPACITY_EVENTS, Event, Woke
 from ones.core.job import JobId
 from ones.core.plan import PlanAdopted, Start
@@ -22,14 +22,15 @@ from ones.core.policy import Decision
 from ones.core.schedule import ScheduleEdit
 from ones.core.view import JobView, View
 from ones.models.even_placement import EvenPlacement
+from ones.models.gain_candidates import CandidateMaker
 from ones.models.loss_estimates import LossEstimates
 from ones.models.marginal_gain import GainCandidate, marginal_gains
 from ones.models.oracle import ORACLE_NEEDED, Oracle
 from ones.models.packing import GpuPool
-from ones.models.rigid_jobs import allocation_of, batch_of, size_of
+from ones.models.rigid_jobs import allocation_of, size_of
 from ones.models.settings import check_settings, setting
 from ones.models.sharing import OwnerQuota
-from ones.models.strong_scaling import KindMeasurements, StepSeconds, fit_step_seconds
+from ones.models.sizing_rounds import running_jobs, usable_gpus
 
 RETRY_SECONDS = 5.0
 MAX_NOTES = 100  # waiting jobs that get a note
@@ -78,13 +79,17 @@ class Optimus:
 
     def __init__(self, *, seed: int = 0, oracle: Oracle | None = None, **settings: Any) -> None:
         self._settings = self.Settings(**settings)
-        self._oracle = oracle if self._settings.knowledge == "oracle" else None
         if self._settings.knowledge == "oracle" and oracle is None:
             raise ValueError(f"knowledge=oracle {ORACLE_NEEDED}")
         self._estimates = LossEstimates(
             flat_change=self._settings.flat_change,
             flat_epochs=self._settings.flat_epochs,
             most_epochs=self._settings.most_epochs,
+        )
+        self._candidates = CandidateMaker(
+            self._estimates,
+            oracle if self._settings.knowledge == "oracle" else None,
+            min_local_batch=self._settings.min_local_batch,
         )
         self._next_round = 0.0
         self._stage = ""  # "round": now; "pausing": all jobs are being stopped for it
@@ -128,7 +133,7 @@ class Optimus:
         notes: dict[JobId, str] = {}
         wake_at = max(self._next_round, view.now + 1e-3)
         if self._stage == "pausing":
-            for job in _running_jobs(view):
+            for job in running_jobs(view):
                 if not job.pinned:
                     edit.drop(job.id)
                     notes[job.id] = reasons.PAUSED_FOR_ROUND
@@ -143,15 +148,15 @@ class Optimus:
         return Decision(schedule=edit.done(), wake_at=wake_at, notes=notes)
 
     def _hold_round(self, view: View, edit: ScheduleEdit, notes: dict[JobId, str]) -> None:
-        running = [job for job in _running_jobs(view) if not job.pinned]
-        staying = {job.id: _usable(view, job) for job in running}
+        running = [job for job in running_jobs(view) if not job.pinned]
+        staying = {job.id: usable_gpus(view, job) for job in running}
         gpus = len(view.free) + sum(map(len, staying.values()))
         jobs = sorted(
             [*running, *islice(view.waiting, gpus)], key=lambda job: (-job.priority, job.number)
         )
         owners = OwnerQuota(view, running)
         jump = view.cluster.width if self._settings.lookahead else 0
-        candidates = {job.id: self._candidate(view, job) for job in jobs}
+        candidates = {job.id: self._candidates.of(view, job) for job in jobs}
         sizes = marginal_gains(candidates.values(), gpus, owners.take, jump=jump)
         places = self._places(view, jobs, staying, sizes)
         for job in jobs:
@@ -175,7 +180,7 @@ class Optimus:
         how = self._settings.idle_start
         candidates = {}
         for job in jobs.values():
-            candidate = self._candidate(view, job)
+            candidate = self._candidates.of(view, job)
             most = {"one": candidate.least, "requested": size_of(job)}.get(how, candidate.most)
             candidates[job.id] = replace(
                 candidate, most=max(candidate.least, min(candidate.most, most))
@@ -190,51 +195,11 @@ class Optimus:
             why = self._why(jobs[job_id], candidates[job_id], size)
             notes[job_id] = reasons.started(size, allocation.batch, f"GPUs were idle; {why}")
 
-    # candidates
-
-    def _candidate(self, view: View, job: JobView) -> GainCandidate:
-        least = job.job.min_gpus
-        batch = batch_of(job, least)
-        kind = self._estimates.measurements(job)
-        most = min(max(least, batch // self._settings.min_local_batch), view.cluster.n_gpus)
-        if not kind.steps and self._oracle is None:
-            most = min(most, size_of(job))  # not measured: as requested
-        if job.max_gpus is not None:
-            most = min(most, job.max_gpus)
-        dataset = job.description.dataset_size if job.description else kind.dataset_size
-        epochs, worth = self._epochs_left(job, batch)
-        step_seconds = self._step_seconds(job, kind, batch, dataset, view.cluster.width)
-        return GainCandidate(
-            job.id,
-            job.job.owner,
-            job.number,
-            least,
-            max(least, min(most, dataset)),
-            epochs * ceil(dataset / max(batch, 1)),
-            step_seconds,
-            worth,
-        )
-
     def _why(self, job: JobView, candidate: GainCandidate, size: int) -> str:
         """Why the job gets this number of GPUs."""
-        if self._oracle is None and not self._estimates.measurements(job).steps:
+        if not self._candidates.is_measured(job):
             return reasons.NOT_MEASURED
         return reasons.largest_saving(candidate.least, candidate.saved(candidate.least, size))
-
-    def _step_seconds(
-        self, job: JobView, kind: KindMeasurements, batch: int, dataset: int, width: int
-    ) -> StepSeconds:
-        oracle = self._oracle
-        if oracle is None:
-            return fit_step_seconds(kind, max(batch, 1), width)
-        steps = ceil(dataset / max(batch, 1))
-        return lambda gpus: oracle(job, gpus, batch).epoch_seconds / steps
-
-    def _epochs_left(self, job: JobView, batch: int) -> tuple[float, float]:
-        """Remaining epochs, and the weight of this estimate."""
-        if self._oracle is not None:
-            return self._oracle(job, job.job.min_gpus, batch).epochs, 1.0
-        return self._estimates.epochs_left(job)
 
     # placement
 
@@ -262,12 +227,3 @@ class Optimus:
     def load(self, saved: Mapping[str, Any]) -> None:
         self._estimates.load(saved)
         self._next_round, self._stage = float(saved["next_round"]), str(saved["stage"])
-
-
-def _running_jobs(view: View) -> list[JobView]:
-    return [view.job(job) for job in view.schedule]
-
-
-def _usable(view: View, job: JobView) -> tuple[Gpu, ...]:
-    assert job.wanted is not None
-    return tuple(g for g in job.wanted.gpus if view.cluster.state_of(g) is NodeState.UP)

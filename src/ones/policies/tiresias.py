@@ -135,6 +135,7 @@ class Tiresias(PreemptivePolicy):
     def waiting_rank(self, group: WaitingGroup, key: Rank, now: float) -> Rank:
         if self._gittins is None:
             return key
+        assert isinstance(group.cell, int)
         queue, cell = group.cell >> 32, group.cell & 0xFFFFFFFF
         return (key[0], queue, -self._gittins.of_cell(cell), 1, key[1])
 

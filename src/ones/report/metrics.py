@@ -31,6 +31,7 @@ class Metrics:
     finished: int  # completed jobs
     failed: int
     cancelled: int
+    refused: int  # not admitted by the policy
     unfinished: int
 
 
@@ -60,6 +61,7 @@ def metrics_of(state: State) -> Metrics:
         finished=len(completed),
         failed=_count(ended, EndReason.FAILED),
         cancelled=_count(ended, EndReason.CANCELLED),
+        refused=_count(ended, EndReason.REFUSED),
         unfinished=len(living),
     )
 

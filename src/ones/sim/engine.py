@@ -19,6 +19,7 @@ from ones.core.lifecycle import OrderKind
 from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop, Withdraw
 from ones.core.schedule import Allocation
 from ones.errors import BugError
+from ones.sim.gpu_sharing import GpuSharing
 from ones.sim.lengths import Truth
 from ones.sim.physics import JobPhysics
 from ones.sim.sim_job import Pending, SimJob
@@ -31,7 +32,7 @@ from ones.workload.trace import Incident, Trace
 #: a run ends after this many consecutive wake-ups of the policy without any other event
 IDLE_WAKES = 10_000
 
-MECHANISMS = ("elastic", "checkpoint")
+MECHANISMS = ("elastic", "checkpoint", "suspend")
 
 
 class _Kill(NamedTuple):
@@ -41,7 +42,8 @@ class _Kill(NamedTuple):
 
 class SimEngine:
     """Plays a trace. `mechanism` is the way jobs change size: `elastic` (a pause between two
-    steps) or `checkpoint` (a stop and a restart)."""
+    steps), `checkpoint` (a stop and a restart) or `suspend` (a stop that keeps the state in the
+    memory of the host: short on the same GPUs, longer on others)."""
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class SimEngine:
     ) -> None:
         """`kills`: (time, job). From that time on, the job loses its last worker once it trains
         with at least two."""
-        self._elastic = mechanism == "elastic"
+        self._elastic, self._suspends = mechanism == "elastic", mechanism == "suspend"
         self._physics = physics
         self._arrivals = trace.jobs
         self._next_arrival = 0
@@ -65,7 +67,8 @@ class SimEngine:
         )
         self._node_gpus = {node.id: node.gpus for node in cluster.nodes.values()}
         self._sim = SimState()
-        self._training = TrainingModel(self._sim, seed, stragglers)
+        self._gpu_sharing = GpuSharing(cluster)
+        self._training = TrainingModel(self._sim, seed, stragglers, self._gpu_sharing)
         self._losses = WorkerLosses(self._sim, self._training, elastic=self._elastic)
         self._idle_wakes = 0
         self.events = 0
@@ -154,6 +157,7 @@ class SimEngine:
         match incident:
             case ev.NodeUp():
                 self._node_gpus[incident.node] = incident.gpus
+                self._gpu_sharing.add_node(incident.node, incident.gpus, incident.slots)
             case ev.NodeDown():
                 gpus = range(self._node_gpus.get(incident.node, 0))
                 self._losses.node([Gpu(incident.node, index) for index in gpus])
@@ -163,12 +167,13 @@ class SimEngine:
     # orders
 
     def _start(self, job: SimJob, allocation: Allocation, number: int) -> None:
+        resumes = self._resume_seconds(job, allocation)
+        job.suspended_on = ()
         self._sim.enter(job, allocation.gpus)
         job.generation = Generation(number)
         job.pending = Pending(OrderKind.START, job.generation)
         job.order += 1
-        times = job.physics.switch
-        ready_at = self._sim.now + (times.restart if job.ran_before else times.first_start)
+        ready_at = self._sim.now + resumes
 
         def ready(job: SimJob) -> None:
             job.ran_before, job.pending = True, None
@@ -180,6 +185,15 @@ class SimEngine:
 
         self._sim.at(ready_at, job, -job.order, ready)
 
+    def _resume_seconds(self, job: SimJob, allocation: Allocation) -> float:
+        """Seconds until the workers of a start train."""
+        times = job.physics.switch
+        if not job.ran_before:
+            return times.first_start
+        if not (self._suspends and job.suspended_on):
+            return times.restart
+        return times.resume if job.suspended_on == allocation.gpus else times.migrate
+
     def _rescale(self, job: SimJob, allocation: Allocation, number: int) -> None:
         allocation = job.resolved(allocation)
         joining = [g for g in allocation.gpus if g not in job.present]
@@ -187,7 +201,8 @@ class SimEngine:
         times = job.physics.switch
         # a change of the batch alone needs no restart
         if not self._elastic and (joining or leaving):
-            warm_at, pause = self._sim.now, times.restart
+            warm_at = self._sim.now
+            pause = times.migrate if self._suspends else times.restart
         elif joining:
             begun = self._sim.now
             if times.warms_early:
@@ -237,6 +252,7 @@ class SimEngine:
 
         def leave(job: SimJob) -> None:
             job.held = job.pending = None
+            job.suspended_on = tuple(sorted(job.present))
             self._sim.leave(job, sorted(job.present), generation)
 
         self._sim.at(job.boundary(self._sim.now), job, -job.order, halt)

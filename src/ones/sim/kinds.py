@@ -39,6 +39,8 @@ class KindPhysics:
             regroup=numbers.costs.regroup_seconds,
             rescale=kind.rescale_seconds,
             restart=kind.restart_seconds,
+            resume=numbers.costs.resume_seconds,
+            migrate=numbers.costs.migrate_seconds,
         )
         costs = numbers.costs
         self.epoch_rules = EpochRules(
@@ -78,6 +80,11 @@ class KindPhysics:
         # the input pipeline of the worker with the largest batch may be the bottleneck
         fullest = max(w.batch for w in allocation.workers)
         return max(seconds, fullest / kind.input_samples_per_second)
+
+    def busy_share(self, allocation: Allocation) -> float:
+        """Time per sample over the whole step: the fixed part is launches, input and network."""
+        computing = self._kind.step_seconds_per_sample * allocation.largest_part
+        return min(1.0, allocation.micro_steps * computing / self.step_seconds(allocation))
 
     def _all_reduce_seconds(self, allocation: Allocation, n_nodes: int, sharing: int) -> float:
         hardware, n_gpus = self._hardware, allocation.n_gpus

@@ -129,5 +129,7 @@ def _altered(
             cold_start_seconds=startup * costs.cold_start_seconds,
             worker_start_seconds=startup * costs.worker_start_seconds,
             regroup_seconds=rescale * costs.regroup_seconds,
+            resume_seconds=rescale * costs.resume_seconds,
+            migrate_seconds=rescale * costs.migrate_seconds,
         ),
     )

@@ -23,6 +23,8 @@ class SwitchTimes:
     regroup: float  # pause of a rescale without joining workers
     rescale: float  # pause of a rescale with joining workers: regroup and broadcast
     restart: float  # through a checkpoint
+    resume: float = 0.5  # of a suspended job on the same GPUs
+    migrate: float = 5.0  # of a suspended job on other GPUs
     notice: float = (
         0.0  # without joining workers: until all workers know the order and are connected
     )
@@ -106,6 +108,10 @@ class JobPhysics(Protocol):
 
     def step_seconds(self, allocation: Allocation, sharing: int = 1) -> float:
         """One optimizer step; `sharing` jobs use the busiest network card of this one."""
+        ...
+
+    def busy_share(self, allocation: Allocation) -> float:
+        """Part of a step in which the GPU computes, 0 to 1; 1 if that is not known."""
         ...
 
     def efficiency(self, batch: int, progress: float) -> float:

@@ -37,6 +37,8 @@ class RecordedPhysics:
             regroup=costs.regroup_seconds if pause is None else min(pause, costs.regroup_seconds),
             rescale=1.0 if pause is None else pause,
             restart=training.restart_seconds or RESTART_SECONDS,
+            resume=costs.resume_seconds,
+            migrate=costs.migrate_seconds,
             notice=habits.notice,
             leave=habits.leave,
             stop=habits.stop,
@@ -51,6 +53,9 @@ class RecordedPhysics:
         assert fitted is not None, "a recorded job has measured its speed"
         self._speed: SpeedModel = fitted
         self._progress = [m.progress for m in training.milestones]
+
+    def busy_share(self, allocation: Allocation) -> float:
+        return 1.0
 
     def step_seconds(self, allocation: Allocation, sharing: int = 1) -> float:
         """Ignores `sharing`: the measurements include the sharing that happened."""

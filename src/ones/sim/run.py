@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from ones.core.cluster import Cluster
 from ones.core.engine import drive
-from ones.core.events import Event
+from ones.core.events import Event, NodeUp
 from ones.core.job import JobId, SwitchCost
 from ones.core.plan import Plan, PlanAdopted
 from ones.core.policy import Decision, Policy
@@ -25,7 +27,27 @@ from ones.workload.trace import Trace, check_fits
 Entry = Event | Plan
 
 #: assumed cost of a change of a job before one was measured
-PRIORS = {"elastic": SwitchCost(1.0, 25.0), "checkpoint": SwitchCost(25.0, 25.0)}
+PRIORS = {
+    "elastic": SwitchCost(1.0, 25.0),
+    "checkpoint": SwitchCost(25.0, 25.0),
+    "suspend": SwitchCost(5.0, 0.5),
+}
+
+
+def slots_of(policy: Policy) -> int:
+    """Jobs that may share a GPU under this policy: 1, unless it declares more for simulations."""
+    return int(getattr(policy, "slots_per_gpu", 1))
+
+
+def _with_slots(trace: Trace, slots: int) -> Trace:
+    """The trace with GPUs of joining nodes counted in slots."""
+    incidents = [
+        replace(incident, gpus=incident.gpus * slots, slots=slots)
+        if isinstance(incident, NodeUp)
+        else incident
+        for incident in trace.incidents
+    ]
+    return Trace.of(trace.name, trace.jobs, incidents)
 
 
 def mechanism_of(name: str, policy: Policy) -> str:
@@ -68,6 +90,10 @@ class Simulator:
         mechanism `restart`. `kills`: (time, job) at which jobs lose a worker. `stragglers`: nodes
         that are slow for some time."""
         check_fits(trace, cluster)
+        slots = slots_of(policy)
+        if slots > 1:
+            cluster, trace = cluster.shared(slots), _with_slots(trace, slots)
+        self.cluster = cluster
         self.mechanism = mechanism_of(mechanism, policy)
         self._timed = _TimedPolicy(policy)
         self.scheduler = Scheduler(

@@ -34,7 +34,7 @@ class SimJob:
         "epoch_steps", "epochs", "evaluated", "finishing", "generation", "held", "job",
         "low_batch", "measured", "number", "order", "pending", "physics", "prepared", "present",
         "progress", "ran_before", "run", "saved", "sharing", "since", "slowdown", "spike",
-        "spiked_at", "step_seconds", "stretch_steps", "training", "worth",
+        "spiked_at", "step_seconds", "stretch_steps", "suspended_on", "training", "worth",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +48,7 @@ class SimJob:
         self.held: Allocation | None = None  # workers that have the training state
         self.described = False
         self.ran_before = False
+        self.suspended_on: tuple[Gpu, ...] = ()  # GPUs of the last orderly stop
         self.finishing = False  # all epochs are done, and the end is not reported yet
         self.measured: set[Configuration] = set()
         # counters of stretches and orders: callbacks of an earlier one are dropped

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ones.core import events as ev
 from ones.core.job import EndReason
 from ones.core.schedule import Allocation
+from ones.sim.gpu_sharing import GpuSharing
 from ones.sim.network import Network
 from ones.sim.noise import lognormal, normal, wave
 from ones.sim.sim_job import SimJob
@@ -26,10 +27,12 @@ def accuracy_noise(seed: int, job: int, epoch: int) -> float:
 class TrainingModel:
     """Schedules the next report, epoch or end of every job, and again after each change."""
 
-    def __init__(self, sim: SimState, seed: int, stragglers: Stragglers) -> None:
+    def __init__(
+        self, sim: SimState, seed: int, stragglers: Stragglers, sharing: GpuSharing
+    ) -> None:
         self._sim, self._seed = sim, seed
         self._network = Network()
-        self._stragglers = stragglers
+        self._stragglers, self._shared_gpus = stragglers, sharing
 
     def describe(self, job: SimJob) -> None:
         training = job.training
@@ -50,13 +53,19 @@ class TrainingModel:
     def train(self, job: SimJob, allocation: Allocation) -> None:
         allocation = self._within_memory(job, allocation)
         slowdown, _ = self._stragglers.at(allocation, self._sim.now)
+        self._shared_gpus.enter(job, allocation)
         job.begin(self._sim.now, allocation, self._network.enter(job, allocation), slowdown)
         if job.evaluated:
             job.since += job.physics.epoch_rules.load
         else:
             job.since += self._evaluation_seconds(job)
+        packed = self._shared_gpus.slowdown(job)
+        if packed != 1.0:
+            job.change_pace(self._sim.now, job.sharing, slowdown * packed)
+            job.measured.discard(job.configuration)
         self._plan_ahead(job)
         self._repace(self._network.neighbours(job))
+        self._repack(self._shared_gpus.partners(job))
 
     def _within_memory(self, job: SimJob, allocation: Allocation) -> Allocation:
         """The allocation with accumulation where a worker's part exceeds the memory of a GPU.
@@ -99,8 +108,25 @@ class TrainingModel:
     def halt(self, job: SimJob) -> None:
         """Stops training of a job; jobs that shared its network card become faster."""
         neighbours = self._network.leave(job)
+        partners = self._shared_gpus.leave(job)
         job.halt()
         self._repace(neighbours)
+        self._repack(partners)
+
+    def _slowdown(self, job: SimJob) -> float:
+        """Factor on the step time, by slow nodes and shared GPUs."""
+        assert job.allocation is not None
+        slowdown, _ = self._stragglers.at(job.allocation, self._sim.now)
+        return slowdown * self._shared_gpus.slowdown(job)
+
+    def _repack(self, jobs: Iterable[SimJob]) -> None:
+        """Changes the pace of jobs that got or lost a partner; they report their new speed."""
+        for other in jobs:
+            if other.allocation is not None and self._slowdown(other) != other.slowdown:
+                other.change_pace(self._sim.now, other.sharing, self._slowdown(other))
+                other.measured.discard(other.configuration)
+                other.stretch_steps = 0
+                self._plan_ahead(other)
 
     def _repace(self, jobs: Iterable[SimJob]) -> None:
         for other in jobs:
@@ -111,9 +137,7 @@ class TrainingModel:
 
     def _straggle(self, job: SimJob) -> None:
         """A node of the job becomes slow, or as fast as usual."""
-        assert job.allocation is not None
-        slowdown, _ = self._stragglers.at(job.allocation, self._sim.now)
-        job.change_pace(self._sim.now, job.sharing, slowdown)
+        job.change_pace(self._sim.now, job.sharing, self._slowdown(job))
         self._plan_ahead(job)
 
     def _plan_ahead(self, job: SimJob) -> None:

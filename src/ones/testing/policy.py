@@ -28,6 +28,7 @@ from ones.policies import create, settings_of
 from ones.runlog import encode
 from ones.sim import Simulator
 from ones.sim.oracle import oracle_of
+from ones.sim.run import slots_of
 from ones.testing.chaos import ChaosEngine
 from ones.testing.invariants import check_invariants
 from ones.workload import Trace, generate
@@ -43,6 +44,7 @@ class _Watched:
         self.policy = policy
         self.decides_on = policy.decides_on
         self.native_mechanism = policy.native_mechanism
+        self.slots_per_gpu = slots_of(policy)
         self.observe = policy.observe
         self.save = policy.save
         self.load = policy.load

@@ -72,6 +72,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("base_batch", int, None, "the script's own batch; default: the model's", 1),
     Column("gpus", int, 1, "requested GPUs; for node-up: the GPUs of the node", 1, 2**20),
     Column("batch", int, None, "requested global batch; default: base_batch x gpus", 1),
+    Column("deadline", _number, None, "seconds after its arrival until its user wants it done", 0),
     Column("min_batch", int, None, "smallest global batch that its user allows", 1),
     Column("max_batch", int, None, "largest global batch that its user allows", 1),
     Column("min_gpus", int, 1, "fewest GPUs it can run on", 1, 2**20),

@@ -168,6 +168,7 @@ def _job(values: dict[str, Any], path: Path, line: int) -> TraceJob:
             requested_gpus=values["gpus"],
             requested_batch=values["batch"] or base * values["gpus"],
             min_batch=values["min_batch"],
+            deadline=values["deadline"] or None,
             max_batch=values["max_batch"],
             epochs=values["epochs"],
             stop=StopRule(
@@ -229,6 +230,7 @@ def _job_row(entry: TraceJob) -> dict[str, Any]:
         "gpus": job.requested_gpus,
         "batch": job.requested_batch,
         "min_batch": job.min_batch,
+        "deadline": job.deadline,
         "max_batch": job.max_batch,
         "min_gpus": job.min_gpus,
         "max_gpus": job.max_gpus,

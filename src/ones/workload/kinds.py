@@ -108,6 +108,8 @@ class Costs:
     cold_start_seconds: float
     worker_start_seconds: float
     regroup_seconds: float
+    resume_seconds: float
+    migrate_seconds: float
     evaluation_share: float | None = None  # of an epoch, before training; None: no evaluation
     epochs_restart: float = 0.0  # 1: a rescale or a stop loses the position in the epoch
 

@@ -60,10 +60,12 @@ def write_page(comparison: Comparison, home: Path) -> Path:
 def _parts(comparison: Comparison, home: Path) -> Iterator[str]:
     records = comparison.records
     seeds = sorted({record.cell.spec.seed for record in records})
+    workloads: dict[str, None] = {}
     if records:
         jobs, spec = records[0].row["jobs"], records[0].cell.spec
+        workloads = dict.fromkeys(f"`{record.cell.spec.workload}`" for record in records)
         yield html.paragraph(
-            f"{jobs} jobs of workload `{spec.workload}`, {len(seeds)} seeds ({seeds[0]} to"
+            f"{jobs} jobs of workload {' and '.join(workloads)}, {len(seeds)} seeds ({seeds[0]} to"
             f" {seeds[-1]}){_unusual(spec)},"
             f" simulated with ones {__version__}. Times in seconds; means over seeds, with 95 %"
             " bootstrap intervals of the mean completion time.",
@@ -73,7 +75,7 @@ def _parts(comparison: Comparison, home: Path) -> Iterator[str]:
         yield html.paragraph(f"Failed: {failure}", kind="no")
     summary, tests = summary_of(records), significance_of(records)
     for number, (setting, labels) in enumerate(by_setting(records).items()):
-        yield html.heading(title_of(setting))
+        yield html.heading(title_of(setting, named=len(workloads) > 1))
         rows = [row for row in summary if _within(row, setting)]
         yield summary_table(rows)
         against = [row for row in tests if _within(row, setting)]
@@ -107,9 +109,11 @@ def _frontier(rows: Sequence[Mapping[str, Any]], home: Path, name: str) -> Itera
     )
 
 
-def title_of(setting: ComparisonSetting) -> str:
+def title_of(setting: ComparisonSetting, *, named: bool = False) -> str:
+    """`named`: with the workload, if there are several."""
     load = "" if setting.load is None else f", load {setting.load:g}"
-    return f"{setting.gpus} GPUs, {setting.mechanism} rescaling{load}"
+    workload = f"{setting.workload}: " if named else ""
+    return f"{workload}{setting.gpus} GPUs, {setting.mechanism} rescaling{load}"
 
 
 def summary_table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> str:
@@ -140,7 +144,7 @@ def format_p(p: float) -> str:
 
 
 def _within(row: Mapping[str, Any], setting: ComparisonSetting) -> bool:
-    return (row["gpus"], row["mechanism"], row["load"]) == setting
+    return (row["gpus"], row["mechanism"], row["load"], row["workload"]) == setting
 
 
 def _figures(
@@ -185,12 +189,12 @@ def curve(label: str, rows: Sequence[Mapping[str, Any]], key: str) -> Curve:
 
 def _against_sizes(summary: Sequence[Mapping[str, Any]], home: Path) -> Iterator[str]:
     """Completion against GPUs, if there are several cluster sizes."""
-    groups: dict[tuple[str, float | None], dict[str, list[Mapping[str, Any]]]] = {}
+    groups: dict[tuple[str, float | None, str], dict[str, list[Mapping[str, Any]]]] = {}
     for row in summary:
         if row["mean_jct"] is not None:
-            labels = groups.setdefault((row["mechanism"], row["load"]), {})
+            labels = groups.setdefault((row["mechanism"], row["load"], row["workload"]), {})
             labels.setdefault(row["label"], []).append(row)
-    for number, ((mechanism, load), labels) in enumerate(groups.items()):
+    for number, ((mechanism, load, _), labels) in enumerate(groups.items()):
         if max(len(rows) for rows in labels.values()) < 2:
             continue
         lines = []

@@ -58,15 +58,16 @@ class Record:
 
 
 class ComparisonSetting(NamedTuple):
-    """Cluster, mechanism and load: policies are compared within one setting."""
+    """Cluster, mechanism, load and workload: policies are compared within one setting."""
 
     gpus: int
     mechanism: str  # as requested
     load: float | None
+    workload: str
 
     @classmethod
     def of(cls, cell: Cell) -> ComparisonSetting:
-        return cls(cell.spec.gpus, cell.asked, cell.spec.load)
+        return cls(cell.spec.gpus, cell.asked, cell.spec.load, cell.spec.workload)
 
 
 def by_setting(records: Iterable[Record]) -> dict[ComparisonSetting, dict[str, list[Record]]]:
@@ -156,6 +157,7 @@ def _tests(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
                     "gpus": setting.gpus,
                     "mechanism": setting.mechanism,
                     "load": setting.load,
+                    "workload": setting.workload,
                     **found,
                 }
 

@@ -58,7 +58,7 @@ export function epoch(card) {
 }
 
 const GOOD = ["running", "finished", "converged"];
-const BAD = ["failed"];
+const BAD = ["failed", "refused"];
 const WARN = ["changing", "starting", "stopping"];
 
 export function stateClass(state) {

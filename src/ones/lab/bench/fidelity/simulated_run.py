@@ -38,6 +38,9 @@ class PacedPhysics:
         beside = self._times.overhead_seconds(allocation.n_gpus)
         return self._kind.compute_seconds(allocation) + beside
 
+    def busy_share(self, allocation: Allocation) -> float:
+        return 1.0
+
     def efficiency(self, batch: int, progress: float) -> float:
         return 1.0
 
