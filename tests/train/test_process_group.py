@@ -59,7 +59,7 @@ def test_a_sum_that_a_member_never_joins_fails_once_the_group_is_aborted(
     waits.start()
     waits.join(0.3)
     assert waits.is_alive(), "the group was not aborted yet"
-    groups[0].abort()
+    groups[0].abort(hangs=True)
     waits.join(PATIENCE)
     assert outcome == ["lost"]
 

@@ -46,7 +46,7 @@ def rendezvous(tmp_path: Path, token: str) -> Iterator[Rendezvous]:
     rendezvous = Rendezvous(
         worker,
         on_store_started=lambda address: None,
-        on_hung=lambda worker: None,
+        on_lost=lambda worker, hangs: None,
         on_store_silent=lambda: None,
     )
     yield rendezvous

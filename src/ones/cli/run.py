@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,8 +45,24 @@ def run(
             exact=exact,
             on_event=say,
         )
-        outcome = job.run()
+        with _ended_by_sigterm():
+            outcome = job.run()
     check_outcome(outcome)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Ends the run's workers at SIGTERM, as at Ctrl-C: else they would train on by themselves."""
+
+    def end(number: int, _: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the workers are being ended
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

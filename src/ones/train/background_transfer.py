@@ -88,8 +88,8 @@ class StateSender:
                 part = as_bytes(bucket.flat)
                 works = [self._group.send(part, rank, _STEP_TAG) for rank in self.receivers]
                 self._pending += [(work, part) for work in works]
-        except GroupLostError as error:
-            self._fail(str(error))
+        except Exception as error:  # any: training goes on, the plan fails
+            self._fail(str(error) or type(error).__name__)
 
     def resume(self) -> None:
         with self._changed:
@@ -134,8 +134,8 @@ class StateSender:
                 with torch.no_grad():
                     count = self._send_piece()
                 self._end_piece(count)
-        except GroupLostError as error:
-            self._fail(str(error))
+        except Exception as error:  # any: training goes on, the plan fails
+            self._fail(str(error) or type(error).__name__)
             self._end_piece(0)
 
     def _begin_piece(self) -> bool:
@@ -241,7 +241,8 @@ class StateReceiver:
                 with self._changed:
                     self._received += len(piece)
                     self._changed.notify_all()
-        except (GroupLostError, UserError) as error:
+        except Exception as error:
             with self._changed:
-                self._problem = error if isinstance(error, UserError) else str(error)
+                text = str(error) or type(error).__name__
+                self._problem = error if isinstance(error, UserError) else text
                 self._changed.notify_all()

@@ -140,12 +140,13 @@ class Buckets:
         works.clear()
         if self._problem:
             raise GroupLostError(self._problem)
+        sums: list[float] = self.notices.tolist()  # the step's one wait of the host
+        group.check()  # aborted reductions end without an error
         if self._has_unused:
             for bucket in self.buckets:
                 used = bucket.used.tolist()
                 for p, view, users in zip(bucket.parameters, bucket.views, used, strict=True):
                     p.grad = view if users > 0 else None
-        sums: list[float] = self.notices.tolist()
         return sums
 
     def squared_norm(self) -> float:

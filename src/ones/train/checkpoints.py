@@ -152,6 +152,7 @@ class CheckpointSaver:
         if state is not None:
             self._replica.load(state)
             self._replica.has_state = False
+            self._replica.is_from_checkpoint = True
 
     def _write_in_background(self, state: dict[str, Any], generation: tuple[int, int]) -> None:
         try:

@@ -22,7 +22,7 @@ from ones.train.next_group import (
 )
 from ones.train.process_group import ProcessGroup
 from ones.train.rendezvous import Rendezvous
-from ones.train.replica import Replica, broadcast_buffers
+from ones.train.replica import STATE_LOST, Replica, broadcast_buffers
 from ones.train.sampler import BatchPartition
 from ones.wire.bounds import as_text
 from ones.wire.environment import WorkerEnvironment
@@ -41,6 +41,7 @@ from ones.wire.messages import (
 
 TERMINATED = 128 + 15
 FENCED = 75  # exit code of a fenced worker: 0 would say that the script is done
+DEVICE_STUCK = 76  # exit code: operations of a device could not be aborted
 _NORMAL_ENDS = ("converged", "finished")
 _CLOSE_AFTER = 20  # steps: closing the connections of an old group takes milliseconds
 _FLUSH_SECONDS = 10.0
@@ -68,14 +69,16 @@ class WorkerContext:
         self._dataset_size = dataset_size
         self._is_entering = False  # others may train; this worker does not have the whole state
         self.has_entered = False
+        self.joins_trained = False  # its first group has members that have trained
         self.layout: GroupLayout | None = None
         self.group: ProcessGroup | None = None
         self._old_groups: list[tuple[int, ProcessGroup | None]] = []  # and the step to close them
         self.rendezvous = Rendezvous(
             environment,
             on_store_started=lambda address: self.report(StoreStarted(str(address))),
-            on_hung=self._on_hung,
-            on_store_silent=self._abort_group,
+            on_lost=self._on_lost,
+            on_store_silent=lambda: self._abort_group(hangs=True),
+            on_broken=self._on_broken,
         )
         self.controller = ControllerClient(
             environment,
@@ -112,9 +115,14 @@ class WorkerContext:
 
     @property
     def position(self) -> int:
-        """How far this replica has trained, comparable between workers; -1: it has no state."""
+        """How far this replica has trained, comparable between workers.
+
+        -1: it has no state. STATE_LOST: nor may it start anew, since other workers had trained.
+        """
         if not self.replica.has_state:
-            return -1
+            replica, trained = self.replica, self.joins_trained or self.replica.group_has_trained
+            may_start = replica.is_from_checkpoint or not trained
+            return -1 if may_start else STATE_LOST
         progress = self.replica.progress
         return progress.epoch * (self._dataset_size + 1) + progress.offset
 
@@ -171,11 +179,20 @@ class WorkerContext:
         self.controller.generation = layout.generation
         self.next_group.set_current(layout)
         self.rendezvous.join_generation(layout.generation)
+        self.abort_if_lost()
 
-    def synchronise(self) -> None:
-        """Makes all members equal to the one that has trained furthest."""
+    def abort_if_lost(self) -> None:
+        """Aborts a new group if a member was lost before the group was this worker's."""
+        if self.layout is not None and self.rendezvous.has_lost(self.layout.workers):
+            self._abort_group(hangs=False)
+
+    def synchronise(self, *, compare: bool = False) -> None:
+        """Makes all members equal to the one that has trained furthest.
+
+        `compare`: members that have trained equally far also compare digests of their state.
+        """
         assert self.group is not None
-        self.replica.synchronise(self.group, self.position)
+        self.replica.synchronise(self.group, self.position, compare=compare)
         broadcast_buffers(self.group, self.replica.model)
 
     def switched(self, pause: float, parts: dict[str, float]) -> None:
@@ -198,15 +215,30 @@ class WorkerContext:
     def after_step(self) -> bool:
         """Returns True if this worker has saved a checkpoint."""
         if self._old_groups and self._old_groups[0][0] <= self.replica.progress.step:
-            self._old_groups.pop(0)
+            _, old = self._old_groups.pop(0)
+            if old is not None:
+                self._close(old)
         if self.rank == 0 and self.layout is not None:
             return self.saver.save_if_due(self.layout.generation)
         return False
 
+    def close_all_groups(self) -> None:
+        """After a loss. Leaving workers may wait for acknowledgements in an old group."""
+        old, self._old_groups = self._old_groups, []
+        for _, group in old:
+            if group is not None:
+                self._close(group)
+        self.close_group()
+
     def close_group(self) -> None:
         group, self.group = self.group, None
         if group is not None:
-            group.close()
+            self._close(group)
+
+    def _close(self, group: ProcessGroup) -> None:
+        if not group.close():
+            _log.error("worker %s exits: its device does not end its operations", self.worker)
+            os._exit(DEVICE_STUCK)
 
     # saving and leaving
 
@@ -252,16 +284,22 @@ class WorkerContext:
 
     # in the threads of controller client and membership
 
-    def _on_hung(self, worker: str) -> None:
-        """Reports a worker that hangs. Its connections may never end: the group is aborted."""
-        self.report(Hung(worker))
+    def _on_lost(self, worker: str, hangs: bool) -> None:
+        """Aborts the group of a lost worker: a device's operations would wait for it for ever."""
+        if hangs:
+            self.report(Hung(worker))
         if self.layout is not None and worker in self.layout:
-            self._abort_group()
+            self._abort_group(hangs=hangs)
 
-    def _abort_group(self) -> None:
+    def _on_broken(self, generation: tuple[int, int]) -> None:
+        """Aborts a group that another member, which lives, has given up."""
+        if self.layout is not None and self.layout.generation == generation:
+            self._abort_group(hangs=False)
+
+    def _abort_group(self, *, hangs: bool) -> None:
         group = self.group
         if group is not None:
-            group.abort()
+            group.abort(hangs=hangs)
 
     def _on_order(self, order: Order) -> None:
         if isinstance(order, Switch):

@@ -1,7 +1,7 @@
 """A small regression. Every worker leaves a trace of what it saw; tests read it.
 
 Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, HOLD, LOADERS, NORM, DTYPE, AMP,
-OVERFLOW, CLIP, CLAMP, CRASH.
+OVERFLOW, CLIP, CLAMP, CRASH, STRICT, SKEW.
 """
 
 from __future__ import annotations
@@ -26,14 +26,21 @@ torch.set_num_threads(1)
 
 
 def crash_at(moment: str) -> None:
-    """CRASH is `worker:moment:signal[:step]`: once, the first time it is there."""
-    wanted = env.get("CRASH", "").split(":")
-    if wanted[:2] != [me, moment] or (out / f"crashed-{me}").exists():
-        return
-    if len(wanted) > 3 and trace_of.step < int(wanted[3]):
-        return
-    (out / f"crashed-{me}").touch()
-    os.kill(os.getpid(), getattr(signal, wanted[2]))
+    """CRASH is `worker:moment:signal[:step],...`: once, the first time the worker is there.
+
+    Instead of a signal: `error` raises an unexpected one, `errors` does so each time.
+    """
+    for wanted in (text.split(":") for text in env.get("CRASH", "").split(",")):
+        if wanted[:2] != [me, moment]:
+            continue
+        if (out / f"crashed-{me}").exists() and wanted[2] != "errors":
+            continue
+        if len(wanted) > 3 and trace_of.step < int(wanted[3]):
+            continue
+        (out / f"crashed-{me}").touch()
+        if wanted[2].startswith("error"):
+            raise ValueError("Tensors must be CUDA and dense")
+        os.kill(os.getpid(), getattr(signal, wanted[2]))
 
 
 def prepare_to_crash() -> None:
@@ -59,6 +66,10 @@ def prepare_to_crash() -> None:
     before(torch, "save", "save")
     before(process_group.ProcessGroup, "acknowledge_leave", "leave")
     before(rendezvous.Rendezvous, "connect", "connect")
+    before(process_group, "create_device_backend", "device")
+    before(replica.Replica, "optimizer_settings", "settings")
+    before(replica.Replica, "_broadcast", "broadcast")
+    before(replica.Replica, "_allocate", "allocate")
 
 
 class Pace:
@@ -98,6 +109,10 @@ trace_of = Trace()
 
 
 def main() -> None:
+    if env.get("STRICT"):
+        import strict_group  # type: ignore[import-not-found]
+
+        strict_group.install(int(env["STRICT"]), float(env.get("SKEW", "0.002")))
     if env.get("CRASH"):
         prepare_to_crash()
     dtype = getattr(torch, env.get("DTYPE", "float64"))
