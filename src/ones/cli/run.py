@@ -36,7 +36,7 @@ def run(
 
     phases = parse_schedule(schedule, slots)
     look_at(command, Path.cwd(), dict(os.environ))  # raises if the command cannot run
-    with _without_warnings(), tempfile.TemporaryDirectory(prefix="ones-run-") as temporary:
+    with without_engine_warnings(), tempfile.TemporaryDirectory(prefix="ones-run-") as temporary:
         job = ElasticRun(
             command,
             phases,
@@ -66,7 +66,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
+def without_engine_warnings() -> Iterator[None]:
     """Silence the log of the engine: lost workers are printed as events of the run."""
     log = logging.getLogger("ones.control")
     before = log.level
