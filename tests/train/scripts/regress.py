@@ -6,6 +6,7 @@ OVERFLOW, CLIP, CLAMP, CRASH, STRICT, SKEW.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -23,21 +24,26 @@ env = os.environ
 out = Path(env["OUT"])
 me = env.get("ONES_WORKER", "alone/0").replace("/", "-")
 torch.set_num_threads(1)
+faulthandler.register(signal.SIGUSR1)  # a test that gives up on a job asks where its workers are
 
 
 def crash_at(moment: str) -> None:
-    """CRASH is `worker:moment:signal[:step],...`: once, the first time the worker is there.
+    """CRASH is `worker:moment:signal[:step[:mark]],...`: once, the first time the worker is there.
 
-    Instead of a signal: `error` raises an unexpected one, `errors` does so each time.
+    Instead of a signal: `error` raises an unexpected one, `errors` does so each time, `memory` runs
+    out of memory. A worker crashes once for each mark.
     """
     for wanted in (text.split(":") for text in env.get("CRASH", "").split(",")):
         if wanted[:2] != [me, moment]:
             continue
-        if (out / f"crashed-{me}").exists() and wanted[2] != "errors":
+        done = out / "-".join(["crashed", me, *wanted[4:]])
+        if done.exists() and wanted[2] != "errors":
             continue
         if len(wanted) > 3 and trace_of.step < int(wanted[3]):
             continue
-        (out / f"crashed-{me}").touch()
+        done.touch()
+        if wanted[2] == "memory":
+            raise torch.OutOfMemoryError("the samples do not fit")
         if wanted[2].startswith("error"):
             raise ValueError("Tensors must be CUDA and dense")
         os.kill(os.getpid(), getattr(signal, wanted[2]))
