@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed
 
+_torch: Any = torch  # parts of it have no types
+
 
 def facts() -> dict[str, Any]:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -18,7 +20,7 @@ def facts() -> dict[str, Any]:
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if count else None,
+        "cudnn": _torch.backends.cudnn.version() if count else None,
         "nccl": _nccl_version() if has_nccl else None,
         "triton": find_spec("triton") is not None,
         "gpus": [
@@ -32,7 +34,7 @@ def facts() -> dict[str, Any]:
 
 
 def _nccl_version() -> str:
-    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return ".".join(map(str, _torch.cuda.nccl.version()))
 
 
 if __name__ == "__main__":

@@ -83,35 +83,37 @@ def groups_of_states(notes: Sequence[Note]) -> list[list[Note]]:
     return [list(group.values()) for _, group in full]
 
 
-def run_job(
-    machine: Machine,
-    directory: Path,
-    case: Case,
-    schedule: str,
-    *,
-    until: Callable[[Sequence[Note]], bool],
-    patience: float,
-    exact: bool = False,
-    environment: Mapping[str, str] | None = None,
-    script: Sequence[str] = SCRIPT,
-) -> JobReport:
-    """Trains until `until` holds for the notes; a job that takes longer than `patience` hangs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A job, and when it has done its work. It hangs if it takes more than `patience` seconds."""
+
+    case: Case
+    schedule: str
+    until: Callable[[Sequence[Note]], bool]
+    patience: float = 120.0
+    exact: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    script: Sequence[str] = SCRIPT
+
+
+def run_job(machine: Machine, directory: Path, plan: JobPlan) -> JobReport:
+    """Trains until `plan.until` holds for the notes of the workers."""
     out = directory / "notes"
     out.mkdir(parents=True)
-    given = {**os.environ, **machine.environment, **(environment or {})}
+    given = {**os.environ, **machine.environment, **plan.environment}
     run = ElasticRun(
-        [sys.executable, *script],
-        parse_schedule(schedule, len(machine.slots)),
+        [sys.executable, *plan.script],
+        parse_schedule(plan.schedule, len(machine.slots)),
         slots=len(machine.slots),
         directory=directory,
-        exact=exact,
-        env={**given, VARIABLE: case.to_text(), OUT: str(out)},
+        exact=plan.exact,
+        env={**given, VARIABLE: plan.case.to_text(), OUT: str(out)},
         cwd=directory,
         launcher=machine.launcher(directory / "launcher"),
         shows_output=False,
     )
     over = threading.Event()
-    watchdog = _Watchdog(run, out, until, patience, over)
+    watchdog = _Watchdog(run, out, plan, over)
     thread = threading.Thread(target=watchdog.watch, name="ones-watchdog", daemon=True)
     began = time.monotonic()
     thread.start()
@@ -144,12 +146,11 @@ class _Watchdog:
         self,
         run: ElasticRun,
         out: Path,
-        until: Callable[[Sequence[Note]], bool],
-        patience: float,
+        plan: JobPlan,
         over: threading.Event,
     ) -> None:
-        self._run, self._out, self._until = run, out, until
-        self._patience, self._over = patience, over
+        self._run, self._out, self._over = run, out, over
+        self._until, self._patience = plan.until, plan.patience
         self.problem = ""
 
     def watch(self) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 from ones import __version__
 from ones.apps.doctor.findings import NOTE, OK, PROBLEM, WARNING, Finding, Findings
 from ones.apps.doctor.gpu.jobs import Machine
-from ones.errors import UserError, WorldError
+from ones.errors import WorldError
+from ones.extras import require
 from ones.lab.fork_launcher import start_zygote
 from ones.launchers.devices import cpu_slots, gpu_slots
 from ones.launchers.local import NODE
@@ -31,8 +32,7 @@ _MEMORY_MB = 64  # of a GPU, that may differ before and after
 @contextlib.contextmanager
 def emulated_machine(directory: Path) -> Iterator[Machine]:
     """Two emulated GPUs. Raises WorldError if there is no compiler."""
-    if find_spec("torch") is None:
-        raise UserError("torch is not installed: pip install 'ones[train]'")
+    require("ones doctor --gpu", "torch")
     from ones.train.emulation.extension import build
 
     library = os.environ.get(VARIABLE) or build(directory)  # compiled before, by a test
@@ -48,10 +48,7 @@ def emulated_machine(directory: Path) -> Iterator[Machine]:
 
 def gpu_machine() -> Machine:
     """The free GPUs. Two workers share a single GPU by gloo. Raises WorldError without a GPU."""
-    if find_spec("torch") is None:
-        raise UserError("torch is not installed: pip install 'ones[train]'")
-    if find_spec("pynvml") is None:
-        raise UserError("pynvml is not installed: pip install 'ones[serve]'")
+    require("ones doctor --gpu", "torch", "pynvml")
     slots = gpu_slots(NODE, lambda pid: False)
     free = [slot for slot in slots if not slot.used_by][:MOST_GPUS]
     if not slots:

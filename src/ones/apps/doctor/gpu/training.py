@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from ones.apps.doctor.findings import NOTE, OK, PROBLEM, WARNING, Finding
-from ones.apps.doctor.gpu.jobs import JobReport, Machine, Note, groups_of_states, run_job
+from ones.apps.doctor.gpu.jobs import (
+    JobPlan,
+    JobReport,
+    Machine,
+    Note,
+    groups_of_states,
+    run_job,
+)
 from ones.train.acceptance.case import (
     DEVICE_ASSERT,
     KILL,
@@ -66,10 +73,10 @@ class Training:
         is_eager = case.compiled and self._machine.is_emulated
         if is_eager:
             case = replace(case, compiled="eager")
-        report = self._run(
-            case, _EQUAL_SCHEDULE, exact=True,
+        report = self._run(JobPlan(
+            case=case, schedule=_EQUAL_SCHEDULE, exact=True,
             until=lambda notes: _newest_step(notes) >= _EQUAL_STEPS and _groups(notes) >= 3,
-        )  # fmt: skip
+        ))  # fmt: skip
         what = " (backend eager: no code is generated for an emulated GPU)" if is_eager else ""
         return self._judge(f"equal: {name}", report, case, "1 -> 2 -> 1 workers" + what)
 
@@ -78,9 +85,10 @@ class Training:
         nap = 0.01 if self._machine.is_emulated else 0.02
         case = Case(optimizer="adamw", nap_seconds=nap, most_steps=1_000_000, tolerance=1e-6)
         schedule = random_schedule(count, most)
-        report = self._run(
-            case, schedule, until=lambda notes: _groups(notes) > count, patience=420.0
-        )
+        report = self._run(JobPlan(
+            case=case, schedule=schedule, until=lambda notes: _groups(notes) > count,
+            patience=420.0,
+        ))  # fmt: skip
         if not report.problem:
             self._switching = report
         what = f"{count} switches among 1 to {most} workers, seed {_SEED}"
@@ -90,10 +98,10 @@ class Training:
         """A worker fails in a step of two; the job goes on, and grows again."""
         case = Case(optimizer="adamw", drill=Drill(fault=DRILLS[name]), nap_seconds=0.02)
         hang = {"ONES_HANG_SECONDS": _HANG_SECONDS[self._machine.is_emulated]}
-        report = self._run(
-            case, _DRILL_SCHEDULE, until=lambda notes: _groups(notes, 2) >= 2,
-            environment=hang if name == "stop" else None,
-        )  # fmt: skip
+        report = self._run(JobPlan(
+            case=case, schedule=_DRILL_SCHEDULE, until=lambda notes: _groups(notes, 2) >= 2,
+            environment=hang if name == "stop" else {},
+        ))  # fmt: skip
         lost = [s for message, s in report.outcome.switches if message.incarnation]
         if not report.problem and not lost:
             report.problem = "the fault did not end the worker"
@@ -152,9 +160,10 @@ class Training:
         case = Case(compare_with_ddp=True, nap_seconds=0.0, dtype="float32", tolerance=0.01)
         if not self._machine.is_emulated:
             case = replace(case, width=4096, batch=512, samples=5120)
-        report = self._run(
-            case, f"0:2x{case.batch}", until=lambda notes: _count(notes, "overhead") >= 6
-        )
+        report = self._run(JobPlan(
+            case=case, schedule=f"0:2x{case.batch}",
+            until=lambda notes: _count(notes, "overhead") >= 6,
+        ))  # fmt: skip
         if report.problem:
             return self._failed(name, report)
         elastic = median(1000 * n["elastic"] for n in report.of("overhead"))
@@ -167,10 +176,10 @@ class Training:
 
     def synchronisations(self) -> Finding:
         name = "synchronisations"
-        report = self._run(
-            Case(optimizer="adamw", count_waits=True), "0:2x16",
+        report = self._run(JobPlan(
+            case=Case(optimizer="adamw", count_waits=True), schedule="0:2x16",
             until=lambda notes: _count(notes, "waits") >= 2,
-        )  # fmt: skip
+        ))  # fmt: skip
         if report.problem or report.result is None:
             return self._failed(name, report)
         waits = max(n["per_step"] for n in report.of("waits"))
@@ -180,22 +189,9 @@ class Training:
 
     # jobs and their judgement
 
-    def _run(
-        self,
-        case: Case,
-        schedule: str,
-        *,
-        until: Callable[[Sequence[Note]], bool],
-        exact: bool = False,
-        patience: float = 120.0,
-        environment: Mapping[str, str] | None = None,
-    ) -> JobReport:
+    def _run(self, plan: JobPlan) -> JobReport:
         self._count += 1
-        directory = self._directory / f"job-{self._count}"
-        report = run_job(
-            self._machine, directory, case, schedule, until=until, exact=exact,
-            patience=patience, environment=environment,
-        )  # fmt: skip
+        report = run_job(self._machine, self._directory / f"job-{self._count}", plan)
         self.pids |= {note["pid"] for note in report.notes}
         return report
 
