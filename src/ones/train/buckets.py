@@ -151,7 +151,8 @@ class Buckets:
 
     def squared_norm(self) -> float:
         """Squared norm of the reduced gradient, after `finish`."""
-        return sum(float(bucket.squared_norm(self.preconditioner)) for bucket in self.buckets)
+        squares = [bucket.squared_norm(self.preconditioner) for bucket in self.buckets]
+        return float(torch.stack([square.to(squares[0].device) for square in squares]).sum())
 
     # while backward runs
 

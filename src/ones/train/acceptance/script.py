@@ -72,7 +72,7 @@ def main() -> None:
                 with waits.counting():
                     job.step(loss)
                 if step == _COUNTED[-1]:
-                    notes.write("waits", per_step=waits.total / len(_COUNTED))
+                    notes.write("waits", of_steps=waits.counts)
             else:
                 job.step(loss)
             seconds = timer.end()

@@ -12,17 +12,17 @@ from ones.train import emulation
 
 
 class WaitCounter:
-    """`total` is the number of waits within `counting`."""
+    """`counts` has the number of waits of each `counting`."""
 
     def __init__(self) -> None:
-        self.total = 0
+        self.counts: list[int] = []
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         if emulation.is_requested():
             before = torch.ops.ones_emulated.host_waits()
             yield
-            self.total += torch.ops.ones_emulated.host_waits() - before
+            self.counts.append(torch.ops.ones_emulated.host_waits() - before)
             return
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
@@ -31,4 +31,5 @@ class WaitCounter:
                 yield
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-            self.total += sum("synchronizing CUDA operation" in str(w.message) for w in found)
+            waits = [w for w in found if "synchronizing CUDA operation" in str(w.message)]
+            self.counts.append(len(waits))
