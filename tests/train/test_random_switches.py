@@ -28,7 +28,7 @@ STEPS_OF_A_PHASE = 9
 PHASES = 25
 PATIENCE_SECONDS = 600.0
 #: a worker that hangs is found after this; healthy ones may be taken for hanging on a busy machine
-HANG_SECONDS = 6
+HANG_SECONDS = 5
 MOMENTS = ["forward", "step", "connect", "device", "allocate", "broadcast", "leave", "save"]
 
 
@@ -70,13 +70,13 @@ def random_job(
     crashes = [random_crash(chance, phase) for phase in range(phases) if chance.random() < 0.4]
     holds = [f"{STEPS_OF_A_PHASE * i}:phase-{i}" for i in range(1, phases + 1)]
     optimizer = chance.choice(["sgd", "adamw"])
-    epochs = phases * (STEPS_OF_A_PHASE + 6) // 13 + 2
+    epochs = phases * 3 * STEPS_OF_A_PHASE // 13 + 2
     monkeypatch.setattr(scripted_policy, "RETRIES", 10_000)
     monkeypatch.setattr(scripted_policy, "_gpus", lambda *about: moved(seed, *about))
     strict = {"STRICT": seed, "SKEW": chance.choice([0.0, 0.002, 0.01])} if seed % 4 else {}
     job = elastic(
         zygote, tmp_path, schedule, exact=False, OPTIMIZER=optimizer, NAP=0.005,
-        CRASH=",".join(crashes), HOLD=",".join(holds), ONES_CHECKPOINT_SECONDS=0.3,
+        CRASH=",".join(crashes), HOLD=",".join(holds), HOLD_MOST=0.3, ONES_CHECKPOINT_SECONDS=0.3,
         ONES_HANG_SECONDS=HANG_SECONDS, EPOCHS=epochs, SAMPLES=SAMPLES, BATCH=BASE, **strict,
     )  # fmt: skip
     job.run._job = replace(job.run._job, retries=10_000)

@@ -1,7 +1,7 @@
 """A small regression. Every worker leaves a trace of what it saw; tests read it.
 
-Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, HOLD, LOADERS, NORM, DTYPE, AMP,
-OVERFLOW, CLIP, CLAMP, CRASH, STRICT, SKEW.
+Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, HOLD, HOLD_MOST, LOADERS, NORM,
+DTYPE, AMP, OVERFLOW, CLIP, CLAMP, CRASH, STRICT, SKEW.
 """
 
 from __future__ import annotations
@@ -82,13 +82,14 @@ class Pace:
     """How long a step takes: NAP, or longer while something is waited for.
 
     HOLD is `step:pattern,...`: from that step on, until a file of OUT fits the pattern, each step
-    takes longer than the one before. So training goes on, and does not end too early.
+    takes longer than the one before (at most HOLD_MOST seconds). So training goes on, and does not
+    end too early.
     """
 
     def __init__(self) -> None:
         self._nap = float(env.get("NAP", "0"))
         self._holds = [part.partition(":")[::2] for part in env.get("HOLD", "").split(",") if part]
-        self._slow = 0
+        self._slow, self._most = 0, float(env.get("HOLD_MOST", "10"))
 
     def wait(self, step: int) -> None:
         while self._holds and any(out.glob(self._holds[0][1])):
@@ -96,7 +97,7 @@ class Pace:
             self._slow = 0
         if self._holds and step >= int(self._holds[0][0]):
             self._slow += 1
-            time.sleep(min(10.0, 0.1 * 1.3**self._slow))
+            time.sleep(min(self._most, 0.1 * 1.3**self._slow))
         else:
             time.sleep(self._nap)
 
