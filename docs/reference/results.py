@@ -99,6 +99,7 @@ CONVERGENCE_ROW_KEYS = {
 RESCALE_ROW_KEYS = {
     "case": ("", "description of the row"),
     "parameter_mb": ("MB", "of parameters; SGD with momentum sends twice that to joining workers"),
+    "compiled": ("", "whether the model runs through torch.compile (the smallest size only)"),
     "change": ("", "of workers, as `1->2`"),
     "n": ("", "measured changes of this kind"),
     "pause_ms": (
@@ -118,6 +119,7 @@ RESCALE_ROW_KEYS = {
         "total delay of steps before the switch: joining workers start on the same CPUs",
     ),
     "until_stepped_ms": ("ms", "until the first step with the new workers is complete"),
+    "first_step_extra_ms": ("ms", "how much longer this first step takes than a plain step"),
     "rival": ("", "`checkpoint`, `zygote` or `torchrun`"),
     "rival_n": ("", "changes of the rival"),
     "rival_pause_ms": ("ms", "pause of the rival"),
@@ -127,6 +129,7 @@ RESCALE_ROW_KEYS = {
     "rival_load_ms": ("ms", ""),
     "rival_connect_ms": ("ms", ""),
     "rival_until_stepped_ms": ("ms", "until the first step of the rival is complete"),
+    "rival_first_step_extra_ms": ("ms", "as ours, on the slowest process"),
     "rival_steps_lost": ("steps", "that are repeated"),
     "ratio": ("", "pause of the rival divided by ours"),
     "load_average": ("", "of the machine, mean over the repeats"),
@@ -310,6 +313,9 @@ def results_page() -> str:
         "## ones doctor",
         "`ok`: whether there is no problem; the exit code is 1 if there is. `checks`: a list with "
         "`name`, `status` (`ok`, `note`, `warning` or `problem`), `found` and `advice`.",
+        "With `--gpu` also `emulated`, whether no GPU was used, and for each check `seconds` and "
+        "`details`: the last lines of output of the workers of a job that failed. `--report` "
+        "writes the same to a file.",
         "## ones top",
         "`cluster`, `jobs` and `decisions`, as in the HTTP interface.",
         "## ones trace play",

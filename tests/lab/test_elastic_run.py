@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from ones.lab.scripted_policy import SchedulePhase, parse_schedule
 from ones.launchers import Launch
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import NODE, LocalLauncher
+from ones.testing.processes import PATIENCE, alive_below, wait_for
 from ones.wire import Reports, pack
 
 MAIN = "from ones.cli import main; main()"
@@ -153,3 +155,41 @@ def test_a_script_that_never_joins_is_told_what_it_lacks(tmp_path: Path) -> None
     found = run(tmp_path, "print('hello')")
     assert found.returncode == 1
     assert found.stderr.splitlines()[-1].endswith("its epochs: does it call ones.join?")
+
+
+def test_gpus_are_refused_in_one_line_where_there_are_none(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+
+    def ones_run(*options: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", MAIN, "run", *options, "--", sys.executable, str(script)]
+        return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+
+    done = ones_run("--gpus", "2")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "ones: --gpus 2: no GPU was found: no NVIDIA driver responds (on CPUs: --slots 2)\n"
+    )
+    both = ones_run("--gpus", "2", "--slots", "2")
+    assert both.returncode == 2
+    assert "exclude each other" in both.stderr
+
+
+def test_sigterm_ends_the_workers(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(600)"
+    )
+    words = [
+        "run",
+        "--dir",
+        str(tmp_path / "run"),
+        "--",
+        sys.executable,
+        str(tmp_path / "train.py"),
+    ]
+    process = subprocess.Popen([sys.executable, "-c", MAIN, *words], cwd=tmp_path)
+    wait_for((tmp_path / "begun").exists)
+    assert len(alive_below(tmp_path)) > 1  # the command itself, and what it started
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+    wait_for(lambda: not alive_below(tmp_path), "workers are left")

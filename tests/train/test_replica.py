@@ -97,3 +97,15 @@ def test_buffers_follow_the_first() -> None:
         return float(net.running_mean[0])  # type: ignore[index]
 
     assert run_in_group(3, work) == [1.0, 1.0, 1.0]
+
+
+def test_optimizer_state_is_in_the_order_of_the_parameters() -> None:
+    """In this order receivers take the memory that was allocated while they waited."""
+    net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(6)))
+    opt = torch.optim.AdamW(net.parameters())
+    backward(net(torch.ones(1, 2)).sum())
+    opt.step()
+    opt.state = type(opt.state)(dict, reversed(opt.state.items()))
+    rate = LearningRate(lambda ratio: ratio, 10, 5)
+    made = Replica(net, opt, scheduler=None, scaler=None, rate=rate, progress=TrainingProgress())
+    assert list(made.state()["optimizer"]["state"]) == list(range(12))

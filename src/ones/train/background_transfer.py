@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ones.errors import UserError
+from ones.train import logs
 from ones.train.buckets import Buckets
 from ones.train.process_group import GroupLostError, ProcessGroup, wait_all
 from ones.train.replica import Replica
@@ -88,8 +89,8 @@ class StateSender:
                 part = as_bytes(bucket.flat)
                 works = [self._group.send(part, rank, _STEP_TAG) for rank in self.receivers]
                 self._pending += [(work, part) for work in works]
-        except GroupLostError as error:
-            self._fail(str(error))
+        except Exception as error:  # any: training goes on, the plan fails
+            self._fail(logs.describe(error))
 
     def resume(self) -> None:
         with self._changed:
@@ -134,8 +135,8 @@ class StateSender:
                 with torch.no_grad():
                     count = self._send_piece()
                 self._end_piece(count)
-        except GroupLostError as error:
-            self._fail(str(error))
+        except Exception as error:  # any: training goes on, the plan fails
+            self._fail(logs.describe(error))
             self._end_piece(0)
 
     def _begin_piece(self) -> bool:
@@ -241,7 +242,7 @@ class StateReceiver:
                 with self._changed:
                     self._received += len(piece)
                     self._changed.notify_all()
-        except (GroupLostError, UserError) as error:
+        except Exception as error:
             with self._changed:
-                self._problem = error if isinstance(error, UserError) else str(error)
+                self._problem = error if isinstance(error, UserError) else logs.describe(error)
                 self._changed.notify_all()

@@ -50,13 +50,16 @@ class Bucket:
         self.tail = self.flat[end:]
         self.notices = self.flat[end + count :] if notices else None
         self.initial_tail = torch.ones(tail, dtype=like.dtype)
+        if not like.is_cpu:  # the host then need not wait for the copy
+            self.initial_tail = self.initial_tail.pin_memory()
         self.missing = 0
         self.done = [False] * count  # by index: hashing a tensor costs a microsecond
 
     def start(self) -> None:
         self.missing = self.hooked
         self.done = [False] * len(self.done)
-        self.tail.copy_(self.initial_tail)
+        # overwritten for the next step only after the host has read the sums of this one
+        self.tail.copy_(self.initial_tail, non_blocking=True)
 
     def squared_norm(self, preconditioner: Preconditioner | None) -> Tensor:
         wide = torch.promote_types(self.flat.dtype, torch.float32)

@@ -132,7 +132,7 @@ class Buckets:
             self.reduce(self._own_notices, group)
         works, self._works = self._works, []
         if self._problem:
-            group.close()  # so that reductions under way fail instead of waiting
+            group.close(is_lost=True)  # so that reductions under way fail instead of waiting
         try:
             wait_all(works)
         except GroupLostError as problem:
@@ -140,17 +140,19 @@ class Buckets:
         works.clear()
         if self._problem:
             raise GroupLostError(self._problem)
+        sums: list[float] = self.notices.tolist()  # the step's one wait of the host
+        group.check()  # aborted reductions end without an error
         if self._has_unused:
             for bucket in self.buckets:
                 used = bucket.used.tolist()
                 for p, view, users in zip(bucket.parameters, bucket.views, used, strict=True):
                     p.grad = view if users > 0 else None
-        sums: list[float] = self.notices.tolist()
         return sums
 
     def squared_norm(self) -> float:
         """Squared norm of the reduced gradient, after `finish`."""
-        return sum(float(bucket.squared_norm(self.preconditioner)) for bucket in self.buckets)
+        squares = [bucket.squared_norm(self.preconditioner) for bucket in self.buckets]
+        return float(torch.stack([square.to(squares[0].device) for square in squares]).sum())
 
     # while backward runs
 

@@ -146,12 +146,13 @@ class CheckpointSaver:
 
         `has_state` stays False: any worker that has trained since is ahead of a checkpoint.
         """
-        if self._replica.has_state:
+        if self._replica.is_complete:
             return
         state = self._checkpoints.load()
         if state is not None:
             self._replica.load(state)
             self._replica.has_state = False
+            self._replica.is_from_checkpoint = True
 
     def _write_in_background(self, state: dict[str, Any], generation: tuple[int, int]) -> None:
         try:

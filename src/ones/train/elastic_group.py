@@ -17,17 +17,22 @@ import time
 import torch
 from torch import Tensor
 
+from ones.errors import UserError
+from ones.train import logs
 from ones.train.buckets import Buckets, Notice
 from ones.train.next_group import PreparedGroup
 from ones.train.process_group import GroupLostError, ProcessGroup, SingleWorkerGroup
 from ones.train.recovery import recover
-from ones.train.replica import broadcast_buffers
+from ones.train.replica import StateLostError, broadcast_buffers
 from ones.train.state_transfer import StateTransfer
 from ones.train.worker_context import TERMINATED, WorkerContext
 from ones.wire.messages import Ready
 
 _AT_ONCE = 1000.0  # in the notice END: the process ends, not only the loop
+_FAILURES = 3  # unexpected errors in a row after which the worker fails
 _PLANS = 64  # notices carry plan numbers modulo this, so that sums are exact in float32
+
+_log = logs.logger(__name__)
 
 
 class ElasticGroup:
@@ -43,6 +48,8 @@ class ElasticGroup:
         self._agreed = self._lost = self._mismatch = False
         self._must_save = self._must_end = self._worker_leaves = False
         self._step_ended = time.perf_counter()
+        self._failures = 0  # unexpected errors since the last step
+        self._problem = ""  # the last of them
         self._exact_steps = _parse_exact_steps(os.environ.get("ONES_EXACT", ""))
 
     # for the training loop
@@ -93,8 +100,11 @@ class ElasticGroup:
             if prepared is None:
                 context.wait_for_order()
                 continue
+            if context.worker not in prepared.layout:
+                context.leave()  # a newer plan excludes it before it was part of any
             started = time.perf_counter()
             context.set_entering(True)
+            context.joins_trained = prepared.group is not None and any(prepared.has_state)
             context.adopt(prepared)
             try:
                 if context.rank == 0:
@@ -103,7 +113,8 @@ class ElasticGroup:
                     self.transfer.receive(prepared, context.group)
                 elif context.group is not None:
                     context.synchronise()
-            except GroupLostError:
+            except GroupLostError as error:
+                _log.info("worker %s: a member of its first group is lost: %s", self.rank, error)
                 self._lost = True  # recover below: the exception keeps connections open
             if self._lost:
                 if not self._recover():
@@ -173,7 +184,7 @@ class ElasticGroup:
 
     def after_step(self) -> bool:
         """Returns True if the step was disturbed: this worker sent state or saved a checkpoint."""
-        self._step_ended = time.perf_counter()
+        self._step_ended, self._failures = time.perf_counter(), 0
         was_sending = self.transfer.is_active
         has_saved = self.context.after_step()
         if not self._agreed:
@@ -207,27 +218,49 @@ class ElasticGroup:
     def settle(self) -> None:
         """Makes all changes that are due between two steps."""
         while True:
+            is_bounded = True  # recovery and saving make several attempts of their own
             try:
                 if self._lost:
                     self._recover()
+                is_bounded = self._must_end or self._must_save or self._worker_leaves
                 if self._mismatch:
                     self._mismatch = False
                     self._replica.is_changed_by_script = True
                     self.context.synchronise()
                 if self._must_end or self._must_save or self._worker_leaves:
                     self._save_and_leave()
+                is_bounded = False
                 if self._agreed or (self._is_plan_due and self._wait_for_due_plan()):
                     self._switch()
             except GroupLostError:
                 self._lost = True
+            except (UserError, StateLostError):
+                raise
+            except Exception as error:
+                if is_bounded:
+                    raise
+                self._fail(error)
             else:
                 return
+
+    def _fail(self, error: Exception) -> None:
+        """An unexpected error costs the plan, not the job: the group is formed again.
+
+        A plan that was adopted has not failed: the group that is formed again keeps to it.
+        """
+        self._failures += 1
+        if self._failures > _FAILURES:
+            raise error
+        _log.error("worker %s: a change of workers failed", self.context.worker, exc_info=error)
+        self._problem = logs.describe(error)
+        self._lost = True
 
     def _recover(self) -> bool:
         self._lost = self._agreed = self._mismatch = False
         self._release_claim()
         self.transfer.reset()
-        return recover(self.context, self._step_ended)
+        why, self._problem = self._problem, ""
+        return recover(self.context, self._step_ended, why)
 
     def _save_and_leave(self) -> None:
         """Saves, unless the job has ended; then one worker leaves, or all do."""
@@ -279,6 +312,8 @@ class ElasticGroup:
             context.leave()
         if old is not None and leaving:
             old.acknowledge_leave(leaving)
+        elif old is not None:
+            old.drain()  # before the first operation of the next group
         durations = {} if context.group is None else self._transfer_state(prepared, context.group)
         ended = time.perf_counter()
         parts = {"wait": started - self._step_ended, "agree": 0.0, "state": ended - started}

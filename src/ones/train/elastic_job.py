@@ -153,7 +153,9 @@ class ElasticJob:
 
     def _on_switched(self, was_first: bool) -> None:
         assert self._elastic is not None
-        self._reporter.reset()
+        layout = self._elastic.context.layout
+        assert layout is not None
+        self._reporter.reset(layout)
         self._partition = self._elastic.context.partition
         if self._elastic.rank == 0 and not was_first and self._progress.last.steps:
             self._report_epoch()  # the former rank 0 may have been lost before it reported

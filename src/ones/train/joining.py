@@ -20,11 +20,13 @@ from torch.optim import Optimizer
 from ones.errors import UserError
 from ones.stopping import StopRule
 from ones.train.buckets import Buckets
+from ones.train.device import find_device
 from ones.train.elastic_group import ElasticGroup
 from ones.train.elastic_job import ElasticJob, SchedulerStep
 from ones.train.learning_rate import LearningRate, Rule, optimizer_name, rule_for
-from ones.train.loading import Loader, LoaderOptions
+from ones.train.loading import Loader, LoaderOptions, to_device
 from ones.train.progress import TrainingProgress
+from ones.train.rehearsal import Rehearse, rehearse
 from ones.train.replica import Replica
 from ones.train.sampler import BatchPartition
 from ones.train.worker_context import WorkerContext
@@ -55,6 +57,7 @@ def join(
     lr_rule: str | Rule | None = None,
     lr_ramp_steps: int = 20,
     stop: StopRule | None = None,
+    rehearsal: Rehearse | None = None,
 ) -> ElasticJob:
     """Makes a training script elastic. Under plain `python`: an ordinary loop on one device.
 
@@ -65,6 +68,9 @@ def join(
     `max_local_batch`: samples that fit one device; larger batches are accumulated.
     `min_local_batch`: default 2 for models with batch norm, which cannot train on one sample.
     `stop` ends a script under plain `python`; a job of the service has its own stop rule.
+    `rehearsal`: the loss of one micro-batch, as `lambda batch: loss_fn(model(batch[0]), batch[1])`.
+    A new worker calls it and runs backward before others wait for it, so that torch.compile, cuDNN
+    and memory allocation do not slow the first step down. The results are thrown away.
     """
     _check_arguments(model, optimizer, scheduler, scheduler_step)
     for name, value in (
@@ -92,9 +98,16 @@ def join(
         rate=rate,
         progress=TrainingProgress(seed=seed),
     )
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    device = find_device()
     environment = WorkerEnvironment.from_env(os.environ)
     context: WorkerContext | None = None
+
+    def warm_up() -> None:
+        if rehearsal is not None:
+            most = min(batch_size, max_local_batch or batch_size)
+            sizes = sorted({most, max(2, minimum, most // 2)}, reverse=True)
+            rehearse(model, rehearsal, lambda n: to_device(loader.first(n), device), sizes, device)
+
     if environment is not None:
         _join_once()
         context = WorkerContext(
@@ -106,10 +119,14 @@ def join(
             minimum=minimum,
         )
         _keep_freed_memory()
+        # one for the job: what one worker has compiled the next ones load
+        cache = os.path.join(environment.job_dir, "inductor")
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", cache)
         _handle_sigterm(context)
         context.controller.start()
         if device.type == "cpu":
             replica.warm_up()
+            warm_up()
         context.report(
             Joined(
                 dataset_size=loader.size,
@@ -120,8 +137,14 @@ def join(
             )
         )
         if device.type != "cpu":
-            context.wait_for_order()  # before that, another worker uses the GPU
+            # the next group is not connected before the rehearsal is over
+            context.set_entering(rehearsal is not None)
+            # before that, another worker uses the GPU
+            context.wait_for_order(connected=rehearsal is None)
     model.to(device)
+    if context is not None and device.type != "cpu":
+        warm_up()
+        context.set_entering(False)
     elastic = None
     if context is not None:
         elastic = ElasticGroup(context, Buckets(list(model.parameters())))

@@ -52,10 +52,12 @@ class MembershipClient:
         generations: Sequence[tuple[int, int]],
         on_joined: Callable[[str], None],
         on_left: Callable[[str, bool], None],
+        on_broken: Callable[[tuple[int, int]], None] = lambda generation: None,
     ) -> None:
         self.address = address
         self._worker = worker
         self._on_joined = on_joined
+        self._on_broken = on_broken  # a generation that another member reported as failed
         self._on_left = on_left  # (worker, whether it hangs)
         self._answers: queue.Queue[Survivors | None] = queue.Queue()
         self._lock = threading.Lock()
@@ -143,6 +145,9 @@ class MembershipClient:
             self._on_joined(message["came"])
         elif "gone" in message:
             self._on_left(message["gone"], message["hangs"])
+        elif "broken" in message:
+            plan, incarnation = message["broken"]
+            self._on_broken((plan, incarnation))
         elif "expelled" in message:
             self.expelled = True
             self._answers.put(None)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import torch
 
+from ones.train import logs
 from ones.train.layout import GroupLayout
-from ones.train.process_group import GroupLostError, ProcessGroup
+from ones.train.process_group import ProcessGroup
 from ones.train.rendezvous import Rendezvous
 from ones.train.replica import receivers_of
 
@@ -161,10 +162,10 @@ class NextGroup:
                     is_withdrawn=lambda: prepared.withdrawn,
                 )
                 prepared.set_connected(group)
-        except (GroupLostError, OSError) as error:
+        except Exception as error:  # of the device's library: any; it fails the plan only
             if not prepared.withdrawn:
                 self.discard()
-                self._on_failed(prepared.layout, str(error))
+                self._on_failed(prepared.layout, logs.describe(error))
             return
         prepared.connect_seconds = time.perf_counter() - started
         with self.changed:

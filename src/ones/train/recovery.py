@@ -9,20 +9,32 @@ from __future__ import annotations
 
 import gc
 import time
+from typing import NoReturn
 
+from ones.errors import UserError
+from ones.train import logs
 from ones.train.membership import Survivors
 from ones.train.process_group import GroupLostError
+from ones.train.replica import STATE_LOST, StateLostError
 from ones.train.worker_context import WorkerContext
+from ones.wire.bounds import as_text
 from ones.wire.messages import SwitchFailed
 
+STATE_IS_LOST = 77  # exit code of a worker that cannot get the state of the job
+_ERRORS = 4  # unexpected ones after which a worker fails: more than _TRANSFERS
+_TRANSFERS = 3  # failed ones after which a joining worker leaves: the state may not be sendable
 
-def recover(context: WorkerContext, since: float) -> bool:
+_log = logs.logger(__name__)
+
+
+def recover(context: WorkerContext, since: float, why: str = "") -> bool:
     """Returns when a new group trains; False if this worker has no state and another order.
 
-    `since`: end of the last step, from which the pause counts.
+    `since`: end of the last step, from which the pause counts; `why`: what failed, if it was not
+    the loss of a worker.
     """
-    discarded = context.next_group.discard()
-    context.close_group()
+    discarded, attempts = context.next_group.discard(), _Attempts(context)
+    context.close_all_groups()
     gc.collect()  # other members wait as long as anything refers to the group
     while True:
         layout = context.layout
@@ -32,7 +44,7 @@ def recover(context: WorkerContext, since: float) -> bool:
         survivors = client.report_failure(
             layout.plan, layout.incarnation, layout.workers, context.position
         )
-        has_state = context.replica.has_state
+        has_state = context.replica.is_complete
         if client.expelled:
             context.exit_fenced("the other workers continued without it")
         if context.ends_at_once or (context.must_leave and not has_state):
@@ -42,14 +54,50 @@ def recover(context: WorkerContext, since: float) -> bool:
                 client.withdraw_failure()
                 return False
             continue
-        if _connect(context, survivors):
+        if attempts.connect(survivors):
             break
     assert context.layout is not None
     if discarded is not None and discarded.plan > context.layout.plan:
-        context.report(SwitchFailed("a worker was lost during preparation", discarded.plan))
+        reason = as_text(why or "a worker was lost during preparation")
+        context.report(SwitchFailed(reason, discarded.plan))
     pause = time.perf_counter() - since
     context.switched(pause, {"reform": pause})
     return True
+
+
+class _Attempts:
+    """Attempts of one worker to continue with the survivors; bounded, so that no job loops."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._errors = self._failed_transfers = 0
+
+    def connect(self, survivors: Survivors) -> bool:
+        """False: another attempt must be made."""
+        context = self._context
+        joins = context.joins_trained and not context.replica.is_complete
+        try:
+            if _connect(context, survivors):
+                return True
+        except StateLostError:
+            self._leave("all workers that had trained are lost and there is no checkpoint")
+        except UserError:
+            raise
+        except Exception:
+            self._errors += 1
+            _log.exception("worker %s: recovery failed (%d)", context.worker, self._errors)
+            context.close_group(is_lost=True)
+            if self._errors == _ERRORS:
+                raise
+        gc.collect()  # as above
+        self._failed_transfers += joins
+        if self._failed_transfers == _TRANSFERS:
+            self._leave(f"it did not receive the state in {_TRANSFERS} attempts")
+        return False
+
+    def _leave(self, why: str) -> NoReturn:
+        _log.error("worker %s exits: %s", self._context.worker, why)
+        self._context.leave(STATE_IS_LOST)
 
 
 def _connect(context: WorkerContext, survivors: Survivors) -> bool:
@@ -68,9 +116,18 @@ def _connect(context: WorkerContext, survivors: Survivors) -> bool:
     try:
         if len(survivors.members) > 1:
             context.group = context.rendezvous.connect(layout, context.device)
-            context.synchronise()
-    except GroupLostError:
-        context.close_group()
+            context.abort_if_lost()
+            context.synchronise(compare=True)
+        elif context.position == STATE_LOST:
+            raise StateLostError
+        elif context.replica.is_unchecked:
+            _log.warning(
+                "worker %s is left alone and goes on from a state that no digest has confirmed",
+                context.worker,
+            )
+    except GroupLostError as error:
+        _log.info("worker %s: group %s is lost: %s", context.worker, layout.name, error)
+        context.close_group(is_lost=True)
         return False
-    context.replica.has_state = True
+    context.replica.has_state, context.replica.is_unchecked = True, False
     return True

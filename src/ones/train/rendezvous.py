@@ -32,12 +32,14 @@ class Rendezvous:
         environment: WorkerEnvironment,
         *,
         on_store_started: Callable[[StoreAddress], None],
-        on_hung: Callable[[str], None],
+        on_lost: Callable[[str, bool], None],
         on_store_silent: Callable[[], None],
+        on_broken: Callable[[tuple[int, int]], None] = lambda generation: None,
     ) -> None:
         self._environment = environment
         self._on_store_started = on_store_started
-        self._on_hung, self._on_store_silent = on_hung, on_store_silent
+        self._on_lost, self._on_store_silent = on_lost, on_store_silent  # (worker, hangs)
+        self._on_broken = on_broken  # argument: the generation of a group that failed
         self._announced: StoreAddress | None = None  # by the controller
         self._started: StoreAddress | None = None  # here, as a replacement
         self._silent: StoreAddress | None = None  # on another node, does not answer any more
@@ -115,6 +117,7 @@ class Rendezvous:
             generations=self._generations,
             on_joined=self._lost.discard,
             on_left=self._on_left,
+            on_broken=self._on_broken,
         )
         threading.Thread(
             target=self._reconnect, args=(client,), name="ones-store", daemon=True
@@ -148,8 +151,11 @@ class Rendezvous:
 
     def _on_left(self, worker: str, hangs: bool) -> None:
         self._lost.add(worker)
-        if hangs:
-            self._on_hung(worker)
+        self._on_lost(worker, hangs)
+
+    def has_lost(self, workers: Iterable[str]) -> bool:
+        """Whether one of these workers is known to be lost."""
+        return not self._lost.isdisjoint(workers)
 
     def join_generation(self, generation: tuple[int, int]) -> None:
         """Records that this worker is part of that group from here on."""
@@ -176,7 +182,7 @@ class Rendezvous:
         """
         client = self.membership(may_start=self.may_start_store(layout))
         results: queue.SimpleQueue[ProcessGroup | Exception] = queue.SimpleQueue()
-        store_connected = threading.Event()
+        store_connected, given_up = threading.Event(), threading.Event()
 
         def connect() -> None:
             try:
@@ -201,10 +207,34 @@ class Rendezvous:
                 if state_role is not None:
                     group.state_roles = group.all_gather(state_role)
                 results.put(group)
+                if given_up.is_set():
+                    group.close()  # its members would wait for this worker
             except Exception as error:
                 results.put(error)
 
         threading.Thread(target=connect, name="ones-connect", daemon=True).start()
+        try:
+            return self._await_group(
+                layout, client, results, store_connected, is_withdrawn=is_withdrawn, timeout=timeout
+            )
+        except BaseException:
+            given_up.set()
+            with contextlib.suppress(queue.Empty):
+                late = results.get_nowait()
+                if isinstance(late, ProcessGroup):
+                    late.close()
+            raise
+
+    def _await_group(
+        self,
+        layout: GroupLayout,
+        client: MembershipClient,
+        results: queue.SimpleQueue[ProcessGroup | Exception],
+        store_connected: threading.Event,
+        *,
+        is_withdrawn: Callable[[], bool],
+        timeout: float,
+    ) -> ProcessGroup:
         deadline = time.monotonic() + timeout  # gloo itself may take several times as long
         while True:
             with contextlib.suppress(queue.Empty):

@@ -20,6 +20,7 @@ and receives
 
     {"ping": 7}
     {"gone": "n0/1", "hangs": false}    the worker died, left, or hangs and is to be killed
+    {"broken": [plan, incarnation]}     another member reported that this group has failed
     {"came": "n0/1"}                    also to itself: from here on the store waits for it
     {"reform": [plan, incarnation], "members": [...], "limit": null}
     {"expelled": true}                  the others continued without this worker
@@ -165,6 +166,9 @@ class MembershipServer:
             self._failures[worker.name] = _Failure(
                 plan, incarnation, tuple(message["members"]), message["step"]
             )
+            for name in message["members"]:  # a device does not tell them
+                if name in self.workers and name not in self._failures:
+                    self.workers[name].send(broken=[plan, incarnation])
             self.resolve()
         elif "joins" in message:
             plan, incarnation = message["joins"]

@@ -104,6 +104,19 @@ def insert_tensors(
     return value
 
 
+def read_numbers(scalars: Sequence[Tensor]) -> list[int]:
+    """The values of tensors of one number and type; the host waits once for each device."""
+    places: dict[torch.device, list[int]] = {}
+    for place, scalar in enumerate(scalars):
+        places.setdefault(scalar.device, []).append(place)
+    numbers = [0] * len(scalars)
+    for found in places.values():
+        values = torch.stack([scalars[place] for place in found]).tolist()
+        for place, value in zip(found, values, strict=True):
+            numbers[place] = value
+    return numbers
+
+
 def copy_to_cpu(value: Any) -> Any:
     """The value with all tensors copied to host memory, so that training can go on meanwhile."""
     if isinstance(value, Tensor):
@@ -121,14 +134,14 @@ def send_value(
     """Starts to send a plain value. Returns (work, buffer) pairs: keep the buffers until sent."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
-    packed = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8).to(group.device)
-    length = torch.tensor([packed.numel()], dtype=torch.int64, device=group.device)
+    packed = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+    length = torch.tensor([packed.numel()], dtype=torch.int64)
     return [(group.send(part, rank, tag), part) for part in (length, packed) for rank in receivers]
 
 
 def receive_value(group: ProcessGroup, source: int, tag: int = 0) -> Any:
-    length = torch.zeros(1, dtype=torch.int64, device=group.device)
+    length = torch.zeros(1, dtype=torch.int64)
     wait_all([group.receive(length, source, tag)])
-    packed = torch.empty(int(length), dtype=torch.uint8, device=group.device)
+    packed = torch.empty(int(length), dtype=torch.uint8)
     wait_all([group.receive(packed, source, tag)])
-    return torch.load(io.BytesIO(packed.cpu().numpy().tobytes()), weights_only=True)
+    return torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)

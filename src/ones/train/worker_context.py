@@ -22,7 +22,7 @@ from ones.train.next_group import (
 )
 from ones.train.process_group import ProcessGroup
 from ones.train.rendezvous import Rendezvous
-from ones.train.replica import Replica, broadcast_buffers
+from ones.train.replica import STATE_LOST, Replica, broadcast_buffers
 from ones.train.sampler import BatchPartition
 from ones.wire.bounds import as_text
 from ones.wire.environment import WorkerEnvironment
@@ -41,6 +41,7 @@ from ones.wire.messages import (
 
 TERMINATED = 128 + 15
 FENCED = 75  # exit code of a fenced worker: 0 would say that the script is done
+DEVICE_STUCK = 76  # exit code: operations of a device could not be aborted
 _NORMAL_ENDS = ("converged", "finished")
 _CLOSE_AFTER = 20  # steps: closing the connections of an old group takes milliseconds
 _FLUSH_SECONDS = 10.0
@@ -68,14 +69,16 @@ class WorkerContext:
         self._dataset_size = dataset_size
         self._is_entering = False  # others may train; this worker does not have the whole state
         self.has_entered = False
+        self.joins_trained = False  # its first group has members that have trained
         self.layout: GroupLayout | None = None
         self.group: ProcessGroup | None = None
         self._old_groups: list[tuple[int, ProcessGroup | None]] = []  # and the step to close them
         self.rendezvous = Rendezvous(
             environment,
             on_store_started=lambda address: self.report(StoreStarted(str(address))),
-            on_hung=self._on_hung,
-            on_store_silent=self._abort_group,
+            on_lost=self._on_lost,
+            on_store_silent=lambda: self._abort_group(hangs=True),
+            on_broken=self._on_broken,
         )
         self.controller = ControllerClient(
             environment,
@@ -112,11 +115,18 @@ class WorkerContext:
 
     @property
     def position(self) -> int:
-        """How far this replica has trained, comparable between workers; -1: it has no state."""
-        if not self.replica.has_state:
-            return -1
+        """How far this replica has trained, comparable between workers.
+
+        A state that was not checked comes behind a checked one of the same step.
+        -1: it has no state. STATE_LOST: nor may it start anew, since other workers had trained.
+        """
+        if not self.replica.is_complete:
+            replica, trained = self.replica, self.joins_trained or self.replica.group_has_trained
+            may_start = replica.is_from_checkpoint or not trained
+            return -1 if may_start else STATE_LOST
         progress = self.replica.progress
-        return progress.epoch * (self._dataset_size + 1) + progress.offset
+        place = progress.epoch * (self._dataset_size + 1) + progress.offset
+        return 2 * place + self.replica.has_state
 
     @property
     def ends_normally(self) -> bool:
@@ -149,12 +159,17 @@ class WorkerContext:
 
     # the group
 
-    def wait_for_order(self) -> None:
-        """Waits for a group that is ready. Before that, a joining worker stays on the CPU."""
-        with self.next_group.changed:
-            while self.next_group.ready is None and not self.must_leave:
-                self.next_group.changed.wait(1.0)
-            if self.next_group.ready is not None:
+    def wait_for_order(self, *, connected: bool = True) -> None:
+        """Waits for a group that is ordered, and connected. Before, a worker stays on the CPU."""
+        found = self.next_group
+
+        def has_come() -> bool:
+            return found.ready is not None if connected else found.is_ordered
+
+        with found.changed:
+            while not has_come() and not self.must_leave:
+                found.changed.wait(1.0)
+            if has_come():
                 return
         self.leave()
 
@@ -171,11 +186,20 @@ class WorkerContext:
         self.controller.generation = layout.generation
         self.next_group.set_current(layout)
         self.rendezvous.join_generation(layout.generation)
+        self.abort_if_lost()
 
-    def synchronise(self) -> None:
-        """Makes all members equal to the one that has trained furthest."""
+    def abort_if_lost(self) -> None:
+        """Aborts a new group if a member was lost before the group was this worker's."""
+        if self.layout is not None and self.rendezvous.has_lost(self.layout.workers):
+            self._abort_group(hangs=False)
+
+    def synchronise(self, *, compare: bool = False) -> None:
+        """Makes all members equal to the one that has trained furthest.
+
+        `compare`: members that have trained equally far also compare digests of their state.
+        """
         assert self.group is not None
-        self.replica.synchronise(self.group, self.position)
+        self.replica.synchronise(self.group, self.position, compare=compare)
         broadcast_buffers(self.group, self.replica.model)
 
     def switched(self, pause: float, parts: dict[str, float]) -> None:
@@ -198,15 +222,30 @@ class WorkerContext:
     def after_step(self) -> bool:
         """Returns True if this worker has saved a checkpoint."""
         if self._old_groups and self._old_groups[0][0] <= self.replica.progress.step:
-            self._old_groups.pop(0)
+            _, old = self._old_groups.pop(0)
+            if old is not None:
+                self._close(old, is_lost=False)
         if self.rank == 0 and self.layout is not None:
             return self.saver.save_if_due(self.layout.generation)
         return False
 
-    def close_group(self) -> None:
+    def close_all_groups(self) -> None:
+        """After a loss. Leaving workers may wait for acknowledgements in an old group."""
+        old, self._old_groups = self._old_groups, []
+        for _, group in old:
+            if group is not None:
+                self._close(group, is_lost=False)
+        self.close_group(is_lost=True)
+
+    def close_group(self, *, is_lost: bool) -> None:
         group, self.group = self.group, None
         if group is not None:
-            group.close()
+            self._close(group, is_lost=is_lost)
+
+    def _close(self, group: ProcessGroup, *, is_lost: bool) -> None:
+        if not group.close(is_lost=is_lost):
+            _log.error("worker %s exits: its device does not end its operations", self.worker)
+            os._exit(DEVICE_STUCK)
 
     # saving and leaving
 
@@ -235,7 +274,7 @@ class WorkerContext:
         self.has_left = True
         self.saver.wait()
         self.next_group.discard()
-        self.close_group()
+        self.close_group(is_lost=False)
         self._old_groups.clear()
         self.rendezvous.leave()
         self.controller.close(_FLUSH_SECONDS)
@@ -252,16 +291,22 @@ class WorkerContext:
 
     # in the threads of controller client and membership
 
-    def _on_hung(self, worker: str) -> None:
-        """Reports a worker that hangs. Its connections may never end: the group is aborted."""
-        self.report(Hung(worker))
+    def _on_lost(self, worker: str, hangs: bool) -> None:
+        """Aborts the group of a lost worker: a device's operations would wait for it for ever."""
+        if hangs:
+            self.report(Hung(worker))
         if self.layout is not None and worker in self.layout:
-            self._abort_group()
+            self._abort_group(hangs=hangs)
 
-    def _abort_group(self) -> None:
+    def _on_broken(self, generation: tuple[int, int]) -> None:
+        """Aborts a group that another member, which lives, has given up."""
+        if self.layout is not None and self.layout.generation == generation:
+            self._abort_group(hangs=False)
+
+    def _abort_group(self, *, hangs: bool) -> None:
         group = self.group
         if group is not None:
-            group.abort()
+            group.abort(hangs=hangs)
 
     def _on_order(self, order: Order) -> None:
         if isinstance(order, Switch):
