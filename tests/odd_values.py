@@ -76,6 +76,7 @@ VALUES: dict[type[Event], dict[str, tuple[object, ...]]] = {
         "max_local_batch": (None, *_BATCHES),
     },
     ev.JobFoundFixed: {},
+    ev.TrainingRestarted: {"epochs": _FROM_NONE},
     ev.StepsDone: {
         "epoch": _EPOCHS,
         "steps": _FROM_NONE,

@@ -44,6 +44,11 @@ def submit(
         int | None, typer.Option(help="GPUs, for policies that do not choose a size.")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Global batch at the start.")] = None,
+    fixed_batch: Annotated[
+        bool, typer.Option("--fixed-batch", help="Never change the batch: --batch or the script's.")
+    ] = False,
+    min_batch: Annotated[int | None, typer.Option(help="Smallest global batch.")] = None,
+    max_batch: Annotated[int | None, typer.Option(help="Largest global batch.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Number of epochs of the script.")] = None,
     max_epochs: Annotated[
         int | None, typer.Option(help="End the job after this number of epochs.")
@@ -85,6 +90,7 @@ def submit(
     options = {
         "name": name, "kind": kind, "priority": priority, "gpus": gpus, "min_gpus": min_gpus,
         "max_gpus": max_gpus, "requested_gpus": requested_gpus, "batch": batch, "epochs": epochs,
+        "fixed_batch": fixed_batch or None, "min_batch": min_batch, "max_batch": max_batch,
         "max_epochs": max_epochs, "target_accuracy": target_accuracy,
         "target_epochs": target_epochs, "patience": patience, "retries": retries,
         "max_run_seconds": max_run, "tags": tag, "command": command or None,
@@ -113,6 +119,12 @@ def submit(
         print(job)
     if script.elastic is False and "gpus" not in given:
         say(f"{script.name} does not call ones.join: {job} runs as a fixed-size job on 1 GPU")
+    if script.elastic and "gpus" in given:
+        number = "1 GPU" if given["gpus"] == 1 else f"{given['gpus']} GPUs"
+        say(
+            f"--gpus makes {job} a fixed-size job: one process with {number}, and ones.join trains"
+            " on one of them; for an elastic job use --min-gpus and --max-gpus"
+        )
     if script.elastic and lacks_ones(script.command[0], directory, given["env"]):
         say(f"{script.command[0]} has no module ones; activate the right environment")
     if wait or follow:

@@ -94,6 +94,18 @@ class EpochFinished(Tagged, frozen=True, kw_only=True):
     not_finite: tuple[str, ...] = ()  # measures that were nan or infinite
 
 
+class TrainingRestarted(Tagged, frozen=True):
+    """The job trains from the beginning again: no checkpoint was found after all workers died.
+
+    Its batch, progress and forecast begin anew. `epochs`: those that were done and count no more.
+    """
+
+    at: Time
+    job: JobId
+    generation: Generation
+    epochs: Number
+
+
 class ThroughputMeasured(Tagged, frozen=True, kw_only=True):
     """Mean time of a step in one configuration."""
 
@@ -283,6 +295,7 @@ JobReport = (
     | JobFoundFixed
     | StepsDone
     | EpochFinished
+    | TrainingRestarted
     | ThroughputMeasured
     | MemoryLimitLearned
     | WorkerReady
@@ -335,6 +348,7 @@ CAPACITY_EVENTS: frozenset[type[Event]] = frozenset(
 PROGRESS_EVENTS: frozenset[type[Event]] = CAPACITY_EVENTS | {
     JobDescribed,
     EpochFinished,
+    TrainingRestarted,
     MemoryLimitLearned,
     WorkerReady,
     Rescaled,

@@ -119,7 +119,8 @@ class Switched(Tagged, frozen=True):
     members: Annotated[tuple[WorkerName, ...], Meta(max_length=MOST_WORKERS)] = ()
     #: parts of the pause, in seconds
     parts: Annotated[Mapping[Name, PauseSeconds], Meta(max_length=64)] = field(default_factory=dict)
-    step: Number = 0  # optimizer steps before the switch
+    #: optimizer steps before the switch; -1: not known
+    step: Annotated[int, Meta(ge=-1, le=2**54)] = -1
 
 
 class SwitchFailed(Tagged, frozen=True):
