@@ -22,6 +22,7 @@ from torch.utils.data import (
 
 from ones.errors import UserError
 from ones.train.sampler import BatchPartition, StepSlice, permutation
+from ones.train.script_samplers import order_of_sampler, size_of_sampler
 
 
 def size_of(dataset: object) -> int:
@@ -51,6 +52,9 @@ class LoaderOptions:
     num_workers: int = 0
     worker_init_fn: Callable[[int], None] | None = None
     pin_memory: bool = False
+    sampler: Any = None
+    drop_last: bool = False
+    start_epoch: int = 0
 
 
 class _BatchSampler(Sampler[list[int]]):
@@ -67,10 +71,22 @@ class Loader:
     """Loads the micro-batches of the rest of an epoch, under one partition."""
 
     def __init__(
-        self, dataset: Any, options: LoaderOptions, *, seed: int, shuffle: bool = True
+        self,
+        dataset: Any,
+        options: LoaderOptions,
+        *,
+        seed: int,
+        shuffle: bool = True,
+        batch_size: int = 1,
     ) -> None:
         self.dataset, self.options = dataset, options
-        self.size = size_of(dataset)
+        self.size = size_of(dataset)  # samples of an epoch
+        if options.sampler is not None:
+            self.size = size_of_sampler(options.sampler)
+        if options.drop_last:
+            self.size -= self.size % batch_size
+            if not self.size:
+                raise UserError(f"drop_last leaves no sample: batch_size {batch_size} is too large")
         self.seed, self.shuffle = seed, shuffle
         self._sampler = _BatchSampler()
         self._permutation: tuple[int, int, NDArray[np.int64]] | None = None
@@ -87,28 +103,33 @@ class Loader:
             )
 
     def steps(
-        self, partition: BatchPartition, epoch: int, offset: int
+        self, partition: BatchPartition, epoch: int, offset: int, end: int | None = None
     ) -> Iterator[tuple[StepSlice, Iterator[Any]]]:
-        """The steps from `offset` to the end of the epoch, each with its micro-batches."""
+        """The steps from `offset` to `end`, or of the epoch, each with its micro-batches."""
+        size = self.size if end is None else end
         order = self._order_of(epoch)
         if self._loader is None:
-            for part in _slices(partition, offset, self.size):
+            for part in _slices(partition, offset, size):
                 yield part, map(self._fetch, _indices(order, part))
             return
 
         def read_ahead() -> Iterator[list[int]]:
-            for part in _slices(partition, offset, self.size):
+            for part in _slices(partition, offset, size):
                 yield from (indices.tolist() for indices in _indices(order, part))
 
         self._sampler.batches = read_ahead
         fetched = iter(self._loader)
-        for part in _slices(partition, offset, self.size):
+        for part in _slices(partition, offset, size):
             yield part, (next(fetched) for _ in part.micro_batches)
 
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
         cached = self._permutation
         if cached is None or cached[:2] != (self.seed, epoch):
-            order = permutation(self.size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+            if self.options.sampler is not None:
+                order = order_of_sampler(self.options.sampler, seed=self.seed, epoch=epoch)
+            else:
+                size = len(self.dataset)
+                order = permutation(size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
             cached = self._permutation = (self.seed, epoch, order)
         return cached[2]
 

@@ -34,7 +34,12 @@ class TrainingProgress:
     sums: EpochTotals = field(default_factory=EpochTotals)
     last: EpochTotals = field(default_factory=EpochTotals)  # of the previous epoch
     first_loss: float | None = None  # of the first step of the job
-    schedule_credit: float = 0.0  # base-batch steps that the LR schedule still has to make
+    samples: int = 0  # since the start of the job
+    base_steps: int = 0  # steps that the script alone, at its own batch size, would have made
+    schedule_steps: int = 0  # base steps that a schedule per step has made
+    schedule_epochs: int = 0  # epochs that a schedule per epoch has made
+    total_steps: int | None = None  # base steps that the script asked for
+    seconds: float = 0.0  # of training, on the clock of the main worker
     weighted: bool = False  # the script counts valid targets
     limit: int | None = None  # samples that fit one worker, where one ran out of memory
     epochs: int | None = None  # as the script asked for

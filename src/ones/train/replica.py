@@ -22,6 +22,7 @@ from ones.train import logs
 from ones.train.learning_rate import LearningRate
 from ones.train.process_group import ProcessGroup, wait_all
 from ones.train.progress import TrainingProgress
+from ones.train.script_state import ScriptState
 from ones.train.tensor_messages import (
     copy_to_cpu,
     extract_tensors,
@@ -63,6 +64,7 @@ class Replica:
         self.model, self.optimizer = model, optimizer
         self.scheduler, self.scaler = scheduler, scaler
         self.rate, self.progress = rate, progress
+        self.script = ScriptState()
         self._allocated: dict[Tensor, list[Tensor]] = {}  # memory for the optimizer's state
         self.has_state = False  # it has trained, or received the state of a worker that has
         self.is_from_checkpoint = False  # without state, but with that of a checkpoint
@@ -99,6 +101,7 @@ class Replica:
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "rate": self.rate.state(),
             "progress": self.progress.state(),
+            "script": self.script.state(),
         }
 
     def _load_counters(self, state: dict[str, Any]) -> None:
@@ -108,6 +111,7 @@ class Replica:
             self.scaler.load_state_dict(state["scaler"])
         self.rate.load(state["rate"])
         self.progress.load(state["progress"])
+        self.script.load(state["script"])
 
     def warm_up(self) -> None:
         """Makes one step with zero gradients, so that the optimizer allocates its state.

@@ -212,14 +212,16 @@ class WorkerContext:
         """Takes smaller micro-batches: a worker ran out of memory with larger ones."""
         self.limit = min(self.limit or limit, limit)
 
-    def after_step(self) -> bool:
-        """Returns True if this worker has saved a checkpoint."""
+    def after_step(self) -> None:
         if self._old_groups and self._old_groups[0][0] <= self.replica.progress.step:
             _, old = self._old_groups.pop(0)
             if old is not None:
                 self._close(old)
+
+    def save_if_due(self, *, epoch_ends: bool = False) -> bool:
+        """Returns True if this worker has begun to save a checkpoint. Call it between two steps."""
         if self.rank == 0 and self.layout is not None:
-            return self.saver.save_if_due(self.layout.generation)
+            return self.saver.save_if_due(self.layout.generation, epoch_ends=epoch_ends)
         return False
 
     def close_all_groups(self) -> None:

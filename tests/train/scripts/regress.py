@@ -166,7 +166,7 @@ def main() -> None:
     state["scaler"] = scaler.state_dict() if scaler else {}
     torch.save(state, out / f"end-{me}.pt")
     if job.is_main:
-        state = {"net": net.state_dict(), "opt": opt.state_dict(), "steps": job.steps}
+        state = {"net": net.state_dict(), "opt": opt.state_dict(), "steps": int(job.steps)}
         torch.save(state, out / "final.pt")
 
 
