@@ -135,7 +135,7 @@ class Buckets:
             self.reduce(self._own_notices, group)
         works, self._works = self._works, []
         if self._problem:
-            group.close()  # so that reductions under way fail instead of waiting
+            group.close(is_lost=True)  # so that reductions under way fail instead of waiting
         try:
             wait_all(works)
         except GroupLostError as problem:

@@ -26,8 +26,7 @@ from ones.train.recovery import recover
 from ones.train.replica import StateLostError, broadcast_buffers
 from ones.train.state_transfer import StateTransfer
 from ones.train.worker_context import TERMINATED, WorkerContext
-from ones.wire.bounds import as_text
-from ones.wire.messages import Ready, SwitchFailed
+from ones.wire.messages import Ready
 
 _AT_ONCE = 1000.0  # in the notice END: the process ends, not only the loop
 _FAILURES = 3  # unexpected errors in a row after which the worker fails
@@ -53,6 +52,7 @@ class ElasticGroup:
         self._step_ended = time.perf_counter()
         self._ticked = time.monotonic()  # when `progress.seconds` was set
         self._failures = 0  # unexpected errors since the last step
+        self._problem = ""  # the last of them
         self._exact_steps = _parse_exact_steps(os.environ.get("ONES_EXACT", ""))
 
     # for the training loop
@@ -116,7 +116,8 @@ class ElasticGroup:
                     self.transfer.receive(prepared, context.group)
                 elif context.group is not None:
                     context.synchronise()
-            except GroupLostError:
+            except GroupLostError as error:
+                _log.info("worker %s: a member of its first group is lost: %s", self.rank, error)
                 self._lost = True  # recover below: the exception keeps connections open
             if self._lost:
                 if not self._recover():
@@ -161,7 +162,7 @@ class ElasticGroup:
         return values
 
     def end_notices(self, notice: Notice) -> dict[Notice, float | Tensor]:
-        """The notices of a worker whose script leaves its loop: it is not ready for a switch."""
+        """The notices with which a worker leaves its loop: it is not ready for a switch."""
         values = self.notices()
         if self._claimed is not None:
             self._release_claim()
@@ -265,22 +266,23 @@ class ElasticGroup:
                 return
 
     def _fail(self, error: Exception) -> None:
-        """An unexpected error costs the plan, not the job: the group is formed again."""
+        """An unexpected error costs the plan, not the job: the group is formed again.
+
+        A plan that was adopted has not failed: the group that is formed again keeps to it.
+        """
         self._failures += 1
         if self._failures > _FAILURES:
             raise error
         _log.error("worker %s: a change of workers failed", self.context.worker, exc_info=error)
-        layout = self.context.layout
-        if layout is not None:
-            why = f"{type(error).__name__}: {error}"
-            self.context.report(SwitchFailed(as_text(why), layout.plan))
+        self._problem = logs.describe(error)
         self._lost = True
 
     def _recover(self) -> bool:
         self._lost = self._agreed = self._mismatch = False
         self._release_claim()
         self.transfer.reset()
-        return recover(self.context, self._step_ended)
+        why, self._problem = self._problem, ""
+        return recover(self.context, self._step_ended, why)
 
     def _save_and_leave(self) -> None:
         """Saves, unless the job has ended; then one worker leaves, or all do."""

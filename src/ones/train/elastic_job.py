@@ -232,7 +232,7 @@ class ElasticJob:
         return float(group["lr"]) * self._replica.rate.factor(self._progress.step)
 
     def every(self, *, steps: int | None = None, seconds: float | None = None) -> bool:
-        """True once in so many steps of the script's own batch size, or seconds of training.
+        """True once per `steps` steps of the script's own batch size, or `seconds` of training.
 
         It is the same on all workers. Call it after `step` or `update`.
         """

@@ -19,7 +19,7 @@ class ScriptState:
         self._received: dict[str, Any] = {}  # for objects that the script has not named yet
 
     def add(self, objects: dict[str, Any]) -> None:
-        """Registers objects; one whose state was received before gets it now."""
+        """Registers objects; a state that was received before is loaded now."""
         for name, item in objects.items():
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(item, method, None)):
