@@ -37,10 +37,10 @@ def check_arguments(
     for group in optimizer.param_groups:
         if any(id(p) not in own for p in group["params"]):
             raise UserError("optimizer has parameters that are not the model's")
-    _check_scheduler(scheduler, optimizer, scheduler_step)
+    check_scheduler(scheduler, optimizer, scheduler_step)
 
 
-def _check_scheduler(scheduler: object, optimizer: Optimizer, scheduler_step: str) -> None:
+def check_scheduler(scheduler: object, optimizer: Optimizer, scheduler_step: str) -> None:
     if scheduler is not None and not isinstance(scheduler, LRScheduler | ReduceLROnPlateau):
         methods = ("step", "state_dict", "load_state_dict")
         if not all(callable(getattr(scheduler, name, None)) for name in methods):

@@ -20,6 +20,7 @@ from torch import Tensor
 from ones.errors import UserError
 from ones.train import logs
 from ones.train.buckets import Buckets, Notice
+from ones.train.comparison import WorkerComparison, are_equal
 from ones.train.next_group import PreparedGroup
 from ones.train.process_group import GroupLostError, ProcessGroup, SingleWorkerGroup
 from ones.train.recovery import recover
@@ -40,6 +41,7 @@ class ElasticGroup:
 
     def __init__(self, context: WorkerContext, buckets: Buckets) -> None:
         self.context, self.buckets = context, buckets
+        self.comparison = WorkerComparison(context.replica)
         self.transfer = StateTransfer(context.replica, buckets)
         self.is_over = False  # the loop of the script is to end
         self.is_stopped = False  # because the script of a worker has left its loops
@@ -155,6 +157,9 @@ class ElasticGroup:
             values[Notice.LEAVING] = 1.0
         if self.transfer.has_mismatch():
             values[Notice.UNEQUAL] = 1.0
+        if self.group is not None:
+            mark = self.comparison.fingerprint()
+            values[Notice.FINGERPRINT], values[Notice.FINGERPRINT_SQUARED] = mark, mark * mark
         if self.rank == 0:
             values[Notice.SECONDS] = (
                 self._replica.progress.seconds + time.monotonic() - self._ticked
@@ -202,7 +207,12 @@ class ElasticGroup:
         self.leaves_epoch = sums[Notice.BREAK] > 0.0
         if sums[Notice.STOP] > 0.0:
             self.is_over = self.is_stopped = True
-        return not (self._mismatch or self.leaves_epoch or self.is_stopped)
+        if self._mismatch or self.leaves_epoch or self.is_stopped:
+            return False
+        alike = are_equal(size, sums[Notice.FINGERPRINT], sums[Notice.FINGERPRINT_SQUARED])
+        if self.group is not None and not alike:
+            self.comparison.fail(self.group)
+        return True
 
     def after_step(self) -> bool:
         """Returns True if the step was disturbed: this worker sent state."""
@@ -222,6 +232,7 @@ class ElasticGroup:
         """Copies the buffers of rank 0 to all workers. False: a worker was lost meanwhile."""
         if self.group is not None:
             try:
+                self.comparison.compare_parameters(self.group)
                 broadcast_buffers(self.group, self._replica.model)
                 if last:  # no more collectives: each worker may end at any time
                     self.group.acknowledge_leave(range(self.group.size))

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ones.errors import UserError
 from ones.stopping import StopRule
+from ones.train.arguments import check_scheduler
 from ones.train.elastic_group import ElasticGroup
 from ones.train.evaluation import mean_over_workers, shard_of
 from ones.train.job_reports import JobReports
@@ -126,6 +127,14 @@ class ElasticJob:
                 )
             self._start(self._enter(dataset, batch_size, **options))
         return JobLoader(self, self._run.entry)
+
+    def schedule(self, scheduler: Any, *, step: SchedulerStep = "epoch") -> None:
+        """The learning rate schedule, if it needs `len(job.loader())`: else give it to `join`."""
+        if self._replica.scheduler is not None:
+            raise UserError("the job has a schedule already")
+        check_scheduler(scheduler, self._replica.optimizer, step)
+        self._replica.set_scheduler(scheduler)
+        self._schedule.set(scheduler, step)
 
     def epochs(self, count: int, *, start: int | None = None) -> Iterator[int]:
         """Yields the epochs 0 to `count` - 1; a joining worker starts at the current one.
@@ -370,6 +379,7 @@ class ElasticJob:
             self._progress,
             stepper,
             self._guard,
+            self._schedule,
             base_batch=entry.base_batch,
             device=self.device,
             elastic=elastic,

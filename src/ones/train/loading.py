@@ -5,6 +5,7 @@ Data read ahead for an old partition is discarded; the position counts samples t
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -89,6 +90,7 @@ class Loader:
                 raise UserError(f"drop_last leaves no sample: batch_size {batch_size} is too large")
         self.seed, self.shuffle = seed, shuffle
         self._sampler = _BatchSampler()
+        self.mark = 0  # of the order of samples, where a sampler draws it
         self._permutation: tuple[int, int, NDArray[np.int64]] | None = None
         self._loader: DataLoader[Any] | None = None
         if options.num_workers:
@@ -127,6 +129,7 @@ class Loader:
         if cached is None or cached[:2] != (self.seed, epoch):
             if self.options.sampler is not None:
                 order = order_of_sampler(self.options.sampler, seed=self.seed, epoch=epoch)
+                self.mark = zlib.crc32(order.tobytes())
             else:
                 size = len(self.dataset)
                 order = permutation(size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)

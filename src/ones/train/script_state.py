@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.optim.lr_scheduler import LRScheduler
+
 from ones.errors import UserError
 
 
@@ -32,6 +34,10 @@ class ScriptState:
             self._objects[name] = item
             if name in self._received:
                 item.load_state_dict(self._received.pop(name))
+
+    @property
+    def has_schedule(self) -> bool:
+        return any(isinstance(item, LRScheduler) for item in self._objects.values())
 
     def state(self) -> dict[str, Any]:
         also = {name: item.state_dict() for name, item in self._objects.items()}
