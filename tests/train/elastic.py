@@ -172,13 +172,13 @@ def elastic(
     schedule: str,
     *,
     exact: bool = True,
-    script: str = "regress.py",
     **env: object,
 ) -> Elastic:
     out = tmp_path / "out"
     out.mkdir()
     launcher = ForkLauncher(zygote, tmp_path / "forks", cpu_slots(NODE, 4))
     words = {name: str(value) for name, value in env.items()}
+    script = words.pop("SCRIPT", "regress.py")
     run = ElasticRun(
         ["python", str(SCRIPTS / script)],
         parse_schedule(schedule, 4),

@@ -12,7 +12,7 @@ from tests.train.elastic import Elastic, elastic
 
 
 def job_of(zygote: str, tmp_path: Path, shape: str, schedule: str = "0:1,6:2") -> Elastic:
-    return elastic(zygote, tmp_path, schedule, exact=False, script="loops.py", SHAPE=shape)
+    return elastic(zygote, tmp_path, schedule, exact=False, SCRIPT="loops.py", SHAPE=shape)
 
 
 def ends(job: Elastic) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ def test_state_of_the_script_reaches_joining_workers(zygote: str, tmp_path: Path
     ("shape", "words"),
     [
         ("rate", "the learning rate is 0.0"),
-        ("noise", "parameter 0.bias differs"),
+        ("noise", "parameter 0.weight differs"),
     ],
 )
 def test_workers_that_train_differently_are_stopped(

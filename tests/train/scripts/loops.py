@@ -61,7 +61,7 @@ def train(job: Any, net: nn.Module, average: Average) -> None:  # noqa: ANN401
             in_epoch += 1
             if shape == "noise" and job.workers == 2:
                 with torch.no_grad():
-                    net[0].bias.add_(torch.rand(()) * (1 + is_second))
+                    next(net.parameters()).add_(torch.rand(()) * (1 + is_second))
             job.state["steps"] = int(job.steps)
             wait_for_workers(job)
             if job.workers < 2:
