@@ -204,9 +204,9 @@ class ElasticGroup:
             self._must_end = sums[Notice.END] >= _AT_ONCE
         self._mismatch = sums[Notice.UNEQUAL] > 0.0
         self._replica.progress.seconds, self._ticked = sums[Notice.SECONDS], time.monotonic()
-        self.leaves_epoch = sums[Notice.BREAK] > 0.0
-        if sums[Notice.STOP] > 0.0:
-            self.is_over = self.is_stopped = True
+        self.leaves_epoch = False
+        if sums[Notice.BREAK] + sums[Notice.STOP] > 0.0:
+            self.leave_loops(is_stop=sums[Notice.STOP] > 0.0)
         if self._mismatch or self.leaves_epoch or self.is_stopped:
             return False
         alike = are_equal(size, sums[Notice.FINGERPRINT], sums[Notice.FINGERPRINT_SQUARED])
@@ -222,6 +222,17 @@ class ElasticGroup:
         if not self._agreed:
             self.transfer.update(self._next_group)
         return was_sending or self.transfer.is_active
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether a member was lost, so that the group must be formed again."""
+        return self._lost
+
+    def leave_loops(self, *, is_stop: bool) -> None:
+        """The script of a worker has left its loop over batches, or all loops."""
+        self.leaves_epoch = not is_stop
+        if is_stop:
+            self.is_over = self.is_stopped = True
 
     def step_failed(self) -> None:
         """Records that a member was lost in the step; nothing was updated."""

@@ -25,6 +25,8 @@ from ones.errors import UserError
 from ones.train.sampler import BatchPartition, StepSlice, permutation
 from ones.train.script_samplers import order_of_sampler, size_of_sampler
 
+_FILLER = 2  # samples: batch norm needs two
+
 
 def size_of(dataset: object) -> int:
     """Samples of one epoch. Raises UserError for a dataset that cannot be indexed."""
@@ -122,7 +124,7 @@ class Loader:
         self._sampler.batches = read_ahead
         fetched = iter(self._loader)
         for part in _slices(partition, offset, size):
-            yield part, (next(fetched) for _ in part.micro_batches)
+            yield part, (next(fetched) for _ in range(max(1, len(part.micro_batches))))
 
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
         cached = self._permutation
@@ -151,6 +153,8 @@ class Loader:
 
 def _indices(order: NDArray[np.int64], part: StepSlice) -> Iterator[NDArray[np.int64]]:
     """The sample indices of each micro-batch."""
+    if part.is_filler:
+        yield order[part.start : part.start + _FILLER]
     first = part.first
     for count in part.micro_batches:
         yield order[first : first + count]
@@ -164,9 +168,12 @@ def _slices(partition: BatchPartition, offset: int, size: int) -> Iterator[StepS
 
 
 def to_device(data: Any, device: torch.device) -> Any:
-    """Moves the tensors in lists, tuples and mappings; returns everything else unchanged."""
+    """Moves the tensors in lists, tuples and mappings, and objects with `to`; returns everything
+    else unchanged."""
     if isinstance(data, torch.Tensor):
         return data if data.device == device else data.to(device, non_blocking=True)
+    if callable(getattr(data, "to", None)):
+        return data.to(device)
     if isinstance(data, Mapping):
         return type(data)({k: to_device(v, device) for k, v in data.items()})  # type: ignore[call-arg]
     if isinstance(data, tuple) and hasattr(data, "_fields"):

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ones.errors import UserError
 from ones.train.elastic_group import ElasticGroup
+from ones.train.optimizer_set import optimizers_of
 from ones.train.process_group import GroupLostError
 from ones.train.replica import Replica
 
@@ -35,7 +36,8 @@ class Schedule:
 
     def start(self) -> None:
         """Refuses a schedule that the job does not know: it starts anew in a joining worker."""
-        is_wrapped = hasattr(self._replica.optimizer.step, "_wrapped_by_lr_sched")
+        optimizers = optimizers_of(self._replica.optimizer)
+        is_wrapped = any(hasattr(opt.step, "_wrapped_by_lr_sched") for opt in optimizers)
         if is_wrapped and self._scheduler is None and not self._replica.script.has_schedule:
             raise UserError(
                 "the optimizer has a learning rate schedule that the job does not have: pass it as"

@@ -10,6 +10,7 @@ neither.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -57,7 +58,9 @@ class TrainingLoop:
         device: torch.device,
         elastic: ElasticGroup | None,
         events: LoopEvents,
+        has_micro_batches: bool = True,
     ) -> None:
+        self._has_micro_batches = has_micro_batches
         self.loader, self.partition = loader, partition
         self._progress, self._stepper, self._guard = progress, stepper, guard
         self._schedule = schedule
@@ -160,7 +163,8 @@ class TrainingLoop:
                 for part, micro_batches in steps:
                     if elastic is not None:
                         elastic.comparison.order = self.loader.mark
-                    stepper.begin(part, self.partition)
+                    if not stepper.begin(part, self.partition):
+                        break
                     for data in micro_batches:
                         stepper.next_micro_batch()
                         self._schedule.watch()
@@ -195,8 +199,17 @@ class TrainingLoop:
             elastic.leaves_epoch = False
             self._events.settles()
             elastic.settle()
-            self.partition = elastic.context.partition
+            self.take_partition()
         return self._progress.epoch == epoch and not self.is_over
+
+    def take_partition(self) -> None:
+        """Takes the division of the batch among the workers, after a change."""
+        assert self._elastic is not None
+        partition = self._elastic.context.partition
+        if not self._has_micro_batches:
+            whole = (1,) * len(partition.shares)
+            partition = replace(partition, micro_steps=whole, limit=None)
+        self.partition = partition
 
     def _end_data(self, epoch: int) -> None:
         """Makes the workers ready for the script's evaluation."""
