@@ -217,7 +217,7 @@ def refusals() -> list[tuple[Callable[[], object], str]]:
             "batch_size is 4, and 1 in the DataLoader",
         ),
         (lambda: ones.join(net, opt, [], 4), "dataset list is empty"),
-        (lambda: ones.join(net, [opt, opt], data(), 4), "ones.join takes one optimizer"),  # type: ignore[arg-type]
+        (lambda: ones.join(net, [opt, opt], data(), 4), "two optimizers have the same parameter"),
         (lambda: ones.join(net, opt, data(), 0), "batch_size 0 is not at least 1"),
         (lambda: ones.join(nn.DataParallel(net), opt, data(), 4), "wrapped in DataParallel"),
         (lambda: ones.join(model(), opt, data(), 4), "parameters that are not the model's"),

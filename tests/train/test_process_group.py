@@ -105,3 +105,13 @@ def test_a_message_may_take_longer_than_connecting() -> None:
     for thread in threads:
         thread.join()
     assert arrived == [1.0]
+
+
+def test_a_lost_group_closes_although_a_sum_is_under_way(groups: list[ProcessGroup]) -> None:
+    """gloo's destructor would wait for the sum until its timeout of 12 hours."""
+    work = groups[0].all_reduce(torch.ones(4))
+    closes = threading.Thread(target=lambda: groups[0].close(is_lost=True), daemon=True)
+    closes.start()
+    closes.join(PATIENCE)
+    assert not closes.is_alive()
+    assert _outcome(work) == "lost"

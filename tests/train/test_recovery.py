@@ -9,7 +9,9 @@ import pytest
 
 from ones.train.layout import GroupLayout
 from ones.train.membership import Survivors
+from ones.train.progress import TrainingProgress
 from ones.train.recovery import STATE_IS_LOST, recover
+from ones.train.state_transfer import StateTransfer
 from ones.train.worker_context import TERMINATED, WorkerContext
 from ones.wire.messages import End, Member
 
@@ -18,6 +20,7 @@ class JoiningWorker(WorkerContext):
     """A worker that gets an order while it waits for survivors."""
 
     def __init__(self, *, has_state: bool) -> None:
+        self._dataset_size = 100
         self.layout = GroupLayout(2, 0, (Member(worker="n/0", batch=8),))
         self.end, self.is_terminated, self.must_save_and_leave = None, False, False
         self.worker, self.limit = "n/0", None
@@ -27,6 +30,8 @@ class JoiningWorker(WorkerContext):
             Any,
             SimpleNamespace(
                 has_state=has_state,
+                is_complete=has_state,
+                is_unchecked=False,
                 is_from_checkpoint=False,
                 group_has_trained=False,
                 progress=None,
@@ -109,3 +114,28 @@ def test_a_worker_without_state_that_is_left_alone_does_not_begin_again(
         assert exit.value.code == STATE_IS_LOST
     else:
         assert recover(context, 0.0)
+
+
+def test_a_complete_state_is_used_although_it_was_not_checked() -> None:
+    """The sender is lost in the first step together: its state is nowhere else."""
+    context = JoiningWorker(has_state=False)
+    context.joins_trained = context.replica.group_has_trained = True
+    state = dict(is_unchecked=True, is_complete=True, progress=TrainingProgress(seed=0))
+    vars(context.replica).update(state)
+    context.survivors = Survivors(2, 1, ("n/0",))
+    assert recover(context, 0.0)
+    assert context.replica.has_state
+
+
+@pytest.mark.parametrize(
+    ("equal", "has_state", "is_unchecked"),
+    [(True, True, False), (False, False, False), (None, False, True)],
+)
+def test_a_check_that_broke_off_leaves_the_state_unchecked(
+    equal: bool | None, has_state: bool, is_unchecked: bool
+) -> None:
+    replica = cast(Any, SimpleNamespace(has_state=False, is_unchecked=True))
+    transfer = StateTransfer(replica, cast(Any, None))
+    transfer._check = cast(Any, SimpleNamespace(wait=lambda: equal))
+    assert transfer.has_mismatch() is (equal is False)
+    assert (replica.has_state, replica.is_unchecked) == (has_state, is_unchecked)

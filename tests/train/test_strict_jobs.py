@@ -53,11 +53,12 @@ def test_a_rescaled_job_equals_one_process(zygote: str, tmp_path: Path, optimize
 def test_a_job_grows_while_it_trains(zygote: str, tmp_path: Path, seed: int) -> None:
     """Members connect the next group at different moments, while their current one is in use."""
     job = elastic(
-        zygote, tmp_path, "0:2x16,5:3x16,15:4x16,25:2x16", exact=False, STRICT=seed, SKEW=0.004,
-        NAP=0.02, **EXACT,
+        zygote, tmp_path, "0:2x16,5:3x16,15:4x16", exact=False, STRICT=1 + seed, SKEW=0.004,
+        HOLD="5:replica-*-3-*.pt,15:replica-*-4-*.pt", **EXACT,
     )  # fmt: skip
     job.play(PATIENCE_SECONDS)
-    assert replicas_are_equal(job) >= 3
+    assert [len(s.members) for _, s in job.run.outcome.switches] == [2, 3, 4]
+    assert replicas_are_equal(job) == 3
     every_sample_exactly_once(job, EPOCHS, SAMPLES)
     equals_one_process(job, "sgd", "0:1x16")
 
@@ -127,8 +128,13 @@ def test_an_unexpected_error_fails_the_plan_and_not_the_job(
         zygote, tmp_path, "0:1x16,10:2x16", exact=False, OPTIMIZER="adamw",
         CRASH=f"local-0:{moment}:error:1", HOLD="10:crashed-local-0", **strict, **EXACT,
     )  # fmt: skip
+    said: list[str] = []
+    job.run.on_event = said.append
     job.play(PATIENCE_SECONDS)
     equals_one_process(job, "adamw", "0:1x16")
+    if moment in ("switch", "broadcast"):  # the plan was adopted, and the group formed again
+        assert not [text for text in said if "failed" in text]
+        assert generations(job) == [(1, 0, 1), (2, 1, 2)]
 
 
 def test_a_state_that_cannot_be_sent_keeps_the_worker_that_has_it(

@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -45,22 +46,29 @@ def run(
             exact=exact,
             on_event=say,
         )
-        with _ended_by_sigterm():
+        with _ended_by_sigterm(job.interrupt) as is_terminated:
             outcome = job.run()
+        if is_terminated():
+            raise SystemExit(128 + signal.SIGTERM)
     check_outcome(outcome)
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Ends the run's workers at SIGTERM, as at Ctrl-C: else they would train on by themselves."""
+def _ended_by_sigterm(interrupt: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Ends the run's workers at SIGTERM: else they would train on by themselves.
 
-    def end(number: int, _: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the workers are being ended
-        raise SystemExit(128 + number)
+    The signal may arrive at any point of the run, also while its workers are ended: so the run is
+    asked to end, and no exception is raised. In a thread: the signal may interrupt a lock's owner.
+    """
+    received = threading.Event()
+
+    def end(*_: object) -> None:
+        received.set()
+        threading.Thread(target=interrupt, daemon=True).start()
 
     before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        yield received.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ones.errors import UserError
+from ones.train import logs
 from ones.train.buckets import Buckets
 from ones.train.process_group import GroupLostError, ProcessGroup, wait_all
 from ones.train.replica import Replica
@@ -89,7 +90,7 @@ class StateSender:
                 works = [self._group.send(part, rank, _STEP_TAG) for rank in self.receivers]
                 self._pending += [(work, part) for work in works]
         except Exception as error:  # any: training goes on, the plan fails
-            self._fail(str(error) or type(error).__name__)
+            self._fail(logs.describe(error))
 
     def resume(self) -> None:
         with self._changed:
@@ -135,7 +136,7 @@ class StateSender:
                     count = self._send_piece()
                 self._end_piece(count)
         except Exception as error:  # any: training goes on, the plan fails
-            self._fail(str(error) or type(error).__name__)
+            self._fail(logs.describe(error))
             self._end_piece(0)
 
     def _begin_piece(self) -> bool:
@@ -243,6 +244,5 @@ class StateReceiver:
                     self._changed.notify_all()
         except Exception as error:
             with self._changed:
-                text = str(error) or type(error).__name__
-                self._problem = error if isinstance(error, UserError) else text
+                self._problem = error if isinstance(error, UserError) else logs.describe(error)
                 self._changed.notify_all()

@@ -44,6 +44,8 @@ class Notice(IntEnum):
     BREAK = 9  # this worker's script has left the loop over batches: so do the others
     STOP = 10  # this worker's script has ended the training: so do the others
     SECONDS = 11  # of training, from the main worker
+    FINGERPRINT = 12  # of this worker's learning rate, position and parameters
+    FINGERPRINT_SQUARED = 13  # with FINGERPRINT it shows whether all workers train alike
 
 
 class Buckets:
@@ -135,7 +137,7 @@ class Buckets:
             self.reduce(self._own_notices, group)
         works, self._works = self._works, []
         if self._problem:
-            group.close()  # so that reductions under way fail instead of waiting
+            group.close(is_lost=True)  # so that reductions under way fail instead of waiting
         try:
             wait_all(works)
         except GroupLostError as problem:

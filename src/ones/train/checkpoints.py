@@ -153,7 +153,7 @@ class CheckpointSaver:
 
         `has_state` stays False: any worker that has trained since is ahead of a checkpoint.
         """
-        if self._replica.has_state:
+        if self._replica.is_complete:
             return
         state = self._checkpoints.load()
         if state is not None:

@@ -20,14 +20,14 @@ from torch import Tensor
 from ones.errors import UserError
 from ones.train import logs
 from ones.train.buckets import Buckets, Notice
+from ones.train.comparison import WorkerComparison, are_equal
 from ones.train.next_group import PreparedGroup
 from ones.train.process_group import GroupLostError, ProcessGroup, SingleWorkerGroup
 from ones.train.recovery import recover
 from ones.train.replica import StateLostError, broadcast_buffers
 from ones.train.state_transfer import StateTransfer
 from ones.train.worker_context import TERMINATED, WorkerContext
-from ones.wire.bounds import as_text
-from ones.wire.messages import Ready, SwitchFailed
+from ones.wire.messages import Ready
 
 _AT_ONCE = 1000.0  # in the notice END: the process ends, not only the loop
 _FAILURES = 3  # unexpected errors in a row after which the worker fails
@@ -41,6 +41,7 @@ class ElasticGroup:
 
     def __init__(self, context: WorkerContext, buckets: Buckets) -> None:
         self.context, self.buckets = context, buckets
+        self.comparison = WorkerComparison(context.replica)
         self.transfer = StateTransfer(context.replica, buckets)
         self.is_over = False  # the loop of the script is to end
         self.is_stopped = False  # because the script of a worker has left its loops
@@ -53,6 +54,7 @@ class ElasticGroup:
         self._step_ended = time.perf_counter()
         self._ticked = time.monotonic()  # when `progress.seconds` was set
         self._failures = 0  # unexpected errors since the last step
+        self._problem = ""  # the last of them
         self._exact_steps = _parse_exact_steps(os.environ.get("ONES_EXACT", ""))
 
     # for the training loop
@@ -116,7 +118,8 @@ class ElasticGroup:
                     self.transfer.receive(prepared, context.group)
                 elif context.group is not None:
                     context.synchronise()
-            except GroupLostError:
+            except GroupLostError as error:
+                _log.info("worker %s: a member of its first group is lost: %s", self.rank, error)
                 self._lost = True  # recover below: the exception keeps connections open
             if self._lost:
                 if not self._recover():
@@ -154,6 +157,9 @@ class ElasticGroup:
             values[Notice.LEAVING] = 1.0
         if self.transfer.has_mismatch():
             values[Notice.UNEQUAL] = 1.0
+        if self.group is not None:
+            mark = self.comparison.fingerprint()
+            values[Notice.FINGERPRINT], values[Notice.FINGERPRINT_SQUARED] = mark, mark * mark
         if self.rank == 0:
             values[Notice.SECONDS] = (
                 self._replica.progress.seconds + time.monotonic() - self._ticked
@@ -161,7 +167,7 @@ class ElasticGroup:
         return values
 
     def end_notices(self, notice: Notice) -> dict[Notice, float | Tensor]:
-        """The notices of a worker whose script leaves its loop: it is not ready for a switch."""
+        """The notices with which a worker leaves its loop: it is not ready for a switch."""
         values = self.notices()
         if self._claimed is not None:
             self._release_claim()
@@ -198,10 +204,15 @@ class ElasticGroup:
             self._must_end = sums[Notice.END] >= _AT_ONCE
         self._mismatch = sums[Notice.UNEQUAL] > 0.0
         self._replica.progress.seconds, self._ticked = sums[Notice.SECONDS], time.monotonic()
-        self.leaves_epoch = sums[Notice.BREAK] > 0.0
-        if sums[Notice.STOP] > 0.0:
-            self.is_over = self.is_stopped = True
-        return not (self._mismatch or self.leaves_epoch or self.is_stopped)
+        self.leaves_epoch = False
+        if sums[Notice.BREAK] + sums[Notice.STOP] > 0.0:
+            self.leave_loops(is_stop=sums[Notice.STOP] > 0.0)
+        if self._mismatch or self.leaves_epoch or self.is_stopped:
+            return False
+        alike = are_equal(size, sums[Notice.FINGERPRINT], sums[Notice.FINGERPRINT_SQUARED])
+        if self.group is not None and not alike:
+            self.comparison.fail(self.group)
+        return True
 
     def after_step(self) -> bool:
         """Returns True if the step was disturbed: this worker sent state."""
@@ -212,6 +223,17 @@ class ElasticGroup:
             self.transfer.update(self._next_group)
         return was_sending or self.transfer.is_active
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether a member was lost, so that the group must be formed again."""
+        return self._lost
+
+    def leave_loops(self, *, is_stop: bool) -> None:
+        """The script of a worker has left its loop over batches, or all loops."""
+        self.leaves_epoch = not is_stop
+        if is_stop:
+            self.is_over = self.is_stopped = True
+
     def step_failed(self) -> None:
         """Records that a member was lost in the step; nothing was updated."""
         self._lost = True
@@ -221,6 +243,7 @@ class ElasticGroup:
         """Copies the buffers of rank 0 to all workers. False: a worker was lost meanwhile."""
         if self.group is not None:
             try:
+                self.comparison.compare_parameters(self.group)
                 broadcast_buffers(self.group, self._replica.model)
                 if last:  # no more collectives: each worker may end at any time
                     self.group.acknowledge_leave(range(self.group.size))
@@ -265,22 +288,23 @@ class ElasticGroup:
                 return
 
     def _fail(self, error: Exception) -> None:
-        """An unexpected error costs the plan, not the job: the group is formed again."""
+        """An unexpected error costs the plan, not the job: the group is formed again.
+
+        A plan that was adopted has not failed: the group that is formed again keeps to it.
+        """
         self._failures += 1
         if self._failures > _FAILURES:
             raise error
         _log.error("worker %s: a change of workers failed", self.context.worker, exc_info=error)
-        layout = self.context.layout
-        if layout is not None:
-            why = f"{type(error).__name__}: {error}"
-            self.context.report(SwitchFailed(as_text(why), layout.plan))
+        self._problem = logs.describe(error)
         self._lost = True
 
     def _recover(self) -> bool:
         self._lost = self._agreed = self._mismatch = False
         self._release_claim()
         self.transfer.reset()
-        return recover(self.context, self._step_ended)
+        why, self._problem = self._problem, ""
+        return recover(self.context, self._step_ended, why)
 
     def _save_and_leave(self) -> None:
         """Saves, unless the job has ended; then one worker leaves, or all do."""

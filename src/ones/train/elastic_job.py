@@ -19,13 +19,16 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ones.errors import UserError
 from ones.stopping import StopRule
+from ones.train.arguments import check_scheduler
 from ones.train.elastic_group import ElasticGroup
 from ones.train.evaluation import mean_over_workers, shard_of
 from ones.train.job_reports import JobReports
 from ones.train.loading import Loader
+from ones.train.optimizer_set import OptimizerSet, optimizers_of
 from ones.train.optimizer_step import OptimizerStepper
 from ones.train.replica import Replica
 from ones.train.sampler import BatchPartition, StepSlice
@@ -33,6 +36,7 @@ from ones.train.schedules import Schedule
 from ones.train.script_exit import handle_exit
 from ones.train.script_files import load_file, save_file
 from ones.train.script_guard import ScriptGuard
+from ones.train.several_optimizers import SeveralStepper
 from ones.train.training_loop import TrainingLoop
 
 SchedulerStep = Literal["epoch", "step"]
@@ -102,7 +106,7 @@ class ElasticJob:
         self._replica, self._progress = replica, replica.progress
         self._enter, self._stop_rule = enter, stop
         self._schedule = Schedule(replica, scheduler_step)
-        self._guard = ScriptGuard([replica.optimizer])
+        self._guard = ScriptGuard(optimizers_of(replica.optimizer))
         self._running: _Running | None = None
         self._reported: dict[str, float] = {}
         self._started = time.monotonic()
@@ -126,6 +130,14 @@ class ElasticJob:
                 )
             self._start(self._enter(dataset, batch_size, **options))
         return JobLoader(self, self._run.entry)
+
+    def schedule(self, scheduler: Any, *, step: SchedulerStep = "epoch") -> None:
+        """The learning rate schedule, if it needs `len(job.loader())`: else give it to `join`."""
+        if self._replica.scheduler is not None:
+            raise UserError("the job has a schedule already")
+        check_scheduler(scheduler, optimizers_of(self._replica.optimizer), step)
+        self._replica.set_scheduler(scheduler)
+        self._schedule.set(scheduler, step)
 
     def epochs(self, count: int, *, start: int | None = None) -> Iterator[int]:
         """Yields the epochs 0 to `count` - 1; a joining worker starts at the current one.
@@ -180,25 +192,37 @@ class ElasticJob:
         stepper.backward(loss, weight, call="job.step")
         return stepper.update(clip)
 
-    def backward(self, loss: Tensor, *, weight: float | None = None) -> bool:
+    def backward(
+        self, loss: Tensor, *, weight: float | None = None, retain_graph: bool = False
+    ) -> bool:
         """The first part of `step`: computes gradients, and sums them over all workers.
 
         Returns True with the last micro-batch of a step: the gradients in `p.grad` are then those
         of the whole batch on all workers. A batch may have several losses.
         """
-        return self._run.stepper.backward(loss, weight)
+        return self._run.stepper.backward(loss, weight, retain_graph=retain_graph)
 
-    def update(self, *, clip: float | None = None) -> bool:
+    def update(self, optimizer: Optimizer | None = None, *, clip: float | None = None) -> bool:
         """The second part of `step`: clip, optimizer step and zero_grad.
+
+        `optimizer`: the one to update, if the job has several.
 
         Does nothing before the last micro-batch of a step. Returns True if the parameters were
         updated.
         """
-        return self._run.stepper.update(clip)
+        return self._run.stepper.update(clip, optimizer)
 
     def accumulate(self) -> bool:
         """Whether more micro-batches of this step follow, so that gradients only add up."""
         return self._run.stepper.is_accumulating
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether the batch does not count, as this worker has no samples in a short last step.
+
+        It runs the same code as the other workers, with samples that another one trains on.
+        """
+        return self._run.stepper.is_filler
 
     def skip(self) -> None:
         """Does not train on this batch, or drops its gradients after `backward`."""
@@ -232,7 +256,7 @@ class ElasticJob:
         return float(group["lr"]) * self._replica.rate.factor(self._progress.step)
 
     def every(self, *, steps: int | None = None, seconds: float | None = None) -> bool:
-        """True once in so many steps of the script's own batch size, or seconds of training.
+        """True once per `steps` steps of the script's own batch size, or `seconds` of training.
 
         It is the same on all workers. Call it after `step` or `update`.
         """
@@ -361,7 +385,8 @@ class ElasticJob:
 
     def _start(self, entry: Entry) -> None:
         elastic = entry.elastic
-        stepper = OptimizerStepper(
+        has_several = isinstance(self._replica.optimizer, OptimizerSet)
+        stepper = (SeveralStepper if has_several else OptimizerStepper)(
             self._replica, self.device, elastic, self._after_step, self._guard
         )
         loop = TrainingLoop(
@@ -370,10 +395,12 @@ class ElasticJob:
             self._progress,
             stepper,
             self._guard,
+            self._schedule,
             base_batch=entry.base_batch,
             device=self.device,
             elastic=elastic,
             events=self,
+            has_micro_batches=not has_several,
         )
         reports = JobReports(self._replica, stepper, elastic, self._stop_rule)
         self._running = _Running(entry, loop, stepper, reports)
@@ -388,7 +415,7 @@ class ElasticJob:
         assert elastic is not None
         assert run.reports.reporter is not None
         run.reports.reporter.reset()
-        run.loop.partition = elastic.context.partition
+        run.loop.take_partition()
         self._seconds_before = self._progress.seconds
         if elastic.rank == 0 and not was_first and self._progress.last.steps:
             run.reports.report_epoch()  # the former rank 0 may have been lost before it reported

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from ones.train.elastic_group import ElasticGroup
 from ones.train.elastic_job import ElasticJob, Entry, SchedulerStep
 from ones.train.learning_rate import LearningRate, Rule, optimizer_name, rule_for
 from ones.train.loading import Loader, LoaderOptions
+from ones.train.optimizer_set import OptimizerSet, optimizers_of
 from ones.train.progress import TrainingProgress
 from ones.train.replica import Replica
 from ones.train.sampler import BatchPartition
@@ -35,8 +37,8 @@ _MMAP_THRESHOLD = 32 << 20  # bytes: the maximum that glibc accepts
 
 
 def join(
-    model: nn.Module,
-    optimizer: Optimizer,
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: Optimizer | Sequence[Optimizer],
     dataset: Any = None,
     batch_size: int | None = None,
     *,
@@ -54,6 +56,8 @@ def join(
 ) -> ElasticJob:
     """Makes a training script elastic. Under plain `python`: an ordinary loop on one device.
 
+    Several models and optimizers: `ones.join([g, d], [opt_g, opt_d], ...)`, then
+    `job.backward(loss)` and `job.update(optimizer)` instead of `job.step(loss)`.
     The learning rate of `optimizer` is that for `batch_size`. It changes with the batch by
     `lr_rule` ("linear" for SGD, "sqrt" for the Adam family, "none", or a function of
     batch/batch_size) and rises over `lr_ramp_steps`. `scheduler` is stepped after each epoch,
@@ -66,17 +70,19 @@ def join(
     `loading`: collate_fn, num_workers, worker_init_fn, pin_memory, sampler and drop_last as in
     DataLoader, and start_epoch.
     """
-    check_arguments(model, optimizer, scheduler, scheduler_step)
+    whole, optimizers = check_arguments(
+        model, optimizer, scheduler, scheduler_step, max_local_batch
+    )
     for name, value in (("max_local_batch", max_local_batch), ("min_local_batch", min_local_batch)):
         _check_size(name, value)
-    has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+    has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in whole.modules())
     joining = _Joining(
         Replica(
-            model,
-            optimizer,
+            whole,
+            optimizers,
             scheduler=scheduler,
             scaler=scaler if scaler is not None and scaler.is_enabled() else None,
-            rate=LearningRate(rule_for(optimizer, lr_rule), 1, lr_ramp_steps),
+            rate=LearningRate(rule_for(optimizers_of(optimizers)[0], lr_rule), 1, lr_ramp_steps),
             progress=TrainingProgress(seed=seed),
         ),
         device=torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"),
@@ -123,7 +129,11 @@ class _Joining:
         if self.environment is not None:
             context = self._connect(self.environment, loader.size, base_batch)
             replica.model.to(self.device)
-            elastic = ElasticGroup(context, Buckets(list(replica.model.parameters())))
+            first = optimizers_of(replica.optimizer)[0]  # of several, each has its buckets
+            trained = [p for group in first.param_groups for p in group["params"]]
+            has_several = isinstance(replica.optimizer, OptimizerSet)
+            buckets = Buckets(trained if has_several else list(replica.model.parameters()))
+            elastic = ElasticGroup(context, buckets)
         else:
             replica.model.to(self.device)
         partition = BatchPartition(
@@ -153,7 +163,7 @@ class _Joining:
             Joined(
                 dataset_size=dataset_size,
                 base_batch=base_batch,
-                optimizer=optimizer_name(replica.optimizer),
+                optimizer=optimizer_name(optimizers_of(replica.optimizer)[0]),
                 parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
                 max_local_batch=self._limit,
             )

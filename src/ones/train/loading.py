@@ -5,6 +5,7 @@ Data read ahead for an old partition is discarded; the position counts samples t
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from torch.utils.data import (
 from ones.errors import UserError
 from ones.train.sampler import BatchPartition, StepSlice, permutation
 from ones.train.script_samplers import order_of_sampler, size_of_sampler
+
+_FILLER = 2  # samples: batch norm needs two
 
 
 def size_of(dataset: object) -> int:
@@ -89,6 +92,7 @@ class Loader:
                 raise UserError(f"drop_last leaves no sample: batch_size {batch_size} is too large")
         self.seed, self.shuffle = seed, shuffle
         self._sampler = _BatchSampler()
+        self.mark = 0  # of the order of samples, where a sampler draws it
         self._permutation: tuple[int, int, NDArray[np.int64]] | None = None
         self._loader: DataLoader[Any] | None = None
         if options.num_workers:
@@ -120,13 +124,14 @@ class Loader:
         self._sampler.batches = read_ahead
         fetched = iter(self._loader)
         for part in _slices(partition, offset, size):
-            yield part, (next(fetched) for _ in part.micro_batches)
+            yield part, (next(fetched) for _ in range(max(1, len(part.micro_batches))))
 
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
         cached = self._permutation
         if cached is None or cached[:2] != (self.seed, epoch):
             if self.options.sampler is not None:
                 order = order_of_sampler(self.options.sampler, seed=self.seed, epoch=epoch)
+                self.mark = zlib.crc32(order.tobytes())
             else:
                 size = len(self.dataset)
                 order = permutation(size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
@@ -148,6 +153,8 @@ class Loader:
 
 def _indices(order: NDArray[np.int64], part: StepSlice) -> Iterator[NDArray[np.int64]]:
     """The sample indices of each micro-batch."""
+    if part.is_filler:
+        yield order[part.start : part.start + _FILLER]
     first = part.first
     for count in part.micro_batches:
         yield order[first : first + count]
@@ -161,9 +168,12 @@ def _slices(partition: BatchPartition, offset: int, size: int) -> Iterator[StepS
 
 
 def to_device(data: Any, device: torch.device) -> Any:
-    """Moves the tensors in lists, tuples and mappings; returns everything else unchanged."""
+    """Moves the tensors in lists, tuples and mappings, and objects with `to`; returns everything
+    else unchanged."""
     if isinstance(data, torch.Tensor):
         return data if data.device == device else data.to(device, non_blocking=True)
+    if callable(getattr(data, "to", None)):
+        return data.to(device)
     if isinstance(data, Mapping):
         return type(data)({k: to_device(v, device) for k, v in data.items()})  # type: ignore[call-arg]
     if isinstance(data, tuple) and hasattr(data, "_fields"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 
 
 class _StderrHandler(logging.Handler):
@@ -17,8 +18,18 @@ class _StderrHandler(logging.Handler):
             return
         try:
             print(f"ones: {record.getMessage()}", file=sys.stderr, flush=True)
+            if record.exc_info:
+                traceback.print_exception(*record.exc_info)
         except (OSError, ValueError):  # stderr is closed
             self.handleError(record)
+
+
+def describe(error: BaseException) -> str:
+    """The text of an error, with its type where the text alone says little: `KeyError: 'step'`."""
+    text = str(error)
+    if isinstance(error, RuntimeError | OSError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def logger(name: str) -> logging.Logger:

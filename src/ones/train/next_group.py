@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 
+from ones.train import logs
 from ones.train.layout import GroupLayout
 from ones.train.process_group import ProcessGroup
 from ones.train.rendezvous import Rendezvous
@@ -164,7 +165,7 @@ class NextGroup:
         except Exception as error:  # of the device's library: any; it fails the plan only
             if not prepared.withdrawn:
                 self.discard()
-                self._on_failed(prepared.layout, str(error) or type(error).__name__)
+                self._on_failed(prepared.layout, logs.describe(error))
             return
         prepared.connect_seconds = time.perf_counter() - started
         with self.changed:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
 
 from ones.errors import UserError
 from ones.train.buckets import Notice
@@ -25,7 +26,7 @@ from ones.train.sync_batch_norm import convert_sync_layers
 
 
 @dataclass(slots=True)
-class _Step:
+class Step:
     """The optimizer step under way."""
 
     part: StepSlice
@@ -37,11 +38,12 @@ class _Step:
     factor: float = 1.0  # that the reduced gradients were multiplied by
     reduced: tuple[float, float] | None = None  # weight and mean loss of the whole step
     is_skipped: bool = False  # the script does not train on this micro-batch
+    is_counted: bool = False  # of several optimizers, the first was updated
     is_over: bool = False  # the parameters were updated, or the step was undone
 
     @property
     def is_last(self) -> bool:
-        return self.index == len(self.part.micro_batches) - 1
+        return self.index >= len(self.part.micro_batches) - 1
 
 
 class OptimizerStepper:
@@ -61,7 +63,7 @@ class OptimizerStepper:
         self._guard = guard
         self.noise = GradientNoise()
         self._batch_norm = None if elastic is None else convert_sync_layers(replica.model)
-        self._step: _Step | None = None
+        self._step: Step | None = None
         self._clip: float | None = None  # of the last update
         self._trained = [p for g in self._optimizer.param_groups for p in g["params"]]
         self._measure_interval = measure_interval(sum(p.numel() for p in self._trained))
@@ -74,14 +76,19 @@ class OptimizerStepper:
 
     # for the training loop
 
-    def begin(self, part: StepSlice, partition: BatchPartition) -> None:
-        self._step = _Step(part, partition)
+    def begin(self, part: StepSlice, partition: BatchPartition) -> bool:
+        """False: another worker has left the loop, or was lost."""
+        # synchronised layers reduce in forward: a worker that leaves must tell before
+        if self._batch_norm is not None and not self._agree(0):
+            return False
+        self._step = Step(part, partition)
         if self._buffers and self._elastic is not None and self._elastic.group is not None:
             # forward changes buffers (batch norm), which a failed step must undo
             if not self._buffers_before:
                 self._buffers_before = [b.clone() for b in self._buffers]
             else:
                 torch._foreach_copy_(self._buffers_before, self._buffers)
+        return True
 
     def next_micro_batch(self) -> None:
         """Call before the script gets the next micro-batch."""
@@ -96,7 +103,7 @@ class OptimizerStepper:
             self._batch_norm.group = self._elastic.group if is_even else None
 
     def end(self) -> None:
-        """Completes a step of which the script skipped the end, or that has no samples here."""
+        """Completes a step of which the script skipped the end."""
         step, self._step = self._step, None
         if step is None or step.is_over:
             return
@@ -124,6 +131,9 @@ class OptimizerStepper:
         elastic = self._elastic
         if elastic is None or elastic.group is None:
             return True
+        if self._batch_norm is not None:
+            self._agree(-1 - (notice is Notice.STOP))
+            return not elastic.has_lost
         self._zero_grad()
         elastic.transfer.wait_until_sent()
         elastic.buckets.arm(elastic.group, 0.0, elastic.end_notices(notice), measure=False)
@@ -138,10 +148,35 @@ class OptimizerStepper:
             self._zero_grad()
         return True
 
+    def _agree(self, code: int) -> bool:
+        """Whether all workers have this code. Below 0 a worker leaves its loop: -1 over batches,
+        -2 over epochs."""
+        elastic = self._elastic
+        if elastic is None or elastic.group is None:
+            return True
+        try:
+            codes = elastic.group.all_gather(code)
+        except GroupLostError:
+            elastic.step_failed()
+            return False
+        if min(codes) < 0:
+            elastic.leave_loops(is_stop=min(codes) == -2)
+            return False
+        if len(set(codes)) > 1:
+            raise UserError(
+                "the workers of this job update different optimizers at one time: the order of"
+                " job.update(optimizer) must be the same in all workers"
+            )
+        return True
+
     @property
     def is_accumulating(self) -> bool:
         """Whether more micro-batches of the step follow."""
         return not self._current("job.accumulate").is_last
+
+    @property
+    def is_filler(self) -> bool:
+        return self._step is not None and self._step.part.is_filler
 
     @property
     def is_updated(self) -> bool:
@@ -149,7 +184,14 @@ class OptimizerStepper:
         step = self._step
         return step is not None and step.is_over and step.reduced is not None
 
-    def backward(self, loss: Tensor, weight: float | None, call: str = "job.backward") -> bool:
+    def backward(
+        self,
+        loss: Tensor,
+        weight: float | None,
+        call: str = "job.backward",
+        *,
+        retain_graph: bool = False,
+    ) -> bool:
         """Adds the gradients of a loss; True if they are complete: those of all workers."""
         step = self._current(call)
         if step.is_over:
@@ -159,9 +201,12 @@ class OptimizerStepper:
         step.losses += 1
         if weight is not None:
             self._progress.weighted = True
-        count = float(step.part.micro_batches[step.index] if weight is None else weight)
+        if step.part.is_filler:
+            count = 0.0
+        else:
+            count = float(step.part.micro_batches[step.index] if weight is None else weight)
         if self._batch_norm is not None:
-            if count == 0.0 and self._batch_norm.group is not None:
+            if count == 0.0 and self._batch_norm.group is not None and not step.part.is_filler:
                 raise UserError("job.step(weight=0) is not supported with SyncBatchNorm layers")
             self._batch_norm.group = None  # until the next batch: evaluation is not synchronised
         if count > 0.0:
@@ -176,12 +221,16 @@ class OptimizerStepper:
             scaled = loss if share == 1.0 else loss * share
             scaler = self._replica.scaler
             with self._guard.allowed():
-                torch.autograd.backward(scaled if scaler is None else scaler.scale(scaled))
+                torch.autograd.backward(
+                    scaled if scaler is None else scaler.scale(scaled), retain_graph=retain_graph
+                )
         return step.is_last and self._reduce(step)
 
-    def update(self, clip: float | None) -> bool:
+    def update(self, clip: float | None, optimizer: Optimizer | None = None) -> bool:
         """Updates the parameters if the gradients are complete; returns whether it did."""
         step = self._current("job.update")
+        if optimizer not in (None, self._optimizer):
+            raise UserError(f"{type(optimizer).__name__} is not the optimizer of the job")
         if step.is_over:
             if step.reduced is not None:
                 raise UserError("job.update was called twice for the same batch")
@@ -192,13 +241,13 @@ class OptimizerStepper:
             return False
         return self._apply(step, clip)
 
-    def _current(self, call: str) -> _Step:
+    def _current(self, call: str) -> Step:
         step = self._step
         if step is None or step.index < 0:
             raise UserError(f"call {call} once for each batch, in `for ... in job.batches()`")
         return step
 
-    def _check_trained(self, step: _Step) -> None:
+    def _check_trained(self, step: Step) -> None:
         """Refuses a batch that the script took and did not train on."""
         if step.index < 0 or step.is_over or step.is_skipped:
             return
@@ -216,14 +265,14 @@ class OptimizerStepper:
     def memory_limit(self) -> int | None:
         """The samples that fit, estimated after memory ran out in the current step."""
         step = self._step
-        if step is None or step.index < 0:
+        if step is None or step.index < 0 or step.part.is_filler:
             return None
         tried = step.part.micro_batches[step.index]
         return max(1, tried // 2, min(self._largest, tried - 1))
 
     # reduction
 
-    def _arm(self, step: _Step) -> None:
+    def _arm(self, step: Step) -> None:
         """Reduces gradients from here on, as backward computes them."""
         elastic = self._elastic
         if elastic is None or elastic.buckets.armed:
@@ -244,7 +293,7 @@ class OptimizerStepper:
             self._valid = torch.tensor([step.weight], dtype=torch.float64, device=self._device)
             elastic.buckets.reduce(self._valid)
 
-    def _reduce(self, step: _Step) -> bool:
+    def _reduce(self, step: Step) -> bool:
         """Reduces the gradients; False: the step does not count and is undone."""
         try:
             reduced = self._reduce_gradients(step)
@@ -263,7 +312,7 @@ class OptimizerStepper:
                 self._multiply_gradients(step.factor)
         return True
 
-    def _reduce_gradients(self, step: _Step) -> tuple[float, float] | None:
+    def _reduce_gradients(self, step: Step) -> tuple[float, float] | None:
         """Returns weight and mean loss of the whole step; None: it does not count."""
         elastic = self._elastic
         self._arm(step)  # if this worker had no backward
@@ -287,7 +336,7 @@ class OptimizerStepper:
             self.noise.add_workers(sums[Notice.SQUARE], counts, mean_square)
         return weight, loss
 
-    def _measure_noise(self, step: _Step) -> None:
+    def _measure_noise(self, step: Step) -> None:
         """Compares the gradients of two consecutive steps of a single worker."""
         index = self._progress.step % (2 * self._measure_interval)
         if index in (0, 1) and self._is_measurable:
@@ -308,7 +357,7 @@ class OptimizerStepper:
 
     # the update
 
-    def _apply(self, step: _Step, clip: float | None) -> bool:
+    def _apply(self, step: Step, clip: float | None) -> bool:
         assert step.reduced is not None
         weight, loss = step.reduced
         self._clip = clip
@@ -317,6 +366,8 @@ class OptimizerStepper:
                 self._update_parameters(clip)
         self._zero_grad()
         step.is_over = True
+        if step.part.is_filler and self._buffers_before:
+            torch._foreach_copy_(self._buffers, self._buffers_before)  # its samples do not count
         self._count(step.part, weight, loss)
         return weight > 0.0
 

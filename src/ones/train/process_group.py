@@ -222,11 +222,15 @@ class ProcessGroup:
         else:
             self.keep_until_sent(sent, token)
 
-    def close(self) -> bool:
+    def close(self, *, is_lost: bool = False) -> bool:
         """Closes the connections; members that wait for this worker get an error.
 
+        `is_lost`: operations may be under way, for which gloo's destructor would wait up to their
+        timeout. So their connections are shut down first.
         False: the device operations could not be aborted. The process must end.
         """
+        if is_lost:
+            shut_down(self._connections)
         self._backend = None  # gloo closes when its last reference is gone
         self._sent.clear()
         self._abort_device()

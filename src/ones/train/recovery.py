@@ -17,6 +17,7 @@ from ones.train.membership import Survivors
 from ones.train.process_group import GroupLostError
 from ones.train.replica import STATE_LOST, StateLostError
 from ones.train.worker_context import WorkerContext
+from ones.wire.bounds import as_text
 from ones.wire.messages import SwitchFailed
 
 STATE_IS_LOST = 77  # exit code of a worker that cannot get the state of the job
@@ -26,10 +27,11 @@ _TRANSFERS = 3  # failed ones after which a joining worker leaves: the state may
 _log = logs.logger(__name__)
 
 
-def recover(context: WorkerContext, since: float) -> bool:
+def recover(context: WorkerContext, since: float, why: str = "") -> bool:
     """Returns when a new group trains; False if this worker has no state and another order.
 
-    `since`: end of the last step, from which the pause counts.
+    `since`: end of the last step, from which the pause counts; `why`: what failed, if it was not
+    the loss of a worker.
     """
     discarded, attempts = context.next_group.discard(), _Attempts(context)
     context.close_all_groups()
@@ -42,7 +44,7 @@ def recover(context: WorkerContext, since: float) -> bool:
         survivors = client.report_failure(
             layout.plan, layout.incarnation, layout.workers, context.position
         )
-        has_state = context.replica.has_state
+        has_state = context.replica.is_complete
         if client.expelled:
             context.exit_fenced("the other workers continued without it")
         if context.ends_at_once or (context.must_leave and not has_state):
@@ -56,7 +58,8 @@ def recover(context: WorkerContext, since: float) -> bool:
             break
     assert context.layout is not None
     if discarded is not None and discarded.plan > context.layout.plan:
-        context.report(SwitchFailed("a worker was lost during preparation", discarded.plan))
+        reason = as_text(why or "a worker was lost during preparation")
+        context.report(SwitchFailed(reason, discarded.plan))
     pause = time.perf_counter() - since
     context.switched(pause, {"reform": pause})
     return True
@@ -72,7 +75,7 @@ class _Attempts:
     def connect(self, survivors: Survivors) -> bool:
         """False: another attempt must be made."""
         context = self._context
-        joins = context.joins_trained and not context.replica.has_state
+        joins = context.joins_trained and not context.replica.is_complete
         try:
             if _connect(context, survivors):
                 return True
@@ -83,7 +86,7 @@ class _Attempts:
         except Exception:
             self._errors += 1
             _log.exception("worker %s: recovery failed (%d)", context.worker, self._errors)
-            context.close_group()
+            context.close_group(is_lost=True)
             if self._errors == _ERRORS:
                 raise
         gc.collect()  # as above
@@ -117,9 +120,14 @@ def _connect(context: WorkerContext, survivors: Survivors) -> bool:
             context.synchronise(compare=True)
         elif context.position == STATE_LOST:
             raise StateLostError
+        elif context.replica.is_unchecked:
+            _log.warning(
+                "worker %s is left alone and goes on from a state that no digest has confirmed",
+                context.worker,
+            )
     except GroupLostError as error:
         _log.info("worker %s: group %s is lost: %s", context.worker, layout.name, error)
-        context.close_group()
+        context.close_group(is_lost=True)
         return False
-    context.replica.has_state = True
+    context.replica.has_state, context.replica.is_unchecked = True, False
     return True

@@ -28,6 +28,7 @@ from ones.train.tensor_messages import (
     extract_tensors,
     insert_tensors,
     pack_tensors,
+    read_numbers,
     receive_tensors,
     receive_value,
     send_value,
@@ -65,11 +66,18 @@ class Replica:
         self.scheduler, self.scaler = scheduler, scaler
         self.rate, self.progress = rate, progress
         self.script = ScriptState()
+        self._received_schedule: Any = None  # for a schedule that the script gives later
         self._allocated: dict[Tensor, list[Tensor]] = {}  # memory for the optimizer's state
         self.has_state = False  # it has trained, or received the state of a worker that has
+        self.is_unchecked = False  # it received the whole state, not yet compared by digest
         self.is_from_checkpoint = False  # without state, but with that of a checkpoint
         self.group_has_trained = False  # this worker or another member of its group
         self.is_changed_by_script = False  # parameters change outside the optimizer
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether training can go on from this state, if no worker has a checked one."""
+        return self.has_state or self.is_unchecked
 
     # as plain values
 
@@ -97,7 +105,9 @@ class Replica:
 
     def _counters(self) -> dict[str, Any]:
         return {
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "scheduler": (
+                self._received_schedule if self.scheduler is None else self.scheduler.state_dict()
+            ),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "rate": self.rate.state(),
             "progress": self.progress.state(),
@@ -105,13 +115,22 @@ class Replica:
         }
 
     def _load_counters(self, state: dict[str, Any]) -> None:
-        if self.scheduler is not None and state["scheduler"] is not None:
+        if self.scheduler is None:
+            self._received_schedule = state["scheduler"]
+        elif state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler is not None and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         self.rate.load(state["rate"])
         self.progress.load(state["progress"])
         self.script.load(state["script"])
+
+    def set_scheduler(self, scheduler: Any) -> None:
+        """Takes a schedule that the script made after it had joined."""
+        self.scheduler = scheduler
+        received, self._received_schedule = self._received_schedule, None
+        if received is not None:
+            scheduler.load_state_dict(received)
 
     def warm_up(self) -> None:
         """Makes one step with zero gradients, so that the optimizer allocates its state.
@@ -179,13 +198,15 @@ class Replica:
         self._allocated.clear()
 
     def digest(self) -> int:
-        """A digest of all bits of parameters and optimizer state, and of their shapes."""
-        total = 0
+        """A digest of all bits of parameters and optimizer state, and of their shapes.
+
+        The host waits once for each device.
+        """
+        total, tensors = 0, list[Tensor]()
         for p in self.model.parameters():
-            tensors: list[Tensor] = []
             total += zlib.crc32(repr(self.describe_parameter(p, tensors)).encode())
-            for tensor in tensors:
-                total = (total * 1_000_003 + _sum_of_bits(tensor)) % (1 << 61)
+        for number in read_numbers([_sum_of_bits(tensor) for tensor in tensors]):
+            total = (total * 1_000_003 + number) % (1 << 61)
         return total
 
     # from worker to worker
@@ -214,7 +235,7 @@ class Replica:
             self._send(group, receivers_of(has_state, group.rank))
         else:
             self._receive(group, sender_of(has_state, group.rank))
-        self.has_state = True
+        self.has_state, self.is_unchecked = True, False
         return not has_state[group.rank]
 
     def _have_equal_state(self, group: ProcessGroup, has_state: Sequence[bool]) -> list[bool]:
@@ -291,7 +312,8 @@ class Replica:
         header = receive_value(group, source)
         if header["shapes"] != [list(t.shape) for t in own]:
             raise _shape_error()
-        self.has_state = self.is_from_checkpoint = False  # until all has arrived
+        # until all has arrived
+        self.has_state = self.is_unchecked = self.is_from_checkpoint = False
         allocated = [tensor for tensors in self._allocated.values() for tensor in tensors]
         device = own[0].device if own else torch.device("cpu")
         state = insert_tensors(header, others, device, allocated)
@@ -354,13 +376,13 @@ def _broadcast_buffers_on_device(
             buffer.copy_(copy)
 
 
-def _sum_of_bits(tensor: Tensor) -> int:
+def _sum_of_bits(tensor: Tensor) -> Tensor:
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     if flat.storage_offset() % 8:  # a view of another tensor: int64 needs aligned bytes
         flat = flat.clone()
     whole = flat.numel() // 8 * 8
-    total = int(flat[:whole].view(torch.int64).sum()) if whole else 0
-    return total + int(flat[whole:].sum())
+    total = flat[:whole].view(torch.int64).sum()
+    return total if whole == flat.numel() else total + flat[whole:].sum()
 
 
 def _shape_error() -> UserError:

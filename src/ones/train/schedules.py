@@ -11,10 +11,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
+from typing import Any
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from ones.errors import UserError
 from ones.train.elastic_group import ElasticGroup
+from ones.train.optimizer_set import optimizers_of
 from ones.train.process_group import GroupLostError
 from ones.train.replica import Replica
 
@@ -23,8 +26,35 @@ _LOSSES = ("val_loss", "eval_loss", "loss")  # reported values that a plateau of
 
 class Schedule:
     def __init__(self, replica: Replica, step: str) -> None:
-        self._scheduler, self._progress, self._step = replica.scheduler, replica.progress, step
-        self._is_plateau = isinstance(replica.scheduler, ReduceLROnPlateau)
+        self._replica, self._progress = replica, replica.progress
+        self._position: int | None = None  # of the schedule, when the script got control
+        self.set(replica.scheduler, step)
+
+    def set(self, scheduler: Any, step: str) -> None:
+        self._scheduler, self._step = scheduler, step
+        self._is_plateau = isinstance(scheduler, ReduceLROnPlateau)
+
+    def start(self) -> None:
+        """Refuses a schedule that the job does not know: it starts anew in a joining worker."""
+        optimizers = optimizers_of(self._replica.optimizer)
+        is_wrapped = any(hasattr(opt.step, "_wrapped_by_lr_sched") for opt in optimizers)
+        if is_wrapped and self._scheduler is None and not self._replica.script.has_schedule:
+            raise UserError(
+                "the optimizer has a learning rate schedule that the job does not have: pass it as"
+                " scheduler= to ones.join, and remove scheduler.step()"
+            )
+        self.watch()
+
+    def watch(self) -> None:
+        """Call before the script's own code runs, and `check` after it."""
+        self._position = getattr(self._scheduler, "last_epoch", None)
+
+    def check(self) -> None:
+        if getattr(self._scheduler, "last_epoch", None) != self._position:
+            raise UserError(
+                "the script calls scheduler.step() itself: remove it, the job steps the schedule"
+                " that ones.join got"
+            )
 
     def after_step(self) -> None:
         if self._scheduler is None or self._step != "step":
@@ -32,6 +62,7 @@ class Schedule:
         while self._progress.schedule_steps < self._progress.base_steps:
             self._progress.schedule_steps += 1
             self._scheduler.step()
+        self.watch()
 
     def data_ended(self, epoch: int) -> None:
         if self._scheduler is None or self._step != "epoch" or self._is_plateau:
@@ -39,6 +70,7 @@ class Schedule:
         while self._progress.schedule_epochs <= epoch:
             self._progress.schedule_epochs += 1
             self._scheduler.step()
+        self.watch()
 
     def epoch_ended(
         self, epoch: int, reported: Mapping[str, float], elastic: ElasticGroup | None
@@ -57,6 +89,7 @@ class Schedule:
         self._progress.schedule_epochs = epoch + 1
         if not math.isnan(value):
             self._scheduler.step(value)
+        self.watch()
         return True
 
     def _metric(self, reported: Mapping[str, float]) -> float:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.optim.lr_scheduler import LRScheduler
+
 from ones.errors import UserError
 
 
@@ -19,7 +21,7 @@ class ScriptState:
         self._received: dict[str, Any] = {}  # for objects that the script has not named yet
 
     def add(self, objects: dict[str, Any]) -> None:
-        """Registers objects; one whose state was received before gets it now."""
+        """Registers objects; a state that was received before is loaded now."""
         for name, item in objects.items():
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(item, method, None)):
@@ -32,6 +34,10 @@ class ScriptState:
             self._objects[name] = item
             if name in self._received:
                 item.load_state_dict(self._received.pop(name))
+
+    @property
+    def has_schedule(self) -> bool:
+        return any(isinstance(item, LRScheduler) for item in self._objects.values())
 
     def state(self) -> dict[str, Any]:
         also = {name: item.state_dict() for name, item in self._objects.items()}

@@ -97,6 +97,7 @@ class StateTransfer:
             return False
         equal, self._check = self._check.wait(), None
         self._replica.has_state = bool(equal)
+        self._replica.is_unchecked = equal is None  # the sender is lost
         return equal is False
 
     # in the switch
@@ -122,4 +123,5 @@ class StateTransfer:
         source = sender_of(prepared.has_state, group.rank)
         StateReceiver(self._replica, self._buckets, group, source).receive()
         broadcast_buffers(group, self._replica.model, prepared.has_state.index(True))
+        self._replica.is_unchecked = True
         self._check = DigestCheck(self._replica, group, source=source)

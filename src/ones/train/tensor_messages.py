@@ -104,6 +104,19 @@ def insert_tensors(
     return value
 
 
+def read_numbers(scalars: Sequence[Tensor]) -> list[int]:
+    """The values of tensors of one number and type; the host waits once for each device."""
+    places: dict[torch.device, list[int]] = {}
+    for place, scalar in enumerate(scalars):
+        places.setdefault(scalar.device, []).append(place)
+    numbers = [0] * len(scalars)
+    for found in places.values():
+        values = torch.stack([scalars[place] for place in found]).tolist()
+        for place, value in zip(found, values, strict=True):
+            numbers[place] = value
+    return numbers
+
+
 def copy_to_cpu(value: Any) -> Any:
     """The value with all tensors copied to host memory, so that training can go on meanwhile."""
     if isinstance(value, Tensor):

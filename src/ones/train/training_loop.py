@@ -10,6 +10,7 @@ neither.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +22,7 @@ from ones.train.loading import Loader, to_device
 from ones.train.optimizer_step import OptimizerStepper
 from ones.train.progress import TrainingProgress
 from ones.train.sampler import BatchPartition
+from ones.train.schedules import Schedule
 from ones.train.script_guard import ScriptGuard
 
 
@@ -50,14 +52,18 @@ class TrainingLoop:
         progress: TrainingProgress,
         stepper: OptimizerStepper,
         guard: ScriptGuard,
+        schedule: Schedule,
         *,
         base_batch: int,
         device: torch.device,
         elastic: ElasticGroup | None,
         events: LoopEvents,
+        has_micro_batches: bool = True,
     ) -> None:
+        self._has_micro_batches = has_micro_batches
         self.loader, self.partition = loader, partition
         self._progress, self._stepper, self._guard = progress, stepper, guard
+        self._schedule = schedule
         self._base_batch, self._device, self._elastic = base_batch, device, elastic
         self._events = events
         self.is_stopped = False  # alone: by a stop rule, or the script asked for it
@@ -78,12 +84,15 @@ class TrainingLoop:
     def epochs(self, count: int, start: int) -> Iterator[int]:
         progress = self._progress
         progress.epochs = count
+        self._schedule.start()
         if progress.step == 0 and progress.epoch < start:
             progress.epoch = progress.schedule_epochs = start
         self._is_running = True
         while progress.epoch < count and not self.is_over:
             epoch, self._is_complete = progress.epoch, False
+            self._schedule.watch()
             yield epoch
+            self._schedule.check()
             self._leave_batches()
             if progress.epoch == epoch and not (self._is_complete or self.is_over):
                 self._announce(Notice.STOP if self._stop_asked else Notice.BREAK)
@@ -109,6 +118,7 @@ class TrainingLoop:
     def steps(self, total: int) -> Iterator[Any]:
         progress, size = self._progress, self.loader.size
         progress.total_steps, progress.epochs = total, None
+        self._schedule.start()
         self._is_running = True
         while progress.base_steps < total and not self.is_over:
             epoch, left = progress.epoch, total - progress.base_steps
@@ -151,10 +161,15 @@ class TrainingLoop:
             while self._settle(epoch):
                 steps = self.loader.steps(self.partition, epoch, progress.offset, end)
                 for part, micro_batches in steps:
-                    stepper.begin(part, self.partition)
+                    if elastic is not None:
+                        elastic.comparison.order = self.loader.mark
+                    if not stepper.begin(part, self.partition):
+                        break
                     for data in micro_batches:
                         stepper.next_micro_batch()
+                        self._schedule.watch()
                         yield to_device(data, self._device)
+                        self._schedule.check()
                     stepper.end()
                     if elastic is not None and elastic.context.save_if_due():
                         self._events.checkpoint_begun()
@@ -184,8 +199,17 @@ class TrainingLoop:
             elastic.leaves_epoch = False
             self._events.settles()
             elastic.settle()
-            self.partition = elastic.context.partition
+            self.take_partition()
         return self._progress.epoch == epoch and not self.is_over
+
+    def take_partition(self) -> None:
+        """Takes the division of the batch among the workers, after a change."""
+        assert self._elastic is not None
+        partition = self._elastic.context.partition
+        if not self._has_micro_batches:
+            whole = (1,) * len(partition.shares)
+            partition = replace(partition, micro_steps=whole, limit=None)
+        self.partition = partition
 
     def _end_data(self, epoch: int) -> None:
         """Makes the workers ready for the script's evaluation."""

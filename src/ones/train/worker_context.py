@@ -117,14 +117,16 @@ class WorkerContext:
     def position(self) -> int:
         """How far this replica has trained, comparable between workers.
 
+        A state that was not checked comes behind a checked one of the same step.
         -1: it has no state. STATE_LOST: nor may it start anew, since other workers had trained.
         """
-        if not self.replica.has_state:
+        if not self.replica.is_complete:
             replica, trained = self.replica, self.joins_trained or self.replica.group_has_trained
             may_start = replica.is_from_checkpoint or not trained
             return -1 if may_start else STATE_LOST
         progress = self.replica.progress
-        return progress.epoch * (self._dataset_size + 1) + progress.offset
+        place = progress.epoch * (self._dataset_size + 1) + progress.offset
+        return 2 * place + self.replica.has_state
 
     @property
     def ends_normally(self) -> bool:
@@ -216,7 +218,7 @@ class WorkerContext:
         if self._old_groups and self._old_groups[0][0] <= self.replica.progress.step:
             _, old = self._old_groups.pop(0)
             if old is not None:
-                self._close(old)
+                self._close(old, is_lost=False)
 
     def save_if_due(self, *, epoch_ends: bool = False) -> bool:
         """Returns True if this worker has begun to save a checkpoint. Call it between two steps."""
@@ -229,16 +231,16 @@ class WorkerContext:
         old, self._old_groups = self._old_groups, []
         for _, group in old:
             if group is not None:
-                self._close(group)
-        self.close_group()
+                self._close(group, is_lost=False)
+        self.close_group(is_lost=True)
 
-    def close_group(self) -> None:
+    def close_group(self, *, is_lost: bool) -> None:
         group, self.group = self.group, None
         if group is not None:
-            self._close(group)
+            self._close(group, is_lost=is_lost)
 
-    def _close(self, group: ProcessGroup) -> None:
-        if not group.close():
+    def _close(self, group: ProcessGroup, *, is_lost: bool) -> None:
+        if not group.close(is_lost=is_lost):
             _log.error("worker %s exits: its device does not end its operations", self.worker)
             os._exit(DEVICE_STUCK)
 
@@ -269,7 +271,7 @@ class WorkerContext:
         self.has_left = True
         self.saver.wait()
         self.next_group.discard()
-        self.close_group()
+        self.close_group(is_lost=False)
         self._old_groups.clear()
         self.rendezvous.leave()
         self.controller.close(_FLUSH_SECONDS)

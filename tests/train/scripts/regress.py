@@ -142,8 +142,8 @@ def main() -> None:
                 torch.save(state, out / f"replica-{job.steps}-{workers}-{me}.pt")
             trace_of.step = job.steps
             trace_of.write(
-                epoch=epoch, step=job.steps, batch=job.batch, indices=index.tolist(),
-                workers=job.workers,
+                epoch=epoch, step=job.steps, batch=job.batch, workers=job.workers,
+                indices=[] if job.is_filler else index.tolist(),
             )  # fmt: skip
             crash_at("forward")
             if env.get("TOO_MANY") and len(x) > int(env["TOO_MANY"]):

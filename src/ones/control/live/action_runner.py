@@ -161,10 +161,7 @@ class ActionRunner:
             return
         switch = wire.Switch(
             plan=plan,
-            members=tuple(
-                wire.Member(worker=str(w.gpu), batch=w.batch, micro_steps=w.micro_steps)
-                for w in allocation.workers
-            ),
+            members=members_by_age(job, allocation),
             batch=allocation.batch,
             base_batch=base_batch,
         )
@@ -236,3 +233,13 @@ class ActionRunner:
             live.store.write(operations=[ProcessesForgotten(job.id)], done=safe)
 
         live.post(write)  # after the events: tasks wait until all are delivered
+
+
+def members_by_age(job: LiveJob, allocation: Allocation) -> tuple[wire.Member, ...]:
+    """The members of a switch. The worker that has been there longest comes first: it is the main
+    one, which prints, reports and writes files."""
+    started = {gpu: w.plan for w in job.workers.values() if w.alive for gpu in w.gpus}
+    return tuple(
+        wire.Member(worker=str(w.gpu), batch=w.batch, micro_steps=w.micro_steps)
+        for w in sorted(allocation.workers, key=lambda w: started[w.gpu])
+    )
