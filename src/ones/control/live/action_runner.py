@@ -22,6 +22,14 @@ from ones.wire import messages as wire
 from ones.wire.environment import WorkerEnvironment
 
 
+def torchrun_defaults(gpus: int) -> dict[str, str]:
+    """Options of torchrun for a fixed-size job: a process for each GPU, on a port of its own.
+
+    Two jobs on one node would meet on torchrun's usual port.
+    """
+    return {"PET_NPROC_PER_NODE": str(gpus), "PET_STANDALONE": "1"}
+
+
 class ActionRunner:
     def __init__(self, live: LiveState) -> None:
         self._live = live
@@ -121,6 +129,8 @@ class ActionRunner:
                 checkpoints=f"{deps.checkpoints}/{job.id}",
                 authority=deps.authority,
             ).to_env()
+        else:
+            env = torchrun_defaults(len(gpus)) | env
         return Launch(
             id=launch_id(job.id, plan, gpus),
             job=job.id,
