@@ -309,6 +309,9 @@ def results_page() -> str:
         "## ones doctor",
         "`ok`: whether there is no problem; the exit code is 1 if there is. `checks`: a list with "
         "`name`, `status` (`ok`, `note`, `warning` or `problem`), `found` and `advice`.",
+        "With `--script`: `script`, `shape`, `title`, `elastic` (`yes`, `after changes` or `no`), "
+        "`changes` (each with `line`, `found` and `do`), `guide` (a page) and `traits` (such as "
+        "`ddp`, `accumulation`, `ema`).",
         "## ones top",
         "`cluster`, `jobs` and `decisions`, as in the HTTP interface.",
         "## ones trace play",

@@ -16,7 +16,7 @@ from ones.cli.client import Client, connect, of_job
 from ones.cli.logs import follow_job
 from ones.cli.options import Json, StateDirectory
 from ones.cli.output import InterruptedRunError, print_json, say
-from ones.cli.scripts import lacks_ones, look_at
+from ones.cli.scripts import Script, lacks_ones, look_at
 from ones.errors import InvalidFileError, UserError
 
 #: options that have another name in the HTTP API
@@ -117,8 +117,17 @@ def submit(
         print_json({"id": job})
     elif not json:
         print(job)
+    _say_hints(job, script, given, directory)
+    if wait or follow:
+        return _await_end(client, job, follow=follow, json=json)
+    return 0
+
+
+def _say_hints(job: str, script: Script, given: dict[str, Any], directory: Path) -> None:
     if script.elastic is False and "gpus" not in given:
         say(f"{script.name} does not call ones.join: {job} runs as a fixed-size job on 1 GPU")
+        if hint := _hint(script):
+            say(hint)
     if script.elastic and "gpus" in given:
         number = "1 GPU" if given["gpus"] == 1 else f"{given['gpus']} GPUs"
         say(
@@ -127,9 +136,18 @@ def submit(
         )
     if script.elastic and lacks_ones(script.command[0], directory, given["env"]):
         say(f"{script.command[0]} has no module ones; activate the right environment")
-    if wait or follow:
-        return _await_end(client, job, follow=follow, json=json)
-    return 0
+
+
+def _hint(script: Script) -> str:
+    """How the script of a fixed-size job could become elastic; empty if it is not known."""
+    from ones.apps.script_check import check_script
+
+    path = next((name for name in script.files if name.endswith(".py")), "")
+    with suppress(UserError):
+        report = check_script(Path(path))
+        if report.elastic == "after changes":
+            return f"It can become elastic ({report.title}): ones doctor --script {script.name}"
+    return ""
 
 
 def _await_end(client: Client, job: str, *, follow: bool, json: bool) -> int:
