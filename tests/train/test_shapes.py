@@ -9,11 +9,14 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
+import torch.distributed
 
 from tests.train.elastic import elastic
+
+dist: Any = torch.distributed
 
 SHAPES = Path(__file__).parents[2] / "examples" / "shapes"
 TOLERANCE = 1e-9
@@ -43,7 +46,7 @@ def before(
     monkeypatch.setattr(sys, "argv", ["script"])
     name = request.getfixturevalue("name")
     if name == "ddp":  # as torchrun starts it
-        store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         environment = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1"}
         for key, value in {**environment, "MASTER_PORT": store.port}.items():
             monkeypatch.setenv(key, str(value))

@@ -95,7 +95,11 @@ class EpochFinished(Tagged, frozen=True, kw_only=True):
 
 
 class ThroughputMeasured(Tagged, frozen=True, kw_only=True):
-    """Mean time of a step in one configuration."""
+    """Mean time of a step in one configuration.
+
+    `first_step_extra_seconds`: how much longer the first step with new workers took than a plain
+    step. It counts as part of the cost of that change, with the pause.
+    """
 
     at: Time
     job: JobId
@@ -103,6 +107,7 @@ class ThroughputMeasured(Tagged, frozen=True, kw_only=True):
     configuration: Configuration
     step_seconds: SomeSeconds
     steps: Positive  # number of steps in the mean
+    first_step_extra_seconds: Seconds | None = None  # once after a change of the workers
 
 
 class MemoryLimitLearned(Tagged, frozen=True, kw_only=True):

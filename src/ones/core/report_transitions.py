@@ -149,6 +149,8 @@ def throughput_measured(state: State, event: ev.ThroughputMeasured) -> bool:
         profile.pop(event.configuration if old else next(iter(profile)))
     profile[event.configuration] = StepTime(mean, steps)
     record.profile = profile
+    if event.first_step_extra_seconds is not None and record.moves:
+        record.moved_seconds += event.first_step_extra_seconds
     _prove(record)
     return True
 

@@ -414,7 +414,9 @@ class ElasticJob:
         elastic, run = self._elastic, self._run
         assert elastic is not None
         assert run.reports.reporter is not None
-        run.reports.reporter.reset()
+        layout = elastic.context.layout
+        assert layout is not None
+        run.reports.reporter.reset(layout)
         run.loop.take_partition()
         self._seconds_before = self._progress.seconds
         if elastic.rank == 0 and not was_first and self._progress.last.steps:

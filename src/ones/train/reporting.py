@@ -36,10 +36,18 @@ class Reporter:
         self._seconds, self._steps = 0.0, 0
         self._epoch_seconds, self._epoch_steps = 0.0, 0
         self._has_reported = False  # the speed of this layout
+        self._workers: tuple[str, ...] = ()  # of this layout
+        self._changed_at: float | None = None  # until the first step with other workers
+        self._first_step: float | None = None  # its seconds, until they are reported
         self._steps_reported = self._speed_reported = self._noise_reported = time.monotonic()
 
-    def reset(self) -> None:
+    def reset(self, layout: GroupLayout) -> None:
         """Starts again, for another layout: no mean is over steps of two layouts."""
+        is_move = bool(self._workers) and layout.workers != self._workers
+        # a group that was formed again after a loss is no change that a policy could avoid
+        is_timed = is_move and layout.incarnation == 0
+        self._workers = layout.workers
+        self._changed_at, self._first_step = time.perf_counter() if is_timed else None, None
         self._last, self._skip = None, _SKIPPED
         self._seconds, self._steps = 0.0, 0
         self._epoch_seconds, self._epoch_steps = 0.0, 0
@@ -64,6 +72,8 @@ class Reporter:
         """
         now = time.perf_counter()
         last, self._last = self._last, now
+        if self._changed_at is not None:
+            self._first_step, self._changed_at = now - self._changed_at, None
         if last is not None and not is_disturbed:
             if self._skip:
                 self._skip -= 1
@@ -102,14 +112,17 @@ class Reporter:
         self._speed_reported = time.monotonic()
         if self._seconds and (self._steps >= _FEWEST_STEPS or self._seconds >= _SPEED_INTERVAL):
             self._has_reported = True
+            first, self._first_step = self._first_step, None
+            plain = self._seconds / self._steps
             self._report(
                 Speed(
                     gpus=len(layout.members),
                     nodes=layout.nodes,
                     batch=layout.batch,
                     micro_steps=max(member.micro_steps for member in layout.members),
-                    step_seconds=self._seconds / self._steps,
+                    step_seconds=plain,
                     steps=self._steps,
+                    first_step_extra_seconds=None if first is None else max(0.0, first - plain),
                 )
             )
             self._seconds, self._steps = 0.0, 0

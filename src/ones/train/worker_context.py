@@ -159,12 +159,17 @@ class WorkerContext:
 
     # the group
 
-    def wait_for_order(self) -> None:
-        """Waits for a group that is ready. Before that, a joining worker stays on the CPU."""
-        with self.next_group.changed:
-            while self.next_group.ready is None and not self.must_leave:
-                self.next_group.changed.wait(1.0)
-            if self.next_group.ready is not None:
+    def wait_for_order(self, *, connected: bool = True) -> None:
+        """Waits for a group that is ordered, and connected. Before, a worker stays on the CPU."""
+        found = self.next_group
+
+        def has_come() -> bool:
+            return found.ready is not None if connected else found.is_ordered
+
+        with found.changed:
+            while not has_come() and not self.must_leave:
+                found.changed.wait(1.0)
+            if has_come():
                 return
         self.leave()
 

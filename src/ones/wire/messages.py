@@ -87,7 +87,11 @@ class Epoch(Tagged, frozen=True, kw_only=True):
 
 
 class Speed(Tagged, frozen=True, kw_only=True):
-    """Mean step time in one configuration. The first steps after a change are left out."""
+    """Mean step time in one configuration. The first steps after a change are left out.
+
+    `first_step_extra_seconds`: how much longer the first step with new workers took than a plain
+    step; sent once after a change of the workers.
+    """
 
     gpus: Gpus
     nodes: Gpus
@@ -95,6 +99,7 @@ class Speed(Tagged, frozen=True, kw_only=True):
     micro_steps: Parts
     step_seconds: StepSeconds
     steps: Positive
+    first_step_extra_seconds: PauseSeconds | None = None
 
 
 class MemoryLimit(Tagged, frozen=True):
