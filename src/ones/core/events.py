@@ -67,6 +67,7 @@ class StepsDone(Tagged, frozen=True, kw_only=True):
     steps: Number
     samples: Number
     gradient_noise: float | None = None  # noise scale in samples, where it was measured anew
+    planned_epochs: Positive | None = None  # epochs of the script's loop, when they become known
     #: progress of the job since its first step, in samples of the base batch; None: not known
     effective_samples: Amount | None = None
 

@@ -96,6 +96,7 @@ def steps_done(state: State, event: ev.StepsDone) -> bool:
     if event.gradient_noise is not None:
         record.gradient_noise = event.gradient_noise
     record.effective_samples = event.effective_samples
+    _plan(record, event.planned_epochs)
     _prove(record)
     return True
 
@@ -121,8 +122,7 @@ def epoch_finished(state: State, event: ev.EpochFinished) -> bool:
     if event.gradient_noise is not None:
         record.gradient_noise = event.gradient_noise
     record.effective_samples = event.effective_samples
-    if event.planned_epochs is not None and event.planned_epochs != record.job.epochs:
-        record.job = replace(record.job, epochs=event.planned_epochs)
+    _plan(record, event.planned_epochs)
     _prove(record)
     record.track, reason = after_epoch(
         record.job.stop,
@@ -134,6 +134,11 @@ def epoch_finished(state: State, event: ev.EpochFinished) -> bool:
         done = EndReason.FINISHED if reason is StopReason.EPOCHS else EndReason.CONVERGED
         failures.end_soon(state, record, done, reason.value)
     return True
+
+
+def _plan(record: JobRecord, epochs: int | None) -> None:
+    if epochs is not None and epochs != record.job.epochs:
+        record.job = replace(record.job, epochs=epochs)
 
 
 def throughput_measured(state: State, event: ev.ThroughputMeasured) -> bool:

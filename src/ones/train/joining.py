@@ -170,15 +170,14 @@ class _Joining:
             replica.warm_up()
             self._rehearse(loader, base_batch)
         parameters = replica.model.parameters()
-        context.report(
-            Joined(
-                dataset_size=loader.size,
-                base_batch=base_batch,
-                optimizer=optimizer_name(optimizers_of(replica.optimizer)[0]),
-                parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
-                max_local_batch=self._limit,
-            )
+        context.description = Joined(
+            dataset_size=loader.size,
+            base_batch=base_batch,
+            optimizer=optimizer_name(optimizers_of(replica.optimizer)[0]),
+            parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+            max_local_batch=self._limit,
         )
+        context.report(context.description)
         if device.type != "cpu":
             # the next group is not connected before the rehearsal is over
             context.set_entering(self._rehearsal is not None)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import torch
+from msgspec.structs import replace
 
 from ones.train import logs
 from ones.train.checkpoints import CheckpointSaver
@@ -30,6 +31,7 @@ from ones.wire.messages import (
     CheckpointAndLeave,
     End,
     Hung,
+    Joined,
     Leaving,
     Order,
     StoreStarted,
@@ -97,6 +99,7 @@ class WorkerContext:
             on_failed=lambda layout, why: self.report(SwitchFailed(as_text(why), layout.plan)),
         )
         self.saver = CheckpointSaver(environment.checkpoints, replica)
+        self.description: Joined | None = None  # as it was reported
         self.end: End | None = None
         self.must_save_and_leave = False
         self.is_terminated = False
@@ -156,6 +159,12 @@ class WorkerContext:
         if not self.has_entered:
             return NO_STATE
         return SENDS_IN_BACKGROUND if self.replica.is_repeatable else HAS_STATE
+
+    def describe_again(self, epoch_samples: int) -> None:
+        """Reports another number of samples per epoch than at first."""
+        if self.description is not None and self.description.dataset_size != epoch_samples:
+            self.description = replace(self.description, dataset_size=epoch_samples)
+            self.report(self.description)
 
     # the group
 
