@@ -82,6 +82,7 @@ VALUES: dict[type[Event], dict[str, tuple[object, ...]]] = {
         "steps": _FROM_NONE,
         "samples": _FROM_NONE,
         "gradient_noise": (None, *_REALS, -64.0, -65.0, -256.0),  # cancels a batch
+        "planned_epochs": (None, *_EPOCHS),
     },
     ev.EpochFinished: {
         "epoch": _EPOCHS,

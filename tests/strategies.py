@@ -62,6 +62,7 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
         epoch=counts,
         steps=counts,
         samples=counts,
+        planned_epochs=st.none() | counts,
         effective_samples=st.none() | st.floats(0, 1e9),
     ),
     st.builds(

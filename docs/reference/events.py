@@ -96,6 +96,7 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
             configuration=Configuration(gpus=2, nodes=1, batch=128),
             step_seconds=0.0698,
             steps=20,
+            first_step_extra_seconds=0.031,
         ),
         "Sent after enough steps in a configuration to measure its speed.",
     ),

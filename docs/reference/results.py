@@ -98,6 +98,7 @@ CONVERGENCE_ROW_KEYS = {
 RESCALE_ROW_KEYS = {
     "case": ("", "description of the row"),
     "parameter_mb": ("MB", "of parameters; SGD with momentum sends twice that to joining workers"),
+    "compiled": ("", "whether the model runs through torch.compile (the smallest size only)"),
     "change": ("", "of workers, as `1->2`"),
     "n": ("", "measured changes of this kind"),
     "pause_ms": (
@@ -117,6 +118,7 @@ RESCALE_ROW_KEYS = {
         "total delay of steps before the switch: joining workers start on the same CPUs",
     ),
     "until_stepped_ms": ("ms", "until the first step with the new workers is complete"),
+    "first_step_extra_ms": ("ms", "how much longer this first step takes than a plain step"),
     "rival": ("", "`checkpoint`, `zygote` or `torchrun`"),
     "rival_n": ("", "changes of the rival"),
     "rival_pause_ms": ("ms", "pause of the rival"),
@@ -126,6 +128,7 @@ RESCALE_ROW_KEYS = {
     "rival_load_ms": ("ms", ""),
     "rival_connect_ms": ("ms", ""),
     "rival_until_stepped_ms": ("ms", "until the first step of the rival is complete"),
+    "rival_first_step_extra_ms": ("ms", "as ours, on the slowest process"),
     "rival_steps_lost": ("steps", "that are repeated"),
     "ratio": ("", "pause of the rival divided by ours"),
     "load_average": ("", "of the machine, mean over the repeats"),

@@ -344,6 +344,20 @@ def speed(batch: int, seconds: float = 0.2) -> ev.ThroughputMeasured:
     )
 
 
+def test_a_slow_first_step_with_new_workers_is_part_of_the_cost_of_a_change() -> None:
+    scheduler, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
+    wish.target = scheduler.state.schedule
+    scheduler.handle(replace(speed(8), first_step_extra_seconds=4.0))  # no change was made yet
+    assert scheduler.state.view().job(A).switch_cost.rescale_seconds == 1.0
+    record = scheduler.state.records[A]
+    record.moves, record.moved_seconds = 1, 2.0
+    scheduler.handle(replace(speed(8), first_step_extra_seconds=4.0))
+    assert scheduler.state.view().job(A).switch_cost.rescale_seconds == pytest.approx(3.5)
+
+
 def test_no_more_than_64_configurations_are_kept_and_the_oldest_goes() -> None:
     scheduler, wish = wishing()
     wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})

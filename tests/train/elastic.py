@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -55,7 +57,7 @@ class Elastic:
 
     def play(self, patience: float = 300.0) -> RunOutcome:
         """To the end; a job that hangs fails with what its workers said."""
-        alarm = threading.Timer(patience, self.run.interrupt)
+        alarm = threading.Timer(patience, self._give_up)
         alarm.start()
         over = threading.Event()
         watch = threading.Thread(target=self._watch, args=(over,), daemon=True)
@@ -66,6 +68,14 @@ class Elastic:
         watch.join()
         assert outcome.done, f"{outcome}\n{self.output()}"
         return outcome
+
+    def _give_up(self) -> None:
+        for process in self.launcher.running().values():
+            if process.alive and process.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(0.5)  # they write their stacks
+        self.run.interrupt()
 
     def comes_after(self, phase: int, *, steps: int) -> None:
         """A phase is due a number of steps after the one before it is in force."""

@@ -29,6 +29,7 @@ def reference(
     schedule: str = SCHEDULE,
     samples: int = SAMPLES,
     base: int = BASE,
+    epochs: int = EPOCHS,
 ) -> tuple[nn.Module, list[int]]:
     """One process, and nothing of the library but two rules that are tested elsewhere."""
     net, data = build(norm, dtype), Samples(samples, dtype)
@@ -36,7 +37,7 @@ def reference(
     phases = parse_schedule(schedule, 4)
     rate = LearningRate(rule_for(opt, None), base, 5)
     step, batches = 0, []
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         order, offset = permutation(samples, seed=0, epoch=epoch), 0
         while offset < samples:
             batch = [p.batch for p in phases if p.step <= step][-1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ones.lab.scripted_policy import JOB
 from tests.train.elastic import Elastic, elastic
 
 
@@ -55,3 +56,17 @@ def test_workers_that_train_differently_are_stopped(
     assert "the workers of this job differ at step" in job.output()
     assert words in job.output()
     job.nothing_is_left()
+
+
+def test_a_loop_over_steps_reports_parts_of_its_total_as_epochs(
+    zygote: str, tmp_path: Path
+) -> None:
+    job = job_of(zygote, tmp_path, "steps", "0:1")
+    outcome = job.play()
+    assert [epoch.epoch for epoch in outcome.epochs] == list(range(1, 21))
+    assert {epoch.planned_epochs for epoch in outcome.epochs} == {20}
+    assert sum(epoch.samples for epoch in outcome.epochs) == 10 * 64
+    assert ends(job)[0]["steps"] == 40
+    description = job.run._scheduler.state.records[JOB].description
+    assert description is not None
+    assert description.dataset_size == 32

@@ -30,7 +30,7 @@ class TimedReporter:
         """As the training loop does it."""
         self.reporter.report_speed(self.layout)
         self.layout = layout_of(batch)
-        self.reporter.reset()
+        self.reporter.reset(self.layout)
 
     def speeds(self) -> list[tuple[int, int, float]]:
         """Batch, steps and seconds of a step of each report."""
@@ -115,3 +115,25 @@ def test_gradient_noise_is_reported_once_a_minute_however_long_the_epoch_is(
     steps = [report for report in sent if isinstance(report, Steps)]
     assert len(steps) == 181
     assert [s.gradient_noise for s in steps if s.gradient_noise is not None] == [90.0, 150.0]
+
+
+def test_the_first_step_with_other_workers_is_compared_with_a_plain_one(
+    timed: TimedReporter,
+) -> None:
+    def extras() -> list[float | None]:
+        speeds = [report for report in timed.sent if isinstance(report, Speed)]
+        return [report.first_step_extra_seconds for report in speeds]
+
+    def switch(workers: int, incarnation: int = 0) -> None:
+        members = tuple(Member(worker=f"n0/{i}", batch=8) for i in range(workers))
+        timed.layout = GroupLayout(plan=2, incarnation=incarnation, members=members)
+        timed.reporter.reset(timed.layout)
+        timed.steps(1, 0.9)
+        timed.steps(22, 0.1)
+
+    switch(1)  # a start
+    switch(2)
+    switch(2)  # only the batch
+    switch(1, incarnation=1)  # after a loss
+    switch(3)
+    assert extras() == [None, pytest.approx(0.8), None, None, pytest.approx(0.8)]

@@ -67,6 +67,7 @@ class StepsDone(Tagged, frozen=True, kw_only=True):
     steps: Number
     samples: Number
     gradient_noise: float | None = None  # noise scale in samples, where it was measured anew
+    planned_epochs: Positive | None = None  # epochs of the script's loop, when they become known
     #: progress of the job since its first step, in samples of the base batch; None: not known
     effective_samples: Amount | None = None
 
@@ -107,7 +108,11 @@ class TrainingRestarted(Tagged, frozen=True):
 
 
 class ThroughputMeasured(Tagged, frozen=True, kw_only=True):
-    """Mean time of a step in one configuration."""
+    """Mean time of a step in one configuration.
+
+    `first_step_extra_seconds`: how much longer the first step with new workers took than a plain
+    step. It counts as part of the cost of that change, with the pause.
+    """
 
     at: Time
     job: JobId
@@ -115,6 +120,7 @@ class ThroughputMeasured(Tagged, frozen=True, kw_only=True):
     configuration: Configuration
     step_seconds: SomeSeconds
     steps: Positive  # number of steps in the mean
+    first_step_extra_seconds: Seconds | None = None  # once after a change of the workers
 
 
 class MemoryLimitLearned(Tagged, frozen=True, kw_only=True):

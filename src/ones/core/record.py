@@ -107,7 +107,7 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
     track: Track = Track()
 
     moves: int = 0  # rescales to other GPUs, not to another batch alone
-    moved_seconds: float = 0.0  # pauses for them
+    moved_seconds: float = 0.0  # pauses for them, and what their first steps took longer
     note: str = ""
     forecast: Forecast | None = None
 

@@ -97,6 +97,7 @@ def steps_done(state: State, event: ev.StepsDone) -> bool:
     if event.gradient_noise is not None:
         record.gradient_noise = event.gradient_noise
     record.effective_samples = event.effective_samples
+    _plan(record, event.planned_epochs)
     _prove(record)
     return True
 
@@ -124,8 +125,7 @@ def epoch_finished(state: State, event: ev.EpochFinished) -> bool:
     if event.gradient_noise is not None:
         record.gradient_noise = event.gradient_noise
     record.effective_samples = event.effective_samples
-    if event.planned_epochs is not None and event.planned_epochs != record.job.epochs:
-        record.job = replace(record.job, epochs=event.planned_epochs)
+    _plan(record, event.planned_epochs)
     _prove(record)
     record.track, reason = after_epoch(
         record.job.stop,
@@ -151,6 +151,11 @@ def training_restarted(state: State, event: ev.TrainingRestarted) -> bool:
     return True
 
 
+def _plan(record: JobRecord, epochs: int | None) -> None:
+    if epochs is not None and epochs != record.job.epochs:
+        record.job = replace(record.job, epochs=epochs)
+
+
 def throughput_measured(state: State, event: ev.ThroughputMeasured) -> bool:
     record = reporting_job(state, event)
     if record is None:
@@ -164,6 +169,8 @@ def throughput_measured(state: State, event: ev.ThroughputMeasured) -> bool:
         profile.pop(event.configuration if old else next(iter(profile)))
     profile[event.configuration] = StepTime(mean, steps)
     record.profile = profile
+    if event.first_step_extra_seconds is not None and record.moves:
+        record.moved_seconds += event.first_step_extra_seconds
     _prove(record)
     return True
 

@@ -174,7 +174,11 @@ class ElasticJob:
     def _loop_over_steps(self, total: int) -> Iterator[Any]:
         if total < 1:
             raise UserError(f"steps {total} is not at least 1")
-        return self._run.loop.steps(total)
+        run = self._run
+        self._progress.total_steps, self._progress.epochs = total, None
+        full, rest = divmod(total, run.loop.steps_per_epoch)
+        run.reports.start(full * run.entry.loader.size + rest * run.entry.base_batch)
+        return run.loop.steps(total)
 
     def stop(self) -> None:
         """Ends the training on all workers: the current batch is the last one."""
@@ -354,6 +358,8 @@ class ElasticJob:
             if not self._schedule.epoch_ended(epoch, self._reported, self._elastic):
                 return False
             progress.end_epoch()
+        if progress.total_steps is not None:
+            return True
         progress.last.accuracy = self._reported.get("accuracy")
         if self._elastic is not None:
             reports.report_speed()
@@ -414,7 +420,9 @@ class ElasticJob:
         elastic, run = self._elastic, self._run
         assert elastic is not None
         assert run.reports.reporter is not None
-        run.reports.reporter.reset()
+        layout = elastic.context.layout
+        assert layout is not None
+        run.reports.reporter.reset(layout)
         run.loop.take_partition()
         self._seconds_before = self._progress.seconds
         if elastic.rank == 0 and not was_first and self._progress.last.steps:
@@ -432,3 +440,7 @@ class ElasticJob:
             self._run.reports.warn_of_loss(loss)
         self._schedule.after_step()
         self._run.reports.after_step(part)
+        if progress.end_part():
+            progress.last.accuracy = self._reported.get("accuracy")
+            self._run.reports.report_speed()
+            self._run.reports.report_epoch()

@@ -1,6 +1,6 @@
 """What a job reports to the controller, and the stop rule of a script that runs alone.
 
-An epoch of the report is a pass over the data, also in a loop over steps.
+An epoch of the report is a pass over the data. In a loop over steps it is a twentieth of all.
 """
 
 from __future__ import annotations
@@ -61,6 +61,13 @@ class JobReports:
             assert self._elastic.context.layout is not None
             self.reporter.report_speed(self._elastic.context.layout)
 
+    def start(self, total_samples: int | None) -> None:
+        """Reports how large an epoch is, in a loop over steps: a part of all samples."""
+        if self._is_reporting and self._elastic is not None and total_samples is not None:
+            planned = self._progress.planned
+            assert planned is not None
+            self._elastic.context.describe_again(max(1, round(total_samples / planned)))
+
     def report_epoch(self) -> None:
         """Reports the last complete epoch."""
         if not self._is_reporting:
@@ -68,10 +75,10 @@ class JobReports:
         assert self._elastic is not None
         assert self.reporter is not None
         progress, last = self._progress, self._progress.last
-        planned = progress.epochs
+        planned = progress.planned
         self._elastic.context.report(
             Epoch(
-                epoch=progress.epoch,
+                epoch=progress.reported,
                 steps=last.steps,
                 samples=last.samples,
                 loss=as_measure(last.mean_loss),

@@ -22,9 +22,10 @@ from ones.train.buckets import Buckets
 from ones.train.elastic_group import ElasticGroup
 from ones.train.elastic_job import ElasticJob, Entry, SchedulerStep
 from ones.train.learning_rate import LearningRate, Rule, optimizer_name, rule_for
-from ones.train.loading import Loader, LoaderOptions
+from ones.train.loading import Loader, LoaderOptions, to_device
 from ones.train.optimizer_set import OptimizerSet, optimizers_of
 from ones.train.progress import TrainingProgress
+from ones.train.rehearsal import Rehearse, rehearse
 from ones.train.replica import Replica
 from ones.train.sampler import BatchPartition
 from ones.train.script_samplers import options_of_dataloader
@@ -52,6 +53,7 @@ def join(
     lr_rule: str | Rule | None = None,
     lr_ramp_steps: int = 20,
     stop: StopRule | None = None,
+    rehearsal: Rehearse | None = None,
     **loading: Any,
 ) -> ElasticJob:
     """Makes a training script elastic. Under plain `python`: an ordinary loop on one device.
@@ -67,6 +69,9 @@ def join(
     `max_local_batch`: samples that fit one device; larger batches are accumulated.
     `min_local_batch`: default 2 for models with batch norm, which cannot train on one sample.
     `stop` ends a script under plain `python`; a job of the service has its own stop rule.
+    `rehearsal`: the loss of one micro-batch, as `lambda batch: loss_fn(model(batch[0]), batch[1])`.
+    A new worker calls it and runs backward before others wait for it, so that torch.compile, cuDNN
+    and memory allocation do not slow the first step down. The results are thrown away.
     `loading`: collate_fn, num_workers, worker_init_fn, pin_memory, sampler and drop_last as in
     DataLoader, and start_epoch.
     """
@@ -88,6 +93,7 @@ def join(
         device=torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"),
         limit=max_local_batch,
         minimum=min_local_batch or (2 if has_norm else 1),
+        rehearsal=rehearsal,
         options={"seed": seed, "shuffle": shuffle, **loading},
     )
     if dataset is None and (loading or batch_size is not None):
@@ -116,10 +122,12 @@ class _Joining:
         device: torch.device,
         limit: int | None,
         minimum: int,
+        rehearsal: Rehearse | None,
         options: dict[str, Any],
     ) -> None:
         self.replica, self.device = replica, device
         self._limit, self._minimum, self._options = limit, minimum, options
+        self._rehearsal = rehearsal
         self.environment = WorkerEnvironment.from_env(os.environ)
 
     def enter(self, dataset: Any, batch_size: int | None, **options: Any) -> Entry:
@@ -127,8 +135,7 @@ class _Joining:
         replica, elastic = self.replica, None
         replica.rate.base_batch = base_batch
         if self.environment is not None:
-            context = self._connect(self.environment, loader.size, base_batch)
-            replica.model.to(self.device)
+            context = self._connect(self.environment, loader, base_batch)
             first = optimizers_of(replica.optimizer)[0]  # of several, each has its buckets
             trained = [p for group in first.param_groups for p in group["params"]]
             has_several = isinstance(replica.optimizer, OptimizerSet)
@@ -142,35 +149,58 @@ class _Joining:
         return Entry(loader, partition, base_batch, elastic)
 
     def _connect(
-        self, environment: WorkerEnvironment, dataset_size: int, base_batch: int
+        self, environment: WorkerEnvironment, loader: Loader, base_batch: int
     ) -> WorkerContext:
         replica, device = self.replica, self.device
         context = WorkerContext(
             environment,
             replica,
             device=device,
-            dataset_size=dataset_size,
+            dataset_size=loader.size,
             limit=self._limit,
             minimum=self._minimum,
         )
         _keep_freed_memory()
+        # one for the job: what one worker has compiled the next ones load
+        cache = os.path.join(environment.job_dir, "inductor")
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", cache)
         _handle_sigterm(context)
         context.controller.start()
         if device.type == "cpu":
             replica.warm_up()
+            self._rehearse(loader, base_batch)
         parameters = replica.model.parameters()
-        context.report(
-            Joined(
-                dataset_size=dataset_size,
-                base_batch=base_batch,
-                optimizer=optimizer_name(optimizers_of(replica.optimizer)[0]),
-                parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
-                max_local_batch=self._limit,
-            )
+        context.description = Joined(
+            dataset_size=loader.size,
+            base_batch=base_batch,
+            optimizer=optimizer_name(optimizers_of(replica.optimizer)[0]),
+            parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+            max_local_batch=self._limit,
         )
+        context.report(context.description)
         if device.type != "cpu":
-            context.wait_for_order()  # before that, another worker uses the GPU
+            # the next group is not connected before the rehearsal is over
+            context.set_entering(self._rehearsal is not None)
+            # before that, another worker uses the GPU
+            context.wait_for_order(connected=self._rehearsal is None)
+        replica.model.to(device)
+        if device.type != "cpu":
+            self._rehearse(loader, base_batch)
+            context.set_entering(False)
         return context
+
+    def _rehearse(self, loader: Loader, base_batch: int) -> None:
+        if self._rehearsal is None:
+            return
+        most = min(base_batch, self._limit or base_batch)
+        sizes = sorted({most, max(2, self._minimum, most // 2)}, reverse=True)
+        rehearse(
+            self.replica.model,
+            self._rehearsal,
+            lambda count: to_device(loader.first(count), self.device),
+            sizes,
+            self.device,
+        )
 
 
 def make_loader(

@@ -126,6 +126,10 @@ class Loader:
         for part in _slices(partition, offset, size):
             yield part, (next(fetched) for _ in range(max(1, len(part.micro_batches))))
 
+    def first(self, count: int) -> Any:
+        """A micro-batch of the first samples, for a rehearsal."""
+        return self._fetch(np.arange(min(count, self.size), dtype=np.int64))
+
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
         cached = self._permutation
         if cached is None or cached[:2] != (self.seed, epoch):

@@ -215,7 +215,7 @@ class Replica:
         """Makes all members equal to the one with the highest position.
 
         If no member has trained, the state of rank 0 is used, unless its position is STATE_LOST.
-        With `compare`, members of the highest position whose digest differs from that of most
+        With `compare`, members of the highest position with another digest than most
         (or of the first) receive the state, too. Returns True if this member received the state.
         """
         positions = group.all_gather(position)

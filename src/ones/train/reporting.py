@@ -11,7 +11,7 @@ import torch
 
 from ones.train.layout import GroupLayout
 from ones.train.progress import TrainingProgress
-from ones.wire.bounds import as_measure
+from ones.wire.bounds import MOST_EPOCHS, as_measure
 from ones.wire.messages import Memory, Report, Speed, Steps
 
 _STEPS_INTERVAL = 0.5  # seconds
@@ -35,11 +35,20 @@ class Reporter:
         self._skip = _SKIPPED
         self._seconds, self._steps = 0.0, 0
         self._epoch_seconds, self._epoch_steps = 0.0, 0
+        self._planned: int | None = None  # epochs that were reported
         self._has_reported = False  # the speed of this layout
+        self._workers: tuple[str, ...] = ()  # of this layout
+        self._changed_at: float | None = None  # until the first step with other workers
+        self._first_step: float | None = None  # its seconds, until they are reported
         self._steps_reported = self._speed_reported = self._noise_reported = time.monotonic()
 
-    def reset(self) -> None:
+    def reset(self, layout: GroupLayout) -> None:
         """Starts again, for another layout: no mean is over steps of two layouts."""
+        is_move = bool(self._workers) and layout.workers != self._workers
+        # a group that was formed again after a loss is no change that a policy could avoid
+        is_timed = is_move and layout.incarnation == 0
+        self._workers = layout.workers
+        self._changed_at, self._first_step = time.perf_counter() if is_timed else None, None
         self._last, self._skip = None, _SKIPPED
         self._seconds, self._steps = 0.0, 0
         self._epoch_seconds, self._epoch_steps = 0.0, 0
@@ -64,6 +73,8 @@ class Reporter:
         """
         now = time.perf_counter()
         last, self._last = self._last, now
+        if self._changed_at is not None:
+            self._first_step, self._changed_at = now - self._changed_at, None
         if last is not None and not is_disturbed:
             if self._skip:
                 self._skip -= 1
@@ -79,16 +90,25 @@ class Reporter:
             sums = progress.sums
             self._report(
                 Steps(
-                    epoch=progress.epoch + 1,
+                    epoch=progress.reported + 1,
                     steps=sums.steps,
                     samples=sums.samples,
                     gradient_noise=as_measure(noise),
+                    planned_epochs=self._news(progress),
                 )
             )
         is_first_due = not self._has_reported and self._steps >= _FIRST_STEPS
         if is_first_due or clock - self._speed_reported >= _SPEED_INTERVAL:
             self.report_speed(layout)
             self._report(Memory(peak_bytes(), micro_batch))
+
+    def _news(self, progress: TrainingProgress) -> int | None:
+        """The planned epochs, once after they have changed; more than can be sent: no end."""
+        planned = progress.planned
+        if planned is None or planned > MOST_EPOCHS or planned == self._planned:
+            return None
+        self._planned = planned
+        return planned
 
     def _add(self, seconds: float) -> None:
         self._seconds += seconds
@@ -102,14 +122,17 @@ class Reporter:
         self._speed_reported = time.monotonic()
         if self._seconds and (self._steps >= _FEWEST_STEPS or self._seconds >= _SPEED_INTERVAL):
             self._has_reported = True
+            first, self._first_step = self._first_step, None
+            plain = self._seconds / self._steps
             self._report(
                 Speed(
                     gpus=len(layout.members),
                     nodes=layout.nodes,
                     batch=layout.batch,
                     micro_steps=max(member.micro_steps for member in layout.members),
-                    step_seconds=self._seconds / self._steps,
+                    step_seconds=plain,
                     steps=self._steps,
+                    first_step_extra_seconds=None if first is None else max(0.0, first - plain),
                 )
             )
             self._seconds, self._steps = 0.0, 0

@@ -117,7 +117,6 @@ class TrainingLoop:
 
     def steps(self, total: int) -> Iterator[Any]:
         progress, size = self._progress, self.loader.size
-        progress.total_steps, progress.epochs = total, None
         self._schedule.start()
         self._is_running = True
         while progress.base_steps < total and not self.is_over:
@@ -128,6 +127,10 @@ class TrainingLoop:
                 self._events.data_ended(epoch)
                 self._events.epoch_ended(epoch)
         self._close()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.base_steps_at(self.loader.size)
 
     def stop(self) -> None:
         """Ends the loops of all workers; the current batch is the last."""

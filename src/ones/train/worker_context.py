@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import torch
+from msgspec.structs import replace
 
 from ones.train import logs
 from ones.train.checkpoints import CheckpointSaver
@@ -30,6 +31,7 @@ from ones.wire.messages import (
     CheckpointAndLeave,
     End,
     Hung,
+    Joined,
     Leaving,
     Order,
     StoreStarted,
@@ -97,6 +99,7 @@ class WorkerContext:
             on_failed=lambda layout, why: self.report(SwitchFailed(as_text(why), layout.plan)),
         )
         self.saver = CheckpointSaver(environment.checkpoints, replica)
+        self.description: Joined | None = None  # as it was reported
         self.end: End | None = None
         self.must_save_and_leave = False
         self.is_terminated = False
@@ -157,14 +160,25 @@ class WorkerContext:
             return NO_STATE
         return SENDS_IN_BACKGROUND if self.replica.is_repeatable else HAS_STATE
 
+    def describe_again(self, epoch_samples: int) -> None:
+        """Reports another number of samples per epoch than at first."""
+        if self.description is not None and self.description.dataset_size != epoch_samples:
+            self.description = replace(self.description, dataset_size=epoch_samples)
+            self.report(self.description)
+
     # the group
 
-    def wait_for_order(self) -> None:
-        """Waits for a group that is ready. Before that, a joining worker stays on the CPU."""
-        with self.next_group.changed:
-            while self.next_group.ready is None and not self.must_leave:
-                self.next_group.changed.wait(1.0)
-            if self.next_group.ready is not None:
+    def wait_for_order(self, *, connected: bool = True) -> None:
+        """Waits for a group that is ordered, and connected. Before, a worker stays on the CPU."""
+        found = self.next_group
+
+        def has_come() -> bool:
+            return found.ready is not None if connected else found.is_ordered
+
+        with found.changed:
+            while not has_come() and not self.must_leave:
+                found.changed.wait(1.0)
+            if has_come():
                 return
         self.leave()
 

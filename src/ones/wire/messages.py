@@ -52,6 +52,7 @@ class Joined(Tagged, frozen=True, kw_only=True):
     """The script has called `ones.join`; describes what it trains.
 
     The worker has not used its GPU yet: it does so after the `Switch` that has it as a member.
+    Sent again if `dataset_size` changes, as in a loop over steps: samples per epoch as reported.
     """
 
     dataset_size: Positive
@@ -70,10 +71,14 @@ class Steps(Tagged, frozen=True, kw_only=True):
     steps: Number
     samples: Number
     gradient_noise: Measure | NotFinite | None = None
+    planned_epochs: Epochs | None = None  # epochs of the script's loop, when they become known
 
 
 class Epoch(Tagged, frozen=True, kw_only=True):
-    """Measures of one pass over the data. One that is not finite is sent as a string: "nan"."""
+    """Measures of one pass over the data, or of a twentieth of a loop over steps.
+
+    One that is not finite is sent as a string: "nan".
+    """
 
     epoch: EpochNumber  # from 1
     steps: Number
@@ -87,7 +92,11 @@ class Epoch(Tagged, frozen=True, kw_only=True):
 
 
 class Speed(Tagged, frozen=True, kw_only=True):
-    """Mean step time in one configuration. The first steps after a change are left out."""
+    """Mean step time in one configuration. The first steps after a change are left out.
+
+    `first_step_extra_seconds`: how much longer the first step with new workers took than a plain
+    step; sent once after a change of the workers.
+    """
 
     gpus: Gpus
     nodes: Gpus
@@ -95,6 +104,7 @@ class Speed(Tagged, frozen=True, kw_only=True):
     micro_steps: Parts
     step_seconds: StepSeconds
     steps: Positive
+    first_step_extra_seconds: PauseSeconds | None = None
 
 
 class MemoryLimit(Tagged, frozen=True):

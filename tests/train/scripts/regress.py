@@ -1,11 +1,12 @@
 """A small regression. Every worker leaves a trace of what it saw; tests read it.
 
-Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, HOLD, LOADERS, NORM, DTYPE, AMP,
-OVERFLOW, CLIP, CLAMP, CRASH, STRICT, SKEW.
+Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, HOLD, HOLD_MOST, LOADERS, NORM,
+DTYPE, AMP, OVERFLOW, CLIP, CLAMP, CRASH, STRICT, SKEW.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -23,21 +24,26 @@ env = os.environ
 out = Path(env["OUT"])
 me = env.get("ONES_WORKER", "alone/0").replace("/", "-")
 torch.set_num_threads(1)
+faulthandler.register(signal.SIGUSR1)  # a test that gives up on a job asks where its workers are
 
 
 def crash_at(moment: str) -> None:
-    """CRASH is `worker:moment:signal[:step],...`: once, the first time the worker is there.
+    """CRASH is `worker:moment:signal[:step[:mark]],...`: once, the first time the worker is there.
 
-    Instead of a signal: `error` raises an unexpected one, `errors` does so each time.
+    Instead of a signal: `error` raises an unexpected one, `errors` does so each time, `memory` runs
+    out of memory. A worker crashes once for each mark.
     """
     for wanted in (text.split(":") for text in env.get("CRASH", "").split(",")):
         if wanted[:2] != [me, moment]:
             continue
-        if (out / f"crashed-{me}").exists() and wanted[2] != "errors":
+        done = out / "-".join(["crashed", me, *wanted[4:]])
+        if done.exists() and wanted[2] != "errors":
             continue
         if len(wanted) > 3 and trace_of.step < int(wanted[3]):
             continue
-        (out / f"crashed-{me}").touch()
+        done.touch()
+        if wanted[2] == "memory":
+            raise torch.OutOfMemoryError("the samples do not fit")
         if wanted[2].startswith("error"):
             raise ValueError("Tensors must be CUDA and dense")
         os.kill(os.getpid(), getattr(signal, wanted[2]))
@@ -76,13 +82,14 @@ class Pace:
     """How long a step takes: NAP, or longer while something is waited for.
 
     HOLD is `step:pattern,...`: from that step on, until a file of OUT fits the pattern, each step
-    takes longer than the one before. So training goes on, and does not end too early.
+    takes longer than the one before (at most HOLD_MOST seconds). So training goes on, and does not
+    end too early.
     """
 
     def __init__(self) -> None:
         self._nap = float(env.get("NAP", "0"))
         self._holds = [part.partition(":")[::2] for part in env.get("HOLD", "").split(",") if part]
-        self._slow = 0
+        self._slow, self._most = 0, float(env.get("HOLD_MOST", "10"))
 
     def wait(self, step: int) -> None:
         while self._holds and any(out.glob(self._holds[0][1])):
@@ -90,7 +97,7 @@ class Pace:
             self._slow = 0
         if self._holds and step >= int(self._holds[0][0]):
             self._slow += 1
-            time.sleep(min(10.0, 0.1 * 1.3**self._slow))
+            time.sleep(min(self._most, 0.1 * 1.3**self._slow))
         else:
             time.sleep(self._nap)
 

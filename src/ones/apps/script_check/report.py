@@ -74,7 +74,7 @@ def check_script(path: Path) -> ScriptReport:
 def _verdict(shape: Shape) -> str:
     if shape is Shape.JOINED:
         return "yes"
-    fixed = (Shape.SHARDED, Shape.NO_OPTIMIZER, Shape.NOT_TRAINING)
+    fixed = (Shape.SHARDED, Shape.STREAMING, Shape.NO_OPTIMIZER, Shape.NOT_TRAINING)
     return "no" if shape in fixed else "after changes"
 
 
@@ -107,6 +107,8 @@ def _changes(shape: Shape, facts: Facts) -> Iterator[Change]:
             yield from _at(
                 facts.methods("backward"), "a torch.optim optimizer must make the update"
             )
+        case Shape.STREAMING:
+            yield from _at(streams(facts), "a map-style dataset (with __len__) can be elastic")
         case Shape.SHARDED:
             found = facts.named("FullyShardedDataParallel", "fully_shard", "initialize")
             yield from _at(found, "keep it: submit with --gpus N")
@@ -138,7 +140,6 @@ def _loop_changes(shape: Shape, facts: Facts) -> Iterator[Change]:
         facts.named("DataLoader")
     )
     yield from _at(loaders[:1], "job.loader(...) for the training data")
-    yield from _at(streams(facts)[:1], "job.loader(stream, batch_size, ...)")
     if shape is Shape.STEPS and (loop := training_loop(facts)):
         yield Change(loop.line, loop.source, "for batch in job.steps(total):")
     else:

@@ -36,10 +36,12 @@ TEXTS = {
     Shape.SHARDED: ShapeText(
         "sharded model (FSDP, DeepSpeed, DTensor): fixed size only", "guides/fixed-size.md"
     ),
-    Shape.SEVERAL: ShapeText("loop with several optimizers", "guides/train-your-script.md"),
-    Shape.STREAMING: ShapeText("loop over a stream of data", "guides/train-your-script.md"),
-    Shape.STEPS: ShapeText("loop over steps", "guides/train-your-script.md"),
-    Shape.PLAIN: ShapeText("loop over epochs", "guides/train-your-script.md"),
+    Shape.SEVERAL: ShapeText("loop with several optimizers", "guides/script-shapes.md"),
+    Shape.STREAMING: ShapeText(
+        "loop over a stream of data: fixed size only", "guides/fixed-size.md"
+    ),
+    Shape.STEPS: ShapeText("loop over steps", "guides/script-shapes.md"),
+    Shape.PLAIN: ShapeText("loop over epochs", "guides/script-shapes.md"),
     Shape.NO_OPTIMIZER: ShapeText(
         "training without a torch optimizer: fixed size only", "guides/fixed-size.md"
     ),

@@ -48,6 +48,7 @@ def event_of(
                 ),
                 step_seconds=report.step_seconds,
                 steps=report.steps,
+                first_step_extra_seconds=report.first_step_extra_seconds,
             )
         case wire.MemoryLimit():
             return ev.MemoryLimitLearned(

@@ -160,9 +160,12 @@ class ReportHandler:
 
     def _joined(self, job: LiveJob, worker: LiveWorker, report: wire.Joined) -> bool:
         live = self._live
+        record = live.record(job)
+        if worker.joined:  # described again
+            known = None if record is None else record.description
+            return known is not None and known.dataset_size != report.dataset_size
         worker.joined = True
         job.join_seconds = max(job.join_seconds, live.clock.now() - worker.since)
-        record = live.record(job)
         if record is not None and not record.job.elastic:
             self._runner.publish_late(job, worker.plan, record, report)
         # after the event, by which the state knows the batch

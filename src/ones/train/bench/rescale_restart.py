@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--meet", default="", help="a file for the rendezvous")
     parser.add_argument("--torchrun", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     rank, workers, rendezvous = args.rank, args.workers, f"file://{args.meet}"
     if args.torchrun:
@@ -48,7 +49,9 @@ def main() -> None:
     loaded = time.monotonic()
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=workers)
     # all have the state of the checkpoint already: do not send it again
-    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True, init_sync=False)
+    ddp: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True, init_sync=False)
+    if args.compile:
+        ddp = torch.compile(ddp)  # type: ignore[assignment]
     times = StepTimes(args.out, f"rank{rank}of{workers}")
     connected = time.monotonic()
     times.note(rank, started=STARTED, built=built, loaded=loaded, connected=connected)

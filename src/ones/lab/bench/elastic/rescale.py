@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -37,6 +37,7 @@ class RescaleModel:
 
     width: int
     depth: int
+    compiled: bool = False  # by torch.compile
 
     @classmethod
     def of(cls, megabytes: float) -> RescaleModel:
@@ -54,7 +55,8 @@ class RescaleModel:
 
     @property
     def arguments(self) -> list[str]:
-        return ["--width", str(self.width), "--depth", str(self.depth), "--batch", str(BATCH)]
+        size = ["--width", str(self.width), "--depth", str(self.depth), "--batch", str(BATCH)]
+        return [*size, "--compile"] if self.compiled else size
 
 
 @dataclass(slots=True)
@@ -96,15 +98,17 @@ def bench_rescale(
     with_torchrun: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """A row for each size, change and rival."""
+    """A row for each size, change and rival; for the smallest size also with torch.compile."""
     require("ones bench rescale", "torch")
     rows = []
-    for megabytes in sizes:
+    for megabytes, compiled in [*((size, False) for size in sizes), (min(sizes), True)]:
         model, table, loads = RescaleModel.of(megabytes), Table(), [os.getloadavg()[0]]
+        model = replace(model, compiled=compiled)
         for repeat in range(repeats):
-            _measure(model, chain, table, with_torchrun=with_torchrun)
+            _measure(model, chain, table, with_torchrun=with_torchrun and not compiled)
             loads.append(os.getloadavg()[0])
-            progress(f"{megabytes:g} MB: {repeat + 1} of {repeats}")
+            name = f"{megabytes:g} MB{', compiled' if compiled else ''}"
+            progress(f"{name}: {repeat + 1} of {repeats}")
         rows += _rows(megabytes, model, table, fmean(loads))
     return rows
 
@@ -186,7 +190,9 @@ def _rows(megabytes: float, model: RescaleModel, table: Table, load: float) -> l
         seconds = [1000 * pause.seconds for pause in ours.pauses]
         rows.append(
             {
-                "case": f"{megabytes:g} MB {before}->{after}",
+                "case": f"{megabytes:g} MB{' compiled' if model.compiled else ''}"
+                f" {before}->{after}",
+                "compiled": model.compiled,
                 "parameter_mb": round(model.megabytes, 1),
                 "change": f"{before}->{after}",
                 "n": len(ours.pauses),
@@ -196,11 +202,13 @@ def _rows(megabytes: float, model: RescaleModel, table: Table, load: float) -> l
                 **ours.parts_ms(""),
                 "slowed_ms": round(ours.ms(lambda pause: pause.slowed), 1),
                 "until_stepped_ms": round(ours.ms(lambda pause: pause.until_stepped), 1),
+                "first_step_extra_ms": round(ours.ms(lambda pause: pause.first_step_extra), 1),
                 "rival": mechanism,
                 "rival_n": len(rival.pauses),
                 "rival_pause_ms": round(rival.ms(), 1),
                 **rival.parts_ms("rival_"),
                 "rival_until_stepped_ms": round(rival.ms(lambda p: p.until_stepped), 1),
+                "rival_first_step_extra_ms": round(rival.ms(lambda p: p.first_step_extra), 1),
                 "rival_steps_lost": round(median(pause.lost for pause in rival.pauses), 1),
                 "ratio": round(rival.ms() / ours.ms(), 1),
                 "load_average": round(load, 1),

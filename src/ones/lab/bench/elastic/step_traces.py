@@ -39,6 +39,7 @@ class Pause:
     main: float  # `seconds` of the first worker alone
     lost: int = 0  # steps that have to be repeated
     slowed: float = 0.0  # extra time of the steps before, in which the change was prepared
+    first_step_extra: float = 0.0  # time of the first step beyond that of a plain step
 
 
 def read_traces(directory: Path) -> list[ProcessTrace]:
@@ -83,6 +84,9 @@ def pauses_in_place(traces: list[ProcessTrace]) -> list[Pause]:
                 at=at,
                 main=main[1].begin - main[0].end,
                 slowed=_slowed(next(t for t in traces if main[0] in t.steps), main[0]),
+                first_step_extra=_first_step_extra(
+                    next(t for t in traces if main[1] in t.steps), main[1]
+                ),
             )
         )
     return found
@@ -105,6 +109,17 @@ def _slowed(trace: ProcessTrace, last: StepRecord) -> float:
     return sum(length - usual for length in lengths[half:])
 
 
+def _first_step_extra(trace: ProcessTrace, first: StepRecord) -> float:
+    """Time of this step beyond a plain one: the median of the next steps with these workers.
+
+    Without any, that of the steps before.
+    """
+    place = trace.steps.index(first)
+    later = [s for s in trace.steps[place + 1 :] if s.workers == first.workers]
+    lengths = [s.end - s.begin for s in later or trace.steps[:place]]
+    return max(0.0, first.end - first.begin - median(lengths)) if lengths else 0.0
+
+
 def pause_of_restart(old: list[ProcessTrace], new: list[ProcessTrace]) -> Pause:
     """The pause between processes that ended and those that replaced them."""
     before, after = old[0].steps[-1].workers, new[0].steps[0].workers
@@ -119,4 +134,5 @@ def pause_of_restart(old: list[ProcessTrace], new: list[ProcessTrace]) -> Pause:
         at=at,
         main=min(stay, key=lambda step: step.rank).begin - at,
         lost=last - (new[0].steps[0].step - 1),
+        first_step_extra=max(_first_step_extra(trace, trace.steps[0]) for trace in new),
     )
