@@ -1,4 +1,4 @@
-"""An `Accelerator` whose training loop is elastic. Two lines of a script change:
+"""An `Accelerator` with an elastic training loop. Two lines of a script change:
 
     from ones.integrations.accelerate import Accelerator  # instead of: from accelerate
     ...
@@ -173,7 +173,7 @@ class Accelerator(accelerate.Accelerator):
     # files
 
     def register_for_checkpointing(self, *objects: Any) -> None:
-        """Objects whose state checkpoints keep; workers that join receive it, too."""
+        """Adds objects: checkpoints keep their state, and workers that join receive it."""
         first = len(self._custom_objects)
         super().register_for_checkpointing(*objects)
         if self._job is not None:
