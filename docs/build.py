@@ -7,6 +7,7 @@ or run by the code that it shows. `--check` writes nothing and lists the pages t
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import re
 import runpy
@@ -69,7 +70,8 @@ def _is_current(path: Path, text: str) -> bool:
 
 
 _MARKED_BLOCK = re.compile(
-    r"<!-- (?P<what>include|output): (?P<name>\S+) -->\n```(?P<language>\w*)\n(?:.*\n)*?```\n"
+    r"<!-- (?P<what>include|output|change): (?P<name>\S+) -->\n"
+    r"```(?P<language>\w*)\n(?:.*\n)*?```\n"
 )
 
 
@@ -77,16 +79,29 @@ def with_examples(guide: str, home: Path) -> str:
     """The guide with every marked block generated again.
 
     `<!-- include: FILE -->` precedes a block with the file's text, `<!-- output: FILE -->` a block
-    with the output of the file when it is run.
+    with the output of the file when it is run, `<!-- change: FILE -->` a block with the lines that
+    differ from FILE with `_before` in its name, and their numbers.
     """
 
     def renew(found: re.Match[str]) -> str:
         what, name, language = found["what"], found["name"], found["language"]
         file = home / name
-        text = file.read_text(encoding="utf-8") if what == "include" else printed_by(file)
+        if what == "include":
+            text = file.read_text(encoding="utf-8")
+        else:
+            text = printed_by(file) if what == "output" else change_of(file)
         return f"<!-- {what}: {name} -->\n```{language}\n{text.rstrip()}\n```\n"
 
     return _MARKED_BLOCK.sub(renew, guide)
+
+
+def change_of(script: Path) -> str:
+    before = script.with_name(f"{script.stem}_before.py")
+    old, new = (path.read_text(encoding="utf-8").splitlines() for path in (before, script))
+    lines = list(difflib.unified_diff(old, new, lineterm="", n=0))[2:]
+    shown = [line for line in lines if not line.startswith("@@")]
+    added = sum(line.startswith("+") for line in shown)
+    return "\n".join([f"# {added} lines added, {len(shown) - added} removed", *shown])
 
 
 def printed_by(script: Path) -> str:

@@ -76,11 +76,13 @@ VALUES: dict[type[Event], dict[str, tuple[object, ...]]] = {
         "max_local_batch": (None, *_BATCHES),
     },
     ev.JobFoundFixed: {},
+    ev.TrainingRestarted: {"epochs": _FROM_NONE},
     ev.StepsDone: {
         "epoch": _EPOCHS,
         "steps": _FROM_NONE,
         "samples": _FROM_NONE,
         "gradient_noise": (None, *_REALS, -64.0, -65.0, -256.0),  # cancels a batch
+        "planned_epochs": (None, *_EPOCHS),
     },
     ev.EpochFinished: {
         "epoch": _EPOCHS,

@@ -62,6 +62,7 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
         epoch=counts,
         steps=counts,
         samples=counts,
+        planned_epochs=st.none() | counts,
         effective_samples=st.none() | st.floats(0, 1e9),
     ),
     st.builds(
@@ -83,6 +84,7 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
     ),
     st.builds(ev.MemoryLimitLearned, **_report, max_local_batch=counts),
     st.builds(ev.JobFoundFixed, times, job_ids, generations),
+    st.builds(ev.TrainingRestarted, times, job_ids, generations, counts),
     st.builds(ev.WorkerReady, times, job_ids, generations, gpus, st.none() | counts),
     st.builds(ev.WorkerLeft, times, job_ids, generations, gpus),
     st.builds(ev.WorkerLost, times, job_ids, generations, gpus, names),

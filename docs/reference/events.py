@@ -106,6 +106,10 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
         "The script turned out not to call `ones.join`. The core does not change the job any more.",
     ),
     (
+        ev.TrainingRestarted(45.0, BERT, FIRST, 3),
+        "All workers died and no checkpoint was found. Earlier epochs do not count any more.",
+    ),
+    (
         ev.MemoryLimitLearned(at=40.0, job=BERT, generation=FIRST, max_local_batch=160),
         "A batch did not fit into memory, or the maximum that fits was estimated or has changed.",
     ),

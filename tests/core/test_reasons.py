@@ -53,6 +53,14 @@ SAMPLES: dict[str, tuple[str, str]] = {
         reasons.changed(TWO, ONE, reasons.batch_limit(1024), speed=0.5),
         "Shrunk from 2 to 1 GPU, batch 64 (2.0x slower): its batch limit is 1,024 for now.",
     ),
+    "began_again": (
+        reasons.began_again(3),
+        "Training began again from the start: no checkpoint was found. Lost: 3 epochs done before.",
+    ),
+    "diverged": (
+        reasons.diverged(2),
+        "The loss is not a finite number since epoch 2: training may have diverged.",
+    ),
     "preempted": (
         reasons.preempted(["bert-12"], reasons.SOONER),
         "Preempted: made room for bert-12, which finishes sooner."

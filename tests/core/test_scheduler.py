@@ -640,6 +640,56 @@ def epoch(
     )
 
 
+def test_a_job_that_begins_again_has_no_progress_and_counts_its_epochs_anew() -> None:
+    scheduler, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
+    wish.target = scheduler.state.schedule
+    for number in (1, 2):
+        scheduler.handle(epoch(1.0 + number, A, number, accuracy=0.9))
+    assert scheduler.handle(ev.TrainingRestarted(4.0, A, FIRST, 2)) is not None
+    record = scheduler.state.records[A]
+    assert (record.epochs, record.samples, record.steps, record.accuracy) == (0, 0, 0, None)
+    scheduler.handle(epoch(5.0, A, 1, accuracy=0.4))
+    record = scheduler.state.records[A]
+    assert (record.epochs, record.samples, record.accuracy) == (1, 1000, 0.4)
+
+
+def test_a_loss_that_is_not_finite_is_remembered_until_it_is_again() -> None:
+    scheduler, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    scheduler.handle(ev.JobSubmitted(0.0, job(A)))
+    ready(scheduler, A, 1.0)
+    wish.target = scheduler.state.schedule
+    losses: list[float | None] = [0.5, None, None, 0.4]
+    found = []
+    for number, loss in enumerate(losses, 1):
+        missing = () if loss else ("loss",)
+        report = replace(epoch(1.0 + number, A, number), loss=loss, not_finite=missing)
+        scheduler.handle(report)
+        record = scheduler.state.records[A]
+        found.append((record.loss, record.diverged_epoch))
+    assert found == [(0.5, 0), (None, 2), (None, 2), (0.4, 0)]
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "first"), [(None, None, 32), (64, None, 64), (None, 16, 16), (8, 48, 32)]
+)
+def test_the_first_batch_is_the_script_s_own_within_the_user_s_bounds(
+    least: int | None, most: int | None, first: int
+) -> None:
+    scheduler, wish = wishing()
+    wish.target = Schedule({A: Allocation.as_scripted([gpu(0)])})
+    bounded = replace(job(A), min_batch=least, max_batch=most)
+    scheduler.handle(ev.JobSubmitted(0.0, bounded))
+    wish.target = scheduler.state.schedule
+    scheduler.handle(
+        ev.JobDescribed(at=1.0, job=A, generation=FIRST, dataset_size=100, base_batch=32)
+    )
+    assert scheduler.state.schedule[A].batch == first
+
+
 def test_a_restored_scheduler_decides_at_once_and_completes_what_a_crash_left() -> None:
     scheduler = Scheduler(Cluster.of(1), create("fifo"))
     scheduler.recall(ev.JobSubmitted(0.0, job(A)))

@@ -248,6 +248,13 @@ class ScriptedJobs:
             lost = sorted(record.occupied)
             self.tell(*(ev.WorkerLost(self._now, record.id, plan, gpu, "died") for gpu in lost))
 
+    def begin_again(self, name: str) -> None:
+        """Its workers have found no checkpoint after a loss of all."""
+        job = JobId(name)
+        if self._held(job) is not None:
+            lost = self._epochs.pop(job, 0)
+            self.tell(ev.TrainingRestarted(self._now, job, self._generation(job), lost))
+
     def reform(self, name: str) -> None:
         """Its workers have found one another again after a loss."""
         held = self._held(JobId(name))
@@ -289,6 +296,7 @@ def _live_once(lives: ScriptedJobs, asked: Asked, number: str) -> None:
             lives.report(name, planned=asked.planned_epochs if name == odd else None)
         if turn == 1:
             lives.reform(odd)
+            lives.begin_again(odd)
             lives.learn_memory_limit(odd)
             lives.fail_to_rescale(odd)
             lives.lose(odd)

@@ -177,14 +177,20 @@ def listeners() -> set[tuple[int, str]]:
 
 
 def elastic(
-    zygote: str, tmp_path: Path, schedule: str, *, exact: bool = True, **env: object
+    zygote: str,
+    tmp_path: Path,
+    schedule: str,
+    *,
+    exact: bool = True,
+    **env: object,
 ) -> Elastic:
     out = tmp_path / "out"
     out.mkdir()
     launcher = ForkLauncher(zygote, tmp_path / "forks", cpu_slots(NODE, 4))
     words = {name: str(value) for name, value in env.items()}
+    script = words.pop("SCRIPT", "regress.py")
     run = ElasticRun(
-        ["python", str(SCRIPTS / "regress.py")],
+        ["python", str(SCRIPTS / script)],
         parse_schedule(schedule, 4),
         slots=4,
         directory=tmp_path,

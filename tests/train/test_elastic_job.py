@@ -124,7 +124,7 @@ def test_the_loss_is_known_without_being_told() -> None:
     assert last.mean_loss < job._progress.first_loss
 
 
-@pytest.mark.parametrize(("when", "count"), [("epoch", 2), ("step", 6)])
+@pytest.mark.parametrize(("when", "count"), [("epoch", 2), ("step", 8)])
 def test_a_schedule_is_stepped_for_the_script(when: Literal["epoch", "step"], count: int) -> None:
     net = model()
     opt = OPTIMIZERS[0](net)
@@ -164,13 +164,15 @@ def test_a_stop_rule_ends_the_loop_early() -> None:
     assert seen == [0, 1, 2, 3]
 
 
-def test_a_batch_that_is_not_trained_on_is_spent() -> None:
+def test_a_batch_may_be_skipped() -> None:
     net = model()
     job = ones.join(net, OPTIMIZERS[0](net), data(), batch_size=16)
     trained = 0
     for _ in job.epochs(1):
         for at, (x, y) in enumerate(job.batches()):
-            if at != 1:
+            if at == 1:
+                job.skip()
+            else:
                 trained += job.step(nn.functional.mse_loss(net(x), y))
     assert trained == 3
     assert job.steps == 4
@@ -225,9 +227,12 @@ def refusals() -> list[tuple[Callable[[], object], str]]:
     opt = OPTIMIZERS[0](net)
     return [
         (lambda: ones.join(net, opt, Endless(), 4), "dataset Endless is iterable"),
-        (lambda: ones.join(net, opt, DataLoader(data()), 4), "dataset DataLoader has no __len__"),
+        (
+            lambda: ones.join(net, opt, DataLoader(data()), 4),
+            "batch_size is 4, and 1 in the DataLoader",
+        ),
         (lambda: ones.join(net, opt, [], 4), "dataset list is empty"),
-        (lambda: ones.join(net, [opt, opt], data(), 4), "ones.join takes one optimizer"),  # type: ignore[arg-type]
+        (lambda: ones.join(net, [opt, opt], data(), 4), "two optimizers have the same parameter"),
         (lambda: ones.join(net, opt, data(), 0), "batch_size 0 is not at least 1"),
         (lambda: ones.join(nn.DataParallel(net), opt, data(), 4), "wrapped in DataParallel"),
         (lambda: ones.join(model(), opt, data(), 4), "parameters that are not the model's"),

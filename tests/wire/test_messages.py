@@ -36,7 +36,12 @@ reports: st.SearchStrategy[m.Report] = st.one_of(
     ),
     st.builds(m.Ready),
     st.builds(
-        m.Steps, epoch=epoch_numbers, steps=numbers, samples=numbers, gradient_noise=measures
+        m.Steps,
+        epoch=epoch_numbers,
+        steps=numbers,
+        samples=numbers,
+        gradient_noise=measures,
+        planned_epochs=st.none() | epochs,
     ),
     st.builds(
         m.Epoch,

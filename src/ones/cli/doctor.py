@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ones.cli.options import Json, StateDirectory
-from ones.cli.output import out, print_json, say
+from ones.cli.output import out, print_json, print_table, say
 from ones.cli.settings import effective
 from ones.cli.terminal import visible
 from ones.errors import UserError
@@ -30,6 +30,10 @@ REPORT = Path("ones-gpu-report.json")
 
 
 def doctor(
+    script: Annotated[
+        Path | None,
+        typer.Option(help="Read this training script, without running it: can it be elastic?"),
+    ] = None,
     state: StateDirectory = None,
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Train on the free GPUs for about 10 min, and check it.")
@@ -43,7 +47,13 @@ def doctor(
     ] = None,
     json: Json = False,
 ) -> int:
-    """Check the set-up: problems and their remedies. Exit code 1 if there is a problem."""
+    """Check the set-up: problems and their remedies. Exit code 1 if there is a problem.
+
+    Example: ones doctor --script train.py
+    """
+    if script is not None:
+        _show_script(script, json=json)
+        return 0
     if gpu:
         return _check_gpus(emulate=emulate, report=report, json=json)
     if emulate or report is not None:
@@ -107,3 +117,29 @@ def _exit_code(problems: int, *, json: bool) -> int:
     if problems and not json:
         say(f"{problems} problem{'s' if problems > 1 else ''}")
     return 1 if problems else 0
+
+
+VERDICTS = {
+    "yes": "It is elastic.",
+    "after changes": "It can become elastic.",
+    "no": "It runs as a fixed-size job: ones submit --gpus N.",
+}
+
+
+def _show_script(path: Path, *, json: bool) -> None:
+    from ones.apps.script_check import check_script
+
+    report = check_script(path)
+    if json:
+        print_json(asdict(report))
+        return
+    console = out()
+    console.print(f"{visible(report.script)}: {report.title}", markup=False, highlight=False)
+    if report.traits:
+        console.print(f"It also has: {', '.join(report.traits)}", markup=False, highlight=False)
+    if report.changes:
+        rows = [
+            [change.line, visible(change.found), visible(change.do)] for change in report.changes
+        ]
+        print_table(None, ["line", "found", "do"], rows)
+    console.print(f"{VERDICTS[report.elastic]} Guide: {report.guide}", markup=False)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from ones.errors import UnknownNameError, UserError
 POLL_SECONDS = 0.3
 #: bytes that are read first for `--tail`, and at most (the longest response)
 TAIL_BYTES, MOST_TAIL_BYTES = 16_384, 1 << 20
+TOGETHER_SECONDS = 10.0  # workers that exit within this time ended together
 
 
 def logs(
@@ -46,7 +48,7 @@ def logs(
         bool, typer.Option("--json", help="Print the output of each process so far as JSON.")
     ] = False,
 ) -> None:
-    """Print the output of a job's processes, in the order of their start.
+    """Print the output of a job's processes, in the order of their ends; the main worker is last.
 
     A terminal gets text and colours only; a file or a pipe gets every byte.
 
@@ -100,7 +102,7 @@ def _all_output(
     client: Client, job: str, chosen: _Chosen, tail: int | None
 ) -> list[dict[str, Any]]:
     found = []
-    for launch in client.get(of_job(job, "launches")):
+    for launch in by_end(client.get(of_job(job, "launches"))):
         if not chosen.accepts(launch):
             continue
         path = of_job(job, "launches", launch["id"], "log")
@@ -116,6 +118,27 @@ def _all_output(
         shown = {name: launch[name] for name in ("id", "slots", "alive", "exit_code")}
         found.append({**shown, "offset": first, "text": text.decode(errors="replace")})
     return found
+
+
+def by_end(launches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The processes, which are in the order of their start, in the order of their ends.
+
+    Those that still run, or ended with the last one, come last. The oldest of them is the last of
+    all: it is the main worker, and its last lines are the job's.
+
+    >>> ends = {"a": 90.0, "b": 40.0, "c": 91.0, "d": None}
+    >>> [l["id"] for l in by_end([{"id": i, "ended_at": at} for i, at in ends.items()])]
+    ['b', 'a', 'c', 'd']
+    >>> [l["id"] for l in by_end([{"id": i, "ended_at": ends[i]} for i in "abc"])]
+    ['b', 'c', 'a']
+    """
+
+    def ended_at(launch: dict[str, Any]) -> float:
+        return inf if launch["ended_at"] is None else float(launch["ended_at"])
+
+    last = max(map(ended_at, launches), default=0.0) - TOGETHER_SECONDS
+    earlier = [launch for launch in launches if ended_at(launch) < last]
+    return sorted(earlier, key=ended_at) + [x for x in reversed(launches) if ended_at(x) >= last]
 
 
 def follow_job(
@@ -138,7 +161,7 @@ def follow_job(
     while True:
         card = client.get(of_job(job))
         ended = once or card["ended_at"] is not None
-        launches = client.get(of_job(job, "launches"))
+        launches = by_end(client.get(of_job(job, "launches")))
         known = {slot for launch in launches for slot in launch["slots"]}
         if known and chosen.worker is not None and chosen.worker not in known and ended:
             raise UnknownNameError(f"worker of {job}", chosen.worker, known)

@@ -15,6 +15,10 @@ from pathlib import Path
 from ones.errors import UserError
 
 _JOIN = re.compile(rb"\bones\.join\b|\bfrom\s+ones\s+import\b[^\n]*\bjoin\b")
+_WORD = re.compile(r"[\w./-]+")
+ELF = b"\x7fELF"  # first bytes of a program
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
+MOST_BYTES = 1 << 20  # of a shell script that is read
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_][\w.]*)", re.MULTILINE)
 
 
@@ -37,7 +41,7 @@ def look_at(command: list[str], directory: Path, env: dict[str, str]) -> Script:
         raise UserError(f"{program}: {what}")
     command = [found, *command[1:]]
     if not os.path.basename(found).startswith("python"):
-        return Script(command, os.path.basename(found), None, {})
+        return _of_another_program(command, directory)
     script = _script_of(command[1:])
     if script is None:
         return Script(command, " ".join(command[1:3]), None, {})
@@ -48,6 +52,33 @@ def look_at(command: list[str], directory: Path, env: dict[str, str]) -> Script:
         raise UserError(f"{path}: {(problem.strerror or 'cannot be read').lower()}") from problem
     files = {str(path): hashlib.sha256(text).hexdigest()}
     return Script(command, path.name, _joins(path, text, {path}), files)
+
+
+def _of_another_program(command: list[str], directory: Path) -> Script:
+    """The script of a launcher such as torchrun, or of a shell script.
+
+    If the Python files that it names do not call `ones.join`, the job has a fixed size. If one
+    does, that is not sure: the launcher may run it or not.
+    """
+    name = os.path.basename(command[0])
+    texts: dict[Path, bytes] = {}
+    words = command
+    for argument in command[1:] if name in SHELLS else command[:1]:
+        path = directory / argument
+        with suppress(OSError):
+            if path.stat().st_size <= MOST_BYTES and not (text := path.read_bytes()).startswith(
+                ELF
+            ):
+                texts[path], words = text, [*words, *_WORD.findall(text.decode(errors="replace"))]
+    for word in words:
+        path = directory / word
+        if word.endswith(".py") and path.is_file():
+            texts[path] = path.read_bytes()
+    files = {str(path): hashlib.sha256(text).hexdigest() for path, text in texts.items()}
+    scripts = {path: text for path, text in texts.items() if path.suffix == ".py"}
+    joins = any(_joins(path, text, {path}) for path, text in scripts.items())
+    name = next((path.name for path in texts), name)
+    return Script(command, name, False if scripts and not joins else None, files)
 
 
 def _script_of(arguments: list[str]) -> str | None:

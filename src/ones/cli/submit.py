@@ -19,7 +19,7 @@ from ones.cli.job_files import MARK, lines_in_script, read_job_file, runnable, s
 from ones.cli.logs import follow_job
 from ones.cli.options import Json, StateDirectory
 from ones.cli.output import InterruptedRunError, print_json, say
-from ones.cli.scripts import lacks_ones, look_at
+from ones.cli.scripts import Script, lacks_ones, look_at
 from ones.cli.wait import await_all
 from ones.errors import InvalidFileError, UserError
 
@@ -53,6 +53,11 @@ def submit(
         int | None, typer.Option(help="GPUs, for policies that do not choose a size.")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Global batch at the start.")] = None,
+    fixed_batch: Annotated[
+        bool, typer.Option("--fixed-batch", help="Never change the batch: --batch or the script's.")
+    ] = False,
+    min_batch: Annotated[int | None, typer.Option(help="Smallest global batch.")] = None,
+    max_batch: Annotated[int | None, typer.Option(help="Largest global batch.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Number of epochs of the script.")] = None,
     max_epochs: Annotated[
         int | None, typer.Option(help="End the job after this number of epochs.")
@@ -128,6 +133,7 @@ def submit(
     options = {
         "name": name, "kind": kind, "priority": priority, "gpus": gpus, "min_gpus": min_gpus,
         "max_gpus": max_gpus, "requested_gpus": requested_gpus, "batch": batch, "epochs": epochs,
+        "fixed_batch": fixed_batch or None, "min_batch": min_batch, "max_batch": max_batch,
         "max_epochs": max_epochs, "target_accuracy": target_accuracy,
         "target_epochs": target_epochs, "patience": patience, "retries": retries,
         "max_run": max_run, "tag": tag, "after": after, "array": array, "sweep": sweep,
@@ -157,15 +163,39 @@ def submit(
         print_json(made if made["tasks"] else {"id": job})
     elif not json:
         print(job)
-    if script.elastic is False and "gpus" not in given:
-        say(f"{script.name} does not call ones.join: {job} runs as a fixed-size job on 1 GPU")
-    if script.elastic and lacks_ones(script.command[0], directory, given["env"]):
-        say(f"{script.command[0]} has no module ones; activate the right environment")
+    _say_hints(job, script, given, directory)
     if made["tasks"] and (wait or follow):
         return await_all(client, made["tasks"], json=json)
     if wait or follow:
         return _await_end(client, job, follow=follow, json=json)
     return 0
+
+
+def _say_hints(job: str, script: Script, given: dict[str, Any], directory: Path) -> None:
+    if script.elastic is False and "gpus" not in given:
+        say(f"{script.name} does not call ones.join: {job} runs as a fixed-size job on 1 GPU")
+        if hint := _hint(script):
+            say(hint)
+    if script.elastic and "gpus" in given:
+        number = "1 GPU" if given["gpus"] == 1 else f"{given['gpus']} GPUs"
+        say(
+            f"--gpus makes {job} a fixed-size job: one process with {number}, and ones.join trains"
+            " on one of them; for an elastic job use --min-gpus and --max-gpus"
+        )
+    if script.elastic and lacks_ones(script.command[0], directory, given["env"]):
+        say(f"{script.command[0]} has no module ones; activate the right environment")
+
+
+def _hint(script: Script) -> str:
+    """How the script of a fixed-size job could become elastic; empty if it is not known."""
+    from ones.apps.script_check import check_script
+
+    path = next((name for name in script.files if name.endswith(".py")), "")
+    with suppress(UserError):
+        report = check_script(Path(path))
+        if report.elastic == "after changes":
+            return f"It can become elastic ({report.title}): ones doctor --script {script.name}"
+    return ""
 
 
 def _await_end(client: Client, job: str, *, follow: bool, json: bool) -> int:

@@ -19,6 +19,7 @@ class Submission(Tagged, frozen=True, kw_only=True):
     #: whether the script calls `ones.join`; None: unknown; False: one process for all GPUs
     elastic: bool | None = None
     max_run_seconds: Seconds | None = None
+    fixed_batch: bool = False  # the batch is the requested one, or else the script's own
     tags: tuple[str, ...] = ()
     git: str = ""  # commit, and whether files differ from it
     unix: str = ""  # Unix user that the job runs as; empty: the user of the service

@@ -67,6 +67,7 @@ class StepsDone(Tagged, frozen=True, kw_only=True):
     steps: Number
     samples: Number
     gradient_noise: float | None = None  # noise scale in samples, where it was measured anew
+    planned_epochs: Positive | None = None  # epochs of the script's loop, when they become known
     #: progress of the job since its first step, in samples of the base batch; None: not known
     effective_samples: Amount | None = None
 
@@ -92,6 +93,18 @@ class EpochFinished(Tagged, frozen=True, kw_only=True):
     planned_epochs: Positive | None = None  # epochs of the script's loop, this one included
     effective_samples: Amount | None = None  # as in `StepsDone`: since the job's first step
     not_finite: tuple[str, ...] = ()  # measures that were nan or infinite
+
+
+class TrainingRestarted(Tagged, frozen=True):
+    """The job trains from the beginning again: no checkpoint was found after all workers died.
+
+    Its batch, progress and forecast begin anew. `epochs`: those that were done and count no more.
+    """
+
+    at: Time
+    job: JobId
+    generation: Generation
+    epochs: Number
 
 
 class ThroughputMeasured(Tagged, frozen=True, kw_only=True):
@@ -322,6 +335,7 @@ JobReport = (
     | JobFoundFixed
     | StepsDone
     | EpochFinished
+    | TrainingRestarted
     | ThroughputMeasured
     | MemoryLimitLearned
     | WorkerReady
@@ -380,6 +394,7 @@ CAPACITY_EVENTS: frozenset[type[Event]] = frozenset(
 PROGRESS_EVENTS: frozenset[type[Event]] = CAPACITY_EVENTS | {
     JobDescribed,
     EpochFinished,
+    TrainingRestarted,
     MemoryLimitLearned,
     WorkerReady,
     Rescaled,

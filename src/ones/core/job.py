@@ -102,6 +102,11 @@ class Job(Value, frozen=True, kw_only=True):
         if not self.submitted_at >= 0.0:
             raise InvalidJobError(self.id, f"submitted_at {self.submitted_at} is negative")
 
+    def bounded_batch(self, batch: int) -> int:
+        """The batch, or the nearest one that the user allows."""
+        batch = max(batch, self.min_batch or 1)
+        return min(batch, self.max_batch or batch)
+
 
 class Description(Value, frozen=True, kw_only=True):
     """What the script reports about itself when it joins."""

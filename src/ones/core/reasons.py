@@ -331,6 +331,15 @@ FOUND_FIXED = (
 )
 
 
+def began_again(epochs: int) -> str:
+    lost = f"{counted(epochs, 'epoch')} done before" if epochs else "what was done before"
+    return f"Training began again from the start: no checkpoint was found. Lost: {lost}."
+
+
+def diverged(epoch: int) -> str:
+    return f"The loss is not a finite number since epoch {epoch}: training may have diverged."
+
+
 def memory_limit(samples: int) -> str:
     return f"At most {samples:,} samples fit on one GPU at once."
 

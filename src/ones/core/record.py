@@ -65,6 +65,7 @@ class JobFigures(msgspec.Struct, kw_only=True):
     samples: int = 0  # of finished epochs
     loss: float | None = None  # of the last epoch
     accuracy: float | None = None
+    diverged_epoch: int = 0  # first epoch since which the loss is not a finite number; 0: none
     step_seconds: float | None = None
     rescales: int = 0
     pause_seconds: float = 0.0

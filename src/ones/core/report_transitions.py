@@ -13,7 +13,7 @@ from ones.core.lifecycle import Phase
 from ones.core.record import JobRecord
 from ones.core.schedule import Allocation
 from ones.core.state import State
-from ones.stopping import StopReason, after_epoch
+from ones.stopping import StopReason, Track, after_epoch
 from ones.wire.bounds import shared
 
 #: maximum number of configurations with kept step times, per job
@@ -64,7 +64,8 @@ def described(state: State, event: ev.JobDescribed) -> bool:
     def resolved(allocation: Allocation | None) -> Allocation | None:
         if allocation is None:
             return None
-        return allocation.resolved(event.base_batch, record.max_local_batch)
+        first = record.job.bounded_batch(event.base_batch)
+        return allocation.resolved(first, record.max_local_batch)
 
     record.held = resolved(record.held)
     if record.in_flight is not None:
@@ -97,6 +98,7 @@ def steps_done(state: State, event: ev.StepsDone) -> bool:
     if event.gradient_noise is not None:
         record.gradient_noise = event.gradient_noise
     record.effective_samples = event.effective_samples
+    _plan(record, event.planned_epochs)
     _prove(record)
     return True
 
@@ -113,8 +115,10 @@ def epoch_finished(state: State, event: ev.EpochFinished) -> bool:
     record.epoch_samples = record.epoch_steps = 0
     if record.first_loss is None:
         record.first_loss = event.loss if event.first_loss is None else event.first_loss
-    if event.loss is not None:
-        record.loss = event.loss
+    if "loss" in event.not_finite:
+        record.loss, record.diverged_epoch = None, record.diverged_epoch or event.epoch
+    elif event.loss is not None:
+        record.loss, record.diverged_epoch = event.loss, 0
     if event.accuracy is not None:
         record.accuracy = event.accuracy
     if event.step_seconds is not None:
@@ -122,8 +126,7 @@ def epoch_finished(state: State, event: ev.EpochFinished) -> bool:
     if event.gradient_noise is not None:
         record.gradient_noise = event.gradient_noise
     record.effective_samples = event.effective_samples
-    if event.planned_epochs is not None and event.planned_epochs != record.job.epochs:
-        record.job = replace(record.job, epochs=event.planned_epochs)
+    _plan(record, event.planned_epochs)
     _prove(record)
     record.track, reason = after_epoch(
         record.job.stop,
@@ -135,6 +138,23 @@ def epoch_finished(state: State, event: ev.EpochFinished) -> bool:
         done = EndReason.FINISHED if reason is StopReason.EPOCHS else EndReason.CONVERGED
         failures.end_soon(state, record, done, reason.value)
     return True
+
+
+def training_restarted(state: State, event: ev.TrainingRestarted) -> bool:
+    record = reporting_job(state, event)
+    if record is None:
+        return False
+    record.epochs = record.samples = record.steps = 0
+    record.epoch_steps = record.epoch_samples = record.diverged_epoch = 0
+    record.first_loss = record.loss = record.accuracy = None
+    record.gradient_noise = record.effective_samples = None
+    record.track, record.forecast = Track(), None
+    return True
+
+
+def _plan(record: JobRecord, epochs: int | None) -> None:
+    if epochs is not None and epochs != record.job.epochs:
+        record.job = replace(record.job, epochs=epochs)
 
 
 def throughput_measured(state: State, event: ev.ThroughputMeasured) -> bool:

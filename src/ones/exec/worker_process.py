@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from ones.exec.last_error import last_error
 from ones.exec.output import OutputWriter
 from ones.exec.processes import (
     ProcessInfo,
@@ -19,7 +20,7 @@ from ones.exec.processes import (
     has_variable,
     send_signal,
 )
-from ones.exec.records import Exit, Launch, Status, without_process
+from ones.exec.records import Exit, Launch, Status, storable, without_process
 from ones.exec.run_dir import boot_id, write_record
 
 #: between SIGTERM and SIGKILL, for processes that a worker leaves behind
@@ -147,16 +148,27 @@ class WorkerProcess:
         if self.record is None:
             assert self.wait_status is not None
             killed = os.WIFSIGNALED(self.wait_status)
+            code = None if killed else os.WEXITSTATUS(self.wait_status)
             cause = "fenced" if self.is_fenced else "stopped"
             self.record = Exit(
-                code=None if killed else os.WEXITSTATUS(self.wait_status),
+                code=code,
                 signal=os.WTERMSIG(self.wait_status) if killed else None,
                 at=time.time(),
                 cause=cause if self._is_stopped else "exited",
-                message="the lease of its node has expired" if self.is_fenced else "",
+                message=self._exit_message(code),
             )
         self.is_unwritten = True
         self.write_exit()
+
+    def _exit_message(self, code: int | None) -> str:
+        if self.is_fenced:
+            return "the lease of its node has expired"
+        if not code or self._is_stopped:
+            return ""
+        with suppress(OSError):
+            if line := last_error(self.directory):
+                return storable(f"exit code {code}: {line}")
+        return ""
 
     def write_exit(self) -> None:
         """Writes the exit record; call it again while `is_unwritten`."""

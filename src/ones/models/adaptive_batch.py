@@ -73,7 +73,8 @@ class GoodputModel:
         self._rules, self._steps = rules, steps
         self._base = view.description.base_batch
         self._max = _max_batch(view, rules)
-        self._least = max(self._base, view.job.min_batch or 1)
+        self._least = view.job.bounded_batch(self._base)
+        self._allowed = view.job.max_batch
         self._limit = view.local_limit or self._base
         self._noise = noise_scale(view.progress.gradient_noise, self._base)
 
@@ -112,6 +113,8 @@ class GoodputModel:
         # with the slack a large part may exceed the limit
         part = np.minimum(np.ceil(local / parts - _SLACK).astype(np.int64), self._limit)
         batch = part * parts * gpus
+        if self._allowed is not None:  # rounding up may exceed it
+            batch = np.minimum(batch, np.maximum(self._allowed, gpus))
         goodput = self._goodput(*np.broadcast_arrays(gpus, nodes, batch, parts))
         goodput = np.where(part >= min(rules.min_local, self._limit), goodput, 0.0)
         best = np.argmax(goodput, axis=0)
@@ -157,4 +160,5 @@ class GoodputModels:
 def _max_batch(view: JobView, rules: BatchRules) -> int:
     assert view.description is not None
     base = view.description.base_batch
-    return max(base, min(int(base * rules.max_ratio), view.description.dataset_size))
+    most = max(base, min(int(base * rules.max_ratio), view.description.dataset_size))
+    return min(most, view.job.max_batch or most)

@@ -40,9 +40,10 @@ class SimpleGoodput:
     def __init__(self, view: JobView) -> None:
         assert view.description is not None
         self._base = view.description.base_batch
-        self._least = max(self._base, view.job.min_batch or 1)
+        self._least = view.job.bounded_batch(self._base)
         self._limit = view.local_limit or self._base
-        self._largest = view.description.dataset_size
+        size = view.description.dataset_size
+        self._largest = min(view.job.max_batch or size, size)
         self._noise = noise_scale(view.progress.gradient_noise, self._base)
         self._speed = fit_speed(recent_profile(view.profile)) or SpeedModel(0.5, 0.5 / self._base)
 

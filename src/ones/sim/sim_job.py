@@ -78,7 +78,8 @@ class SimJob:
 
     def resolved(self, allocation: Allocation) -> Allocation:
         """The allocation with the script's own batch if the plan has none."""
-        return allocation.resolved(self.training.base_batch, self.physics.max_local_batch)
+        first = self.job.bounded_batch(self.training.base_batch)
+        return allocation.resolved(first, self.physics.max_local_batch)
 
     @property
     def passes(self) -> int:

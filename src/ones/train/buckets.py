@@ -41,6 +41,11 @@ class Notice(IntEnum):
     PLAN = 6  # plan that this worker is ready for
     PLAN_SQUARED = 7  # with PLAN it shows whether all plans are equal: their variance is 0
     UNEQUAL = 8  # this joining worker received a state that differs: the step does not count
+    BREAK = 9  # this worker's script has left the loop over batches: so do the others
+    STOP = 10  # this worker's script has ended the training: so do the others
+    SECONDS = 11  # of training, from the main worker
+    FINGERPRINT = 12  # of this worker's learning rate, position and parameters
+    FINGERPRINT_SQUARED = 13  # with FINGERPRINT it shows whether all workers train alike
 
 
 class Buckets:

@@ -24,6 +24,9 @@ from ones.train.tensor_messages import copy_to_cpu
 _NAME = re.compile(r"(\d{10})-(\d{6})-(\d{12})\.pt$")
 _KEPT = 2
 _INTERVAL_SECONDS = 300.0
+_EPOCH_END_PART = (
+    10  # at an epoch's end a checkpoint is due this many times sooner; the first: at once
+)
 #: longest wait for disk space before a worker leaves; shorter than the controller's timeout
 _TIMEOUT_SECONDS = 90.0
 _RETRY_SECONDS = 0.5
@@ -97,7 +100,7 @@ class CheckpointSaver:
         self._checkpoints = Checkpoints(path)
         self._replica = replica
         self._interval = float(os.environ.get("ONES_CHECKPOINT_SECONDS", _INTERVAL_SECONDS))
-        self._saved = time.monotonic()
+        self._saved, self._has_saved = time.monotonic(), False
         self._thread: threading.Thread | None = None
 
     def save(self, generation: tuple[int, int]) -> None:
@@ -120,16 +123,20 @@ class CheckpointSaver:
             else:
                 return
 
-    def save_if_due(self, generation: tuple[int, int]) -> bool:
-        """Saves every few minutes, in the background, in case all workers are lost.
+    def save_if_due(self, generation: tuple[int, int], *, epoch_ends: bool = False) -> bool:
+        """Saves every few minutes and at ends of epochs, in the background, in case all workers
+        are lost.
 
         Returns True if a save has started.
         """
-        if time.monotonic() - self._saved < self._interval:
+        interval = self._interval
+        if epoch_ends:
+            interval = interval / _EPOCH_END_PART if self._has_saved else 0.0
+        if time.monotonic() - self._saved < interval:
             return False
         if self._thread is not None and self._thread.is_alive():
             return False
-        self._saved = time.monotonic()
+        self._saved, self._has_saved = time.monotonic(), True
         state = copy_to_cpu(self._replica.state())
         self._thread = threading.Thread(
             target=self._write_in_background, args=(state, generation), name="ones-save"

@@ -20,6 +20,7 @@ from torch import Tensor
 from ones.errors import UserError
 from ones.train import logs
 from ones.train.buckets import Buckets, Notice
+from ones.train.comparison import WorkerComparison, are_equal
 from ones.train.next_group import PreparedGroup
 from ones.train.process_group import GroupLostError, ProcessGroup, SingleWorkerGroup
 from ones.train.recovery import recover
@@ -40,14 +41,18 @@ class ElasticGroup:
 
     def __init__(self, context: WorkerContext, buckets: Buckets) -> None:
         self.context, self.buckets = context, buckets
+        self.comparison = WorkerComparison(context.replica)
         self.transfer = StateTransfer(context.replica, buckets)
         self.is_over = False  # the loop of the script is to end
+        self.is_stopped = False  # because the script of a worker has left its loops
+        self.leaves_epoch = False  # the script of a worker has left the loop over batches
         self._replica, self._next_group = context.replica, context.next_group
         self._claimed: PreparedGroup | None = None  # announced in the notices of this step
         # required before the next step, by the notices of the last step or by its failure
         self._agreed = self._lost = self._mismatch = False
         self._must_save = self._must_end = self._worker_leaves = False
         self._step_ended = time.perf_counter()
+        self._ticked = time.monotonic()  # when `progress.seconds` was set
         self._failures = 0  # unexpected errors since the last step
         self._problem = ""  # the last of them
         self._exact_steps = _parse_exact_steps(os.environ.get("ONES_EXACT", ""))
@@ -152,7 +157,22 @@ class ElasticGroup:
             values[Notice.LEAVING] = 1.0
         if self.transfer.has_mismatch():
             values[Notice.UNEQUAL] = 1.0
+        if self.group is not None:
+            mark = self.comparison.fingerprint()
+            values[Notice.FINGERPRINT], values[Notice.FINGERPRINT_SQUARED] = mark, mark * mark
+        if self.rank == 0:
+            values[Notice.SECONDS] = (
+                self._replica.progress.seconds + time.monotonic() - self._ticked
+            )
         return values
+
+    def end_notices(self, notice: Notice) -> dict[Notice, float | Tensor]:
+        """The notices with which a worker leaves its loop: it is not ready for a switch."""
+        values = self.notices()
+        if self._claimed is not None:
+            self._release_claim()
+            del values[Notice.PLAN], values[Notice.PLAN_SQUARED]
+        return values | {Notice.NOT_READY: 1.0, notice: 1.0}
 
     def _is_ready(self) -> bool:
         prepared = self._next_group.ready
@@ -161,7 +181,10 @@ class ElasticGroup:
         return self._exact_steps.get(prepared.layout.plan, 0) <= self._replica.progress.step + 1
 
     def handle_notices(self, sums: list[float]) -> bool:
-        """Handles the summed notices of a step; False if the step is undone (state mismatch)."""
+        """Handles the summed notices of a step; False: the step is undone.
+
+        The state of a joining worker differs, or a script has left its loop.
+        """
         size = 1 if self.group is None else self.group.size
         claimed = self._claimed
         if claimed is not None:
@@ -180,16 +203,36 @@ class ElasticGroup:
             self.is_over = True
             self._must_end = sums[Notice.END] >= _AT_ONCE
         self._mismatch = sums[Notice.UNEQUAL] > 0.0
-        return not self._mismatch
+        self._replica.progress.seconds, self._ticked = sums[Notice.SECONDS], time.monotonic()
+        self.leaves_epoch = False
+        if sums[Notice.BREAK] + sums[Notice.STOP] > 0.0:
+            self.leave_loops(is_stop=sums[Notice.STOP] > 0.0)
+        if self._mismatch or self.leaves_epoch or self.is_stopped:
+            return False
+        alike = are_equal(size, sums[Notice.FINGERPRINT], sums[Notice.FINGERPRINT_SQUARED])
+        if self.group is not None and not alike:
+            self.comparison.fail(self.group)
+        return True
 
     def after_step(self) -> bool:
-        """Returns True if the step was disturbed: this worker sent state or saved a checkpoint."""
+        """Returns True if the step was disturbed: this worker sent state."""
         self._step_ended, self._failures = time.perf_counter(), 0
         was_sending = self.transfer.is_active
-        has_saved = self.context.after_step()
+        self.context.after_step()
         if not self._agreed:
             self.transfer.update(self._next_group)
-        return has_saved or was_sending or self.transfer.is_active
+        return was_sending or self.transfer.is_active
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether a member was lost, so that the group must be formed again."""
+        return self._lost
+
+    def leave_loops(self, *, is_stop: bool) -> None:
+        """The script of a worker has left its loop over batches, or all loops."""
+        self.leaves_epoch = not is_stop
+        if is_stop:
+            self.is_over = self.is_stopped = True
 
     def step_failed(self) -> None:
         """Records that a member was lost in the step; nothing was updated."""
@@ -200,6 +243,7 @@ class ElasticGroup:
         """Copies the buffers of rank 0 to all workers. False: a worker was lost meanwhile."""
         if self.group is not None:
             try:
+                self.comparison.compare_parameters(self.group)
                 broadcast_buffers(self.group, self._replica.model)
                 if last:  # no more collectives: each worker may end at any time
                     self.group.acknowledge_leave(range(self.group.size))

@@ -5,6 +5,7 @@ Data read ahead for an old partition is discarded; the position counts samples t
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ from torch.utils.data import (
 
 from ones.errors import UserError
 from ones.train.sampler import BatchPartition, StepSlice, permutation
+from ones.train.script_samplers import order_of_sampler, size_of_sampler
+
+_FILLER = 2  # samples: batch norm needs two
 
 
 def size_of(dataset: object) -> int:
@@ -51,6 +55,9 @@ class LoaderOptions:
     num_workers: int = 0
     worker_init_fn: Callable[[int], None] | None = None
     pin_memory: bool = False
+    sampler: Any = None
+    drop_last: bool = False
+    start_epoch: int = 0
 
 
 class _BatchSampler(Sampler[list[int]]):
@@ -67,12 +74,25 @@ class Loader:
     """Loads the micro-batches of the rest of an epoch, under one partition."""
 
     def __init__(
-        self, dataset: Any, options: LoaderOptions, *, seed: int, shuffle: bool = True
+        self,
+        dataset: Any,
+        options: LoaderOptions,
+        *,
+        seed: int,
+        shuffle: bool = True,
+        batch_size: int = 1,
     ) -> None:
         self.dataset, self.options = dataset, options
-        self.size = size_of(dataset)
+        self.size = size_of(dataset)  # samples of an epoch
+        if options.sampler is not None:
+            self.size = size_of_sampler(options.sampler)
+        if options.drop_last:
+            self.size -= self.size % batch_size
+            if not self.size:
+                raise UserError(f"drop_last leaves no sample: batch_size {batch_size} is too large")
         self.seed, self.shuffle = seed, shuffle
         self._sampler = _BatchSampler()
+        self.mark = 0  # of the order of samples, where a sampler draws it
         self._permutation: tuple[int, int, NDArray[np.int64]] | None = None
         self._loader: DataLoader[Any] | None = None
         if options.num_workers:
@@ -87,23 +107,24 @@ class Loader:
             )
 
     def steps(
-        self, partition: BatchPartition, epoch: int, offset: int
+        self, partition: BatchPartition, epoch: int, offset: int, end: int | None = None
     ) -> Iterator[tuple[StepSlice, Iterator[Any]]]:
-        """The steps from `offset` to the end of the epoch, each with its micro-batches."""
+        """The steps from `offset` to `end`, or of the epoch, each with its micro-batches."""
+        size = self.size if end is None else end
         order = self._order_of(epoch)
         if self._loader is None:
-            for part in _slices(partition, offset, self.size):
+            for part in _slices(partition, offset, size):
                 yield part, map(self._fetch, _indices(order, part))
             return
 
         def read_ahead() -> Iterator[list[int]]:
-            for part in _slices(partition, offset, self.size):
+            for part in _slices(partition, offset, size):
                 yield from (indices.tolist() for indices in _indices(order, part))
 
         self._sampler.batches = read_ahead
         fetched = iter(self._loader)
-        for part in _slices(partition, offset, self.size):
-            yield part, (next(fetched) for _ in part.micro_batches)
+        for part in _slices(partition, offset, size):
+            yield part, (next(fetched) for _ in range(max(1, len(part.micro_batches))))
 
     def first(self, count: int) -> Any:
         """A micro-batch of the first samples, for a rehearsal."""
@@ -112,7 +133,12 @@ class Loader:
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
         cached = self._permutation
         if cached is None or cached[:2] != (self.seed, epoch):
-            order = permutation(self.size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+            if self.options.sampler is not None:
+                order = order_of_sampler(self.options.sampler, seed=self.seed, epoch=epoch)
+                self.mark = zlib.crc32(order.tobytes())
+            else:
+                size = len(self.dataset)
+                order = permutation(size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
             cached = self._permutation = (self.seed, epoch, order)
         return cached[2]
 
@@ -131,6 +157,8 @@ class Loader:
 
 def _indices(order: NDArray[np.int64], part: StepSlice) -> Iterator[NDArray[np.int64]]:
     """The sample indices of each micro-batch."""
+    if part.is_filler:
+        yield order[part.start : part.start + _FILLER]
     first = part.first
     for count in part.micro_batches:
         yield order[first : first + count]
@@ -144,9 +172,12 @@ def _slices(partition: BatchPartition, offset: int, size: int) -> Iterator[StepS
 
 
 def to_device(data: Any, device: torch.device) -> Any:
-    """Moves the tensors in lists, tuples and mappings; returns everything else unchanged."""
+    """Moves the tensors in lists, tuples and mappings, and objects with `to`; returns everything
+    else unchanged."""
     if isinstance(data, torch.Tensor):
         return data if data.device == device else data.to(device, non_blocking=True)
+    if callable(getattr(data, "to", None)):
+        return data.to(device)
     if isinstance(data, Mapping):
         return type(data)({k: to_device(v, device) for k, v in data.items()})  # type: ignore[call-arg]
     if isinstance(data, tuple) and hasattr(data, "_fields"):

@@ -177,6 +177,10 @@ class ProcessGroup:
         high, low = both.tolist()
         return bool(high == -low)
 
+    def sum_on_host(self, values: Tensor) -> None:
+        """Sums a CPU tensor over all members, in place."""
+        wait_all([self._all_reduce(self._backend, values, dist.ReduceOp.SUM)])
+
     def all_gather(self, number: int) -> list[int]:
         """The numbers of all members, by rank."""
         numbers = torch.zeros(self.size, dtype=torch.int64)

@@ -9,6 +9,8 @@ from msgspec import structs
 
 from ones.stopping import Track
 
+_PARTS = 20  # of a loop over steps
+
 
 @dataclass(slots=True)
 class EpochTotals:
@@ -34,15 +36,46 @@ class TrainingProgress:
     sums: EpochTotals = field(default_factory=EpochTotals)
     last: EpochTotals = field(default_factory=EpochTotals)  # of the previous epoch
     first_loss: float | None = None  # of the first step of the job
-    schedule_credit: float = 0.0  # base-batch steps that the LR schedule still has to make
+    samples: int = 0  # since the start of the job
+    base_steps: int = 0  # steps that the script alone, at its own batch size, would have made
+    schedule_steps: int = 0  # base steps that a schedule per step has made
+    schedule_epochs: int = 0  # epochs that a schedule per epoch has made
+    total_steps: int | None = None  # base steps of a loop over steps
+    part: int = 0  # parts of that loop that were reported, as epochs
+    seconds: float = 0.0  # of training, on the clock of the main worker
     weighted: bool = False  # the script counts valid targets
     limit: int | None = None  # samples that fit one worker, where one ran out of memory
     epochs: int | None = None  # as the script asked for
     track: Track = field(default_factory=Track)
 
+    @property
+    def planned(self) -> int | None:
+        """Epochs as they are reported: parts of the total in a loop over steps."""
+        return self.epochs if self.total_steps is None else min(_PARTS, self.total_steps)
+
+    @property
+    def reported(self) -> int:
+        """Epochs that are complete, as they are reported."""
+        return self.epoch if self.total_steps is None else self.part
+
     def end_epoch(self) -> None:
-        self.last, self.sums = self.sums, EpochTotals()
+        if self.total_steps is None:
+            self._end_sums()
         self.epoch, self.offset = self.epoch + 1, 0
+
+    def end_part(self) -> bool:
+        """Whether a part of a loop over steps has ended; call it after each step."""
+        if self.total_steps is None or self.planned is None:
+            return False
+        part = self.base_steps * self.planned // self.total_steps
+        if part == self.part:
+            return False
+        self.part = part
+        self._end_sums()
+        return True
+
+    def _end_sums(self) -> None:
+        self.last, self.sums = self.sums, EpochTotals()
 
     def state(self) -> dict[str, Any]:
         return {**asdict(self), "track": structs.asdict(self.track)}

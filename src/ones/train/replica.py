@@ -22,6 +22,7 @@ from ones.train import logs
 from ones.train.learning_rate import LearningRate
 from ones.train.process_group import ProcessGroup, wait_all
 from ones.train.progress import TrainingProgress
+from ones.train.script_state import ScriptState
 from ones.train.tensor_messages import (
     copy_to_cpu,
     extract_tensors,
@@ -64,6 +65,8 @@ class Replica:
         self.model, self.optimizer = model, optimizer
         self.scheduler, self.scaler = scheduler, scaler
         self.rate, self.progress = rate, progress
+        self.script = ScriptState()
+        self._received_schedule: Any = None  # for a schedule that the script gives later
         self._allocated: dict[Tensor, list[Tensor]] = {}  # memory for the optimizer's state
         self.has_state = False  # it has trained, or received the state of a worker that has
         self.is_unchecked = False  # it received the whole state, not yet compared by digest
@@ -102,19 +105,32 @@ class Replica:
 
     def _counters(self) -> dict[str, Any]:
         return {
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "scheduler": (
+                self._received_schedule if self.scheduler is None else self.scheduler.state_dict()
+            ),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "rate": self.rate.state(),
             "progress": self.progress.state(),
+            "script": self.script.state(),
         }
 
     def _load_counters(self, state: dict[str, Any]) -> None:
-        if self.scheduler is not None and state["scheduler"] is not None:
+        if self.scheduler is None:
+            self._received_schedule = state["scheduler"]
+        elif state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler is not None and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         self.rate.load(state["rate"])
         self.progress.load(state["progress"])
+        self.script.load(state["script"])
+
+    def set_scheduler(self, scheduler: Any) -> None:
+        """Takes a schedule that the script made after it had joined."""
+        self.scheduler = scheduler
+        received, self._received_schedule = self._received_schedule, None
+        if received is not None:
+            scheduler.load_state_dict(received)
 
     def warm_up(self) -> None:
         """Makes one step with zero gradients, so that the optimizer allocates its state.

@@ -11,7 +11,7 @@ import torch
 
 from ones.train.layout import GroupLayout
 from ones.train.progress import TrainingProgress
-from ones.wire.bounds import as_measure
+from ones.wire.bounds import MOST_EPOCHS, as_measure
 from ones.wire.messages import Memory, Report, Speed, Steps
 
 _STEPS_INTERVAL = 0.5  # seconds
@@ -35,6 +35,7 @@ class Reporter:
         self._skip = _SKIPPED
         self._seconds, self._steps = 0.0, 0
         self._epoch_seconds, self._epoch_steps = 0.0, 0
+        self._planned: int | None = None  # epochs that were reported
         self._has_reported = False  # the speed of this layout
         self._workers: tuple[str, ...] = ()  # of this layout
         self._changed_at: float | None = None  # until the first step with other workers
@@ -89,16 +90,25 @@ class Reporter:
             sums = progress.sums
             self._report(
                 Steps(
-                    epoch=progress.epoch + 1,
+                    epoch=progress.reported + 1,
                     steps=sums.steps,
                     samples=sums.samples,
                     gradient_noise=as_measure(noise),
+                    planned_epochs=self._news(progress),
                 )
             )
         is_first_due = not self._has_reported and self._steps >= _FIRST_STEPS
         if is_first_due or clock - self._speed_reported >= _SPEED_INTERVAL:
             self.report_speed(layout)
             self._report(Memory(peak_bytes(), micro_batch))
+
+    def _news(self, progress: TrainingProgress) -> int | None:
+        """The planned epochs, once after they have changed; more than can be sent: no end."""
+        planned = progress.planned
+        if planned is None or planned > MOST_EPOCHS or planned == self._planned:
+            return None
+        self._planned = planned
+        return planned
 
     def _add(self, seconds: float) -> None:
         self._seconds += seconds

@@ -91,6 +91,14 @@ class StepSlice:
     micro_batches: tuple[int, ...]  # sizes; empty: no samples in this step
 
     @property
+    def is_filler(self) -> bool:
+        """Whether this worker has no samples in the step.
+
+        Its script gets a batch nevertheless, so that it runs the same code as in other workers.
+        """
+        return not self.micro_batches
+
+    @property
     def count(self) -> int:
         return sum(self.micro_batches)
 

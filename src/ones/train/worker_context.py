@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import torch
+from msgspec.structs import replace
 
 from ones.train import logs
 from ones.train.checkpoints import CheckpointSaver
@@ -30,6 +31,7 @@ from ones.wire.messages import (
     CheckpointAndLeave,
     End,
     Hung,
+    Joined,
     Leaving,
     Order,
     StoreStarted,
@@ -97,6 +99,7 @@ class WorkerContext:
             on_failed=lambda layout, why: self.report(SwitchFailed(as_text(why), layout.plan)),
         )
         self.saver = CheckpointSaver(environment.checkpoints, replica)
+        self.description: Joined | None = None  # as it was reported
         self.end: End | None = None
         self.must_save_and_leave = False
         self.is_terminated = False
@@ -156,6 +159,12 @@ class WorkerContext:
         if not self.has_entered:
             return NO_STATE
         return SENDS_IN_BACKGROUND if self.replica.is_repeatable else HAS_STATE
+
+    def describe_again(self, epoch_samples: int) -> None:
+        """Reports another number of samples per epoch than at first."""
+        if self.description is not None and self.description.dataset_size != epoch_samples:
+            self.description = replace(self.description, dataset_size=epoch_samples)
+            self.report(self.description)
 
     # the group
 
@@ -219,14 +228,16 @@ class WorkerContext:
         """Takes smaller micro-batches: a worker ran out of memory with larger ones."""
         self.limit = min(self.limit or limit, limit)
 
-    def after_step(self) -> bool:
-        """Returns True if this worker has saved a checkpoint."""
+    def after_step(self) -> None:
         if self._old_groups and self._old_groups[0][0] <= self.replica.progress.step:
             _, old = self._old_groups.pop(0)
             if old is not None:
                 self._close(old, is_lost=False)
+
+    def save_if_due(self, *, epoch_ends: bool = False) -> bool:
+        """Returns True if this worker has begun to save a checkpoint. Call it between two steps."""
         if self.rank == 0 and self.layout is not None:
-            return self.saver.save_if_due(self.layout.generation)
+            return self.saver.save_if_due(self.layout.generation, epoch_ends=epoch_ends)
         return False
 
     def close_all_groups(self) -> None:

@@ -52,6 +52,7 @@ class Joined(Tagged, frozen=True, kw_only=True):
     """The script has called `ones.join`; describes what it trains.
 
     The worker has not used its GPU yet: it does so after the `Switch` that has it as a member.
+    Sent again if `dataset_size` changes, as in a loop over steps: samples per epoch as reported.
     """
 
     dataset_size: Positive
@@ -70,10 +71,14 @@ class Steps(Tagged, frozen=True, kw_only=True):
     steps: Number
     samples: Number
     gradient_noise: Measure | NotFinite | None = None
+    planned_epochs: Epochs | None = None  # epochs of the script's loop, when they become known
 
 
 class Epoch(Tagged, frozen=True, kw_only=True):
-    """Measures of one pass over the data. One that is not finite is sent as a string: "nan"."""
+    """Measures of one pass over the data, or of a twentieth of a loop over steps.
+
+    One that is not finite is sent as a string: "nan".
+    """
 
     epoch: EpochNumber  # from 1
     steps: Number
@@ -124,7 +129,8 @@ class Switched(Tagged, frozen=True):
     members: Annotated[tuple[WorkerName, ...], Meta(max_length=MOST_WORKERS)] = ()
     #: parts of the pause, in seconds
     parts: Annotated[Mapping[Name, PauseSeconds], Meta(max_length=64)] = field(default_factory=dict)
-    step: Number = 0  # optimizer steps before the switch
+    #: optimizer steps before the switch; -1: not known
+    step: Annotated[int, Meta(ge=-1, le=2**54)] = -1
 
 
 class SwitchFailed(Tagged, frozen=True):

@@ -149,8 +149,8 @@ def main() -> None:
                 torch.save(state, out / f"replica-{job.steps}-{workers}-{me}.pt")
             trace_of.step = job.steps
             trace_of.write(
-                epoch=epoch, step=job.steps, batch=job.batch, indices=index.tolist(),
-                workers=job.workers,
+                epoch=epoch, step=job.steps, batch=job.batch, workers=job.workers,
+                indices=[] if job.is_filler else index.tolist(),
             )  # fmt: skip
             crash_at("forward")
             if env.get("TOO_MANY") and len(x) > int(env["TOO_MANY"]):
@@ -173,7 +173,7 @@ def main() -> None:
     state["scaler"] = scaler.state_dict() if scaler else {}
     torch.save(state, out / f"end-{me}.pt")
     if job.is_main:
-        state = {"net": net.state_dict(), "opt": opt.state_dict(), "steps": job.steps}
+        state = {"net": net.state_dict(), "opt": opt.state_dict(), "steps": int(job.steps)}
         torch.save(state, out / "final.pt")
 
 

@@ -79,6 +79,8 @@ async def submit(new: NewJob, service: TheService, user: TheUser, request: Reque
         max_gpus=size or new.max_gpus,
         requested_gpus=size or max(new.requested_gpus, new.min_gpus),
         requested_batch=new.batch,
+        min_batch=new.min_batch,
+        max_batch=new.max_batch,
         epochs=new.epochs,
         stop=StopRule(
             target_accuracy=new.target_accuracy,
@@ -97,6 +99,7 @@ async def submit(new: NewJob, service: TheService, user: TheUser, request: Reque
         env=scrubbed(new.env),
         elastic=False if new.gpus else new.elastic,
         max_run_seconds=new.max_run_seconds,
+        fixed_batch=new.fixed_batch,
         tags=tuple(new.tags),
         git=new.git,
         files=new.files,

@@ -46,6 +46,13 @@ class NewJob(Strict):
     batch: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
         None, description="global batch to begin with; default: the script's own"
     )
+    fixed_batch: bool = Field(False, description="the batch never changes")
+    min_batch: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
+        None, description="smallest global batch; default: the script's own"
+    )
+    max_batch: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
+        None, description="largest global batch"
+    )
     epochs: Count | None = Field(None, description="declared by the user")
     max_epochs: Count | None = None
     target_accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -87,11 +94,21 @@ class NewJob(Strict):
             raise ValueError(f"max_gpus: {self.max_gpus} is less than min_gpus {self.min_gpus}")
         if not self.cwd.startswith("/"):
             raise ValueError(f"cwd: {self.cwd!r} is not an absolute path")
+        self._check_batches()
         if self.gpus is not None and self.elastic:
             raise ValueError("gpus: a fixed-size job cannot be elastic; leave out gpus or elastic")
         if any("=" in name or not name for name in self.env):
             raise ValueError("env: a name is empty or has '='")
         return self
+
+    def _check_batches(self) -> None:
+        least, most = self.min_batch, self.max_batch
+        if self.fixed_batch and (least or most):
+            raise ValueError("fixed_batch: not together with min_batch or max_batch")
+        if least is not None and most is not None and most < least:
+            raise ValueError(f"max_batch: {most} is less than min_batch {least}")
+        if self.batch is not None and not (least or 1) <= self.batch <= (most or self.batch):
+            raise ValueError(f"batch: {self.batch} is not within min_batch and max_batch")
 
 
 class JobChange(Strict):

@@ -79,6 +79,9 @@ class JobShown(BaseModel):
     dataset_size: int | None
     loss: float | None
     accuracy: float | None
+    diverged_epoch: int = Field(
+        description="first epoch since which the loss is not a finite number; 0: it is one"
+    )
     step_seconds: float | None
     eta: float | None = Field(
         description="expected end, a time; the 90 % interval is eta_low to eta_high"

@@ -22,6 +22,14 @@ from ones.wire import messages as wire
 from ones.wire.environment import WorkerEnvironment
 
 
+def torchrun_defaults(gpus: int) -> dict[str, str]:
+    """Options of torchrun for a fixed-size job: a process for each GPU, on a port of its own.
+
+    Two jobs on one node would meet on torchrun's usual port.
+    """
+    return {"PET_NPROC_PER_NODE": str(gpus), "PET_STANDALONE": "1"}
+
+
 class ActionRunner:
     def __init__(self, live: LiveState) -> None:
         self._live = live
@@ -121,6 +129,8 @@ class ActionRunner:
                 checkpoints=f"{deps.checkpoints}/{job.id}",
                 authority=deps.authority,
             ).to_env()
+        else:
+            env = torchrun_defaults(len(gpus)) | env
         return Launch(
             id=launch_id(job.id, plan, gpus),
             job=job.id,
@@ -162,10 +172,7 @@ class ActionRunner:
             return
         switch = wire.Switch(
             plan=plan,
-            members=tuple(
-                wire.Member(worker=str(w.gpu), batch=w.batch, micro_steps=w.micro_steps)
-                for w in allocation.workers
-            ),
+            members=members_by_age(job, allocation),
             batch=allocation.batch,
             base_batch=base_batch,
         )
@@ -237,3 +244,13 @@ class ActionRunner:
             live.store.write(operations=[ProcessesForgotten(job.id)], done=safe)
 
         live.post(write)  # after the events: tasks wait until all are delivered
+
+
+def members_by_age(job: LiveJob, allocation: Allocation) -> tuple[wire.Member, ...]:
+    """The members of a switch. The worker that has been there longest comes first: it is the main
+    one, which prints, reports and writes files."""
+    started = {gpu: w.plan for w in job.workers.values() if w.alive for gpu in w.gpus}
+    return tuple(
+        wire.Member(worker=str(w.gpu), batch=w.batch, micro_steps=w.micro_steps)
+        for w in sorted(allocation.workers, key=lambda w: started[w.gpu])
+    )

@@ -11,13 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec.structs import replace
+
 from ones.control.live.action_runner import ActionRunner
 from ones.control.live.exits import ExitHandler
 from ones.control.live.gpu_health import GpuHealth
-from ones.control.live.jobs import LiveJob, LiveWorker, gpu_of
+from ones.control.live.jobs import NOW, LiveJob, LiveWorker, gpu_of
 from ones.control.live.live_state import LiveState
 from ones.control.live.report_events import event_of
 from ones.control.persistence import Done, ReportsReceived
+from ones.core import events as ev
 from ones.core.job import Generation, JobId
 from ones.core.lifecycle import OrderKind
 from ones.errors import BugError, described
@@ -81,8 +84,7 @@ class ReportHandler:
             live.deps.on_report(message, report)
             generation = Generation(message.plan, message.incarnation)
             if not job.end_reported and self._update(job, worker, generation, report):
-                order = live.order(job)
-                event = event_of(report, job.id, worker.gpus[0], generation, order)
+                event = self._event(job, worker, generation, report)
             received = ReportsReceived(worker.launch, job.id, number, worker.joined)
             batch.operations.append(received)
         if event is not None:
@@ -92,6 +94,19 @@ class ReportHandler:
                 return
             live.emit(event, operations)
         live.next_tasks.appendleft(partial(self._continue, batch))
+
+    def _event(
+        self, job: LiveJob, worker: LiveWorker, generation: Generation, report: wire.Report
+    ) -> ev.Event | None:
+        lost = self._lost_epochs(job, report)
+        if lost is not None:
+            return ev.TrainingRestarted(NOW, job.id, generation, lost)
+        event = event_of(report, job.id, worker.gpus[0], generation, self._live.order(job))
+        record = self._live.record(job)
+        if isinstance(event, ev.JobDescribed) and record and job.submission.fixed_batch:
+            batch = record.job.requested_batch or event.base_batch
+            return replace(event, min_batch=batch, max_batch=batch)
+        return event
 
     def _acknowledge(self, batch: _Batch) -> Done:
         worker, message = batch.worker, batch.message
@@ -115,6 +130,8 @@ class ReportHandler:
                 return self._joined(job, worker, report)
             case wire.Switched():
                 order = self._live.order(job)
+                if self._lost_epochs(job, report) is not None:
+                    return True
                 # the workers of a start report one by one
                 return order is None or order.plan != generation.plan or order.kind is not _START
             case wire.SwitchFailed():
@@ -143,14 +160,25 @@ class ReportHandler:
 
     def _joined(self, job: LiveJob, worker: LiveWorker, report: wire.Joined) -> bool:
         live = self._live
+        record = live.record(job)
+        if worker.joined:  # described again
+            known = None if record is None else record.description
+            return known is not None and known.dataset_size != report.dataset_size
         worker.joined = True
         job.join_seconds = max(job.join_seconds, live.clock.now() - worker.since)
-        record = live.record(job)
         if record is not None and not record.job.elastic:
             self._runner.publish_late(job, worker.plan, record, report)
         # after the event, by which the state knows the batch
         live.post(partial(self._runner.publish_if_all_joined, job), job.id)
         return record is not None and record.description is None
+
+    def _lost_epochs(self, job: LiveJob, report: wire.Report) -> int | None:
+        """The epochs of a job that begins at step 0 although it has trained; None: it does not."""
+        record = self._live.record(job)
+        if record is None or not isinstance(report, wire.Switched) or report.step != 0:
+            return None
+        has_trained = record.epochs or record.steps or record.epoch_steps
+        return record.epochs if has_trained else None
 
     def _switch_failed(self, job: LiveJob, report: wire.SwitchFailed) -> bool:
         order = self._live.order(job)

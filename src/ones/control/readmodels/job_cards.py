@@ -10,7 +10,7 @@ import msgspec
 from ones.control.submission import Submission
 from ones.core.cluster import Gpu
 from ones.core.lifecycle import Phase
-from ones.core.reasons import end_message
+from ones.core.reasons import diverged, end_message
 from ones.core.record import JobFigures, JobRecord, Outcome
 from ones.core.schedule import Allocation
 from ones.wire.bounds import shared
@@ -145,7 +145,7 @@ def card_of(
         eta=forecast.eta if forecast else None,
         eta_low=forecast.low if forecast else None,
         eta_high=forecast.high if forecast else None,
-        note=record.note,
+        note=with_warning(record.note, record.diverged_epoch),
         message=end_message(record.ending.message) if record.ending else "",
         submitted_at=job.submitted_at,
         ended_at=None,
@@ -196,13 +196,18 @@ def card_of_ended(
         eta_low=None,
         eta_high=None,
         note="",
-        message=end_message(outcome.message),
+        message=with_warning(end_message(outcome.message), outcome.diverged_epoch),
         submitted_at=outcome.submitted_at,
         ended_at=outcome.ended_at,
         booked_at=outcome.ended_at,
         array=last.array if last else "",
         **figures,
     )
+
+
+def with_warning(text: str, diverged_epoch: int) -> str:
+    """The text after a warning if the loss of the job is not finite."""
+    return f"{diverged(diverged_epoch)} {text}".rstrip() if diverged_epoch else text
 
 
 _CARDS: Decoder[JobCard] = Decoder(JobCard, logs=True)

@@ -195,7 +195,7 @@ class SimulatedJob:
         assert group is not None
         first = group.members[0]
         names = tuple(member.name for member in group.members)
-        first.send(Switched(0.1, names, {}, 0))
+        first.send(Switched(0.1, names))
         if not first.was_first and self.epoch:
             # unacknowledged reports of an earlier first worker are stale now
             self.unreported_epochs += sum(

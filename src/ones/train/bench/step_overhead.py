@@ -107,9 +107,9 @@ def _cost_of_elasticity(job: ElasticJob, elastic: ElasticSteps, steps: int) -> f
     group = job._elastic
     assert group is not None
     timer.watch(group, "notices", "handle_notices", "after_step")
-    timer.watch(job._stepper, "begin", "_measure_noise")
-    timer.watch(job._stepper.noise, "add_workers")
-    timer.watch(job._reporter, "after_step")
+    timer.watch(job._run.stepper, "begin", "_measure_noise")
+    timer.watch(job._run.stepper.noise, "add_workers")
+    timer.watch(job._run.reports.reporter, "after_step")
     timer.watch(group.buckets, "_add_square", "squared_norm")
     for _ in range(steps):
         elastic.step()

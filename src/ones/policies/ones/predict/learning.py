@@ -90,6 +90,8 @@ class Learned(Remembers):
             case ev.EpochFinished():
                 self._effective_work.learn(view.job(event.job))
                 self._learn_epoch(view.job(event.job), view)
+            case ev.TrainingRestarted():
+                self._learn_restart(view.job(event.job))
             case ev.RescaleFailed() if event.job in view.jobs:
                 held = view.job(event.job).wanted
                 self._failed_rescales.failed(event.job, held.n_gpus if held else 0, view.now)
@@ -103,6 +105,15 @@ class Learned(Remembers):
                 self._forget(event.job, completed=event.reason.completed)
             case _:
                 pass
+
+    def _learn_restart(self, job: JobView) -> None:
+        """Forgets the progress of a job that trains from the beginning again."""
+        self._progress.finished(job.id, completed=False)
+        self._effective_work.forget(job.id)
+        self._effective_work.joined(job)
+        self._epoch_seconds.pop(job.id, None)
+        self._smallest_batch[job.id] = job.base_batch or 0
+        self.changed_jobs.append(job.id)
 
     def _learn_epoch(self, job: JobView, view: View) -> None:
         self._epoch_job = job.id

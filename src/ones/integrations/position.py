@@ -1,0 +1,53 @@
+"""The position of a job, as the loops of other libraries count it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from ones.train.elastic_job import ElasticJob
+
+
+class Position:
+    """Counts of a job in steps of the script's own batch size, and its place in the epoch."""
+
+    def __init__(self, job: ElasticJob) -> None:
+        self._job, self._progress = job, job._progress
+
+    @property
+    def steps(self) -> int:
+        return self._progress.base_steps
+
+    @property
+    def epoch(self) -> int:
+        return self._progress.epoch
+
+    @property
+    def epochs(self) -> float:
+        """Epochs, with the part of the current one."""
+        return self._progress.epoch + self._progress.offset / self._job._run.entry.loader.size
+
+    def resume(self, *, steps: int, epoch: int, offset: int) -> None:
+        """Continues at the position of a checkpoint of the library. Call it before `job.loader`:
+        a job that has trained keeps its own position."""
+        progress = self._progress
+        progress.base_steps = progress.schedule_steps = steps
+        progress.epoch = progress.schedule_epochs = epoch
+        progress.offset = offset
+
+
+def clip(job: ElasticJob, parameters: Any, max_norm: float, norm_type: float = 2.0) -> Tensor:
+    """Clips complete gradients and returns their norm. Call it between backward and update."""
+    replica = job._replica
+    if replica.scaler is not None:
+        replica.scaler.unscale_(replica.optimizer)
+    return clip_grad_norm_(parameters, max_norm, norm_type)
+
+
+def show_rank(job: ElasticJob, *states: Any) -> None:
+    """Lets Accelerate know which worker prints and writes files."""
+    rank = 0 if job.is_main else 1
+    for state in states:
+        state.process_index = state.local_process_index = rank

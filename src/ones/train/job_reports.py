@@ -1,0 +1,102 @@
+"""What a job reports to the controller, and the stop rule of a script that runs alone.
+
+An epoch of the report is a pass over the data. In a loop over steps it is a twentieth of all.
+"""
+
+from __future__ import annotations
+
+from ones.stopping import StopRule, after_epoch
+from ones.train import logs
+from ones.train.elastic_group import ElasticGroup
+from ones.train.optimizer_step import OptimizerStepper
+from ones.train.replica import Replica
+from ones.train.reporting import Reporter
+from ones.train.sampler import StepSlice
+from ones.wire.bounds import MOST_EPOCHS, as_measure
+from ones.wire.messages import Epoch
+
+_log = logs.logger(__name__)
+
+
+class JobReports:
+    def __init__(
+        self,
+        replica: Replica,
+        stepper: OptimizerStepper,
+        elastic: ElasticGroup | None,
+        stop: StopRule | None,
+    ) -> None:
+        self._progress, self._stepper, self._elastic = replica.progress, stepper, elastic
+        self._stop = stop
+        self.reporter = None if elastic is None else Reporter(elastic.context.report)
+        self._has_warned = False
+
+    @property
+    def _is_reporting(self) -> bool:
+        elastic = self._elastic
+        return elastic is not None and elastic.rank == 0 and elastic.context.layout is not None
+
+    def after_step(self, part: StepSlice) -> None:
+        elastic = self._elastic
+        if elastic is None or elastic.context.layout is None:
+            return
+        is_disturbed = elastic.after_step()
+        if elastic.rank == 0 and self.reporter is not None:
+            self.reporter.after_step(
+                elastic.context.layout,
+                self._progress,
+                max(part.micro_batches, default=0),
+                self._stepper.noise.scale,
+                is_disturbed=is_disturbed,
+            )
+
+    def warn_of_loss(self, loss: float) -> None:
+        """Says once that the loss is no number: training has diverged."""
+        if not self._has_warned and (self._elastic is None or self._elastic.rank == 0):
+            self._has_warned = True
+            _log.warning("the loss is %s at step %d", loss, self._progress.step)
+
+    def report_speed(self) -> None:
+        if self._is_reporting and self._elastic is not None and self.reporter is not None:
+            assert self._elastic.context.layout is not None
+            self.reporter.report_speed(self._elastic.context.layout)
+
+    def start(self, total_samples: int | None) -> None:
+        """Reports how large an epoch is, in a loop over steps: a part of all samples."""
+        if self._is_reporting and self._elastic is not None and total_samples is not None:
+            planned = self._progress.planned
+            assert planned is not None
+            self._elastic.context.describe_again(max(1, round(total_samples / planned)))
+
+    def report_epoch(self) -> None:
+        """Reports the last complete epoch."""
+        if not self._is_reporting:
+            return
+        assert self._elastic is not None
+        assert self.reporter is not None
+        progress, last = self._progress, self._progress.last
+        planned = progress.planned
+        self._elastic.context.report(
+            Epoch(
+                epoch=progress.reported,
+                steps=last.steps,
+                samples=last.samples,
+                loss=as_measure(last.mean_loss),
+                accuracy=as_measure(last.accuracy),
+                first_loss=as_measure(progress.first_loss),
+                step_seconds=self.reporter.take_epoch_step_seconds(),
+                gradient_noise=as_measure(self._stepper.noise.scale),
+                # more than can be reported: a loop without an end
+                planned_epochs=planned if planned and planned <= MOST_EPOCHS else None,
+            )
+        )
+
+    def is_stopped(self) -> bool:
+        """Whether the stop rule of a script that runs alone ends it."""
+        if self._stop is None or self._elastic is not None:
+            return False
+        last, progress = self._progress.last, self._progress
+        progress.track, reason = after_epoch(
+            self._stop, progress.track, loss=last.mean_loss, accuracy=last.accuracy
+        )
+        return reason is not None

@@ -1,0 +1,252 @@
+"""The loops of a script over epochs, steps and batches, the same on all workers.
+
+A script leaves a loop by `break`, `return` or `job.stop()`. torch's and Python's own means do not
+tell the other workers, so the worker tells them: in the next step it takes part without samples,
+with a notice. Their step is undone, and their loops end, too. After a `break` the worker does so
+when the script asks for the next epoch, or at its end: an error that leaves the loop ends in
+neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+
+from ones.errors import UserError
+from ones.train.buckets import Notice
+from ones.train.elastic_group import ElasticGroup
+from ones.train.loading import Loader, to_device
+from ones.train.optimizer_step import OptimizerStepper
+from ones.train.progress import TrainingProgress
+from ones.train.sampler import BatchPartition
+from ones.train.schedules import Schedule
+from ones.train.script_guard import ScriptGuard
+
+
+class LoopEvents(Protocol):
+    """What a loop tells its job."""
+
+    def settles(self) -> None:
+        """Called before changes between two steps."""
+
+    def checkpoint_begun(self) -> None:
+        """Called after a step that was followed by a checkpoint."""
+
+    def data_ended(self, epoch: int) -> None:
+        """Called before the script evaluates: no more batches come in this epoch."""
+
+    def epoch_ended(self, epoch: int) -> bool:
+        """Called when the script is done with an epoch. False: a worker was lost, so it is not."""
+
+
+class TrainingLoop:
+    """The position of a script in its loops."""
+
+    def __init__(
+        self,
+        loader: Loader,
+        partition: BatchPartition,
+        progress: TrainingProgress,
+        stepper: OptimizerStepper,
+        guard: ScriptGuard,
+        schedule: Schedule,
+        *,
+        base_batch: int,
+        device: torch.device,
+        elastic: ElasticGroup | None,
+        events: LoopEvents,
+        has_micro_batches: bool = True,
+    ) -> None:
+        self._has_micro_batches = has_micro_batches
+        self.loader, self.partition = loader, partition
+        self._progress, self._stepper, self._guard = progress, stepper, guard
+        self._schedule = schedule
+        self._base_batch, self._device, self._elastic = base_batch, device, elastic
+        self._events = events
+        self.is_stopped = False  # alone: by a stop rule, or the script asked for it
+        self._stop_asked = False
+        self._is_running = False  # the script is within `epochs` or `steps`
+        self._is_complete = False  # all batches of the current epoch were handled
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_stopped or (self._elastic is not None and self._elastic.is_over)
+
+    @property
+    def _is_last(self) -> bool:
+        return self._progress.epoch + 1 == self._progress.epochs
+
+    # for the script
+
+    def epochs(self, count: int, start: int) -> Iterator[int]:
+        progress = self._progress
+        progress.epochs = count
+        self._schedule.start()
+        if progress.step == 0 and progress.epoch < start:
+            progress.epoch = progress.schedule_epochs = start
+        self._is_running = True
+        while progress.epoch < count and not self.is_over:
+            epoch, self._is_complete = progress.epoch, False
+            self._schedule.watch()
+            yield epoch
+            self._schedule.check()
+            self._leave_batches()
+            if progress.epoch == epoch and not (self._is_complete or self.is_over):
+                self._announce(Notice.STOP if self._stop_asked else Notice.BREAK)
+                if not self.is_over:
+                    self._end_data(epoch)
+            if not self.is_over:
+                self._events.epoch_ended(epoch)
+            if self._stop_asked and progress.epoch < count:
+                self._announce(Notice.STOP)
+        self._close()
+
+    def batches(self) -> Iterator[Any]:
+        if not self._is_running:
+            raise UserError(
+                "job.batches() is called outside of a loop over epochs: write"
+                " `for epoch in job.epochs(n):` around it"
+            )
+        epoch = self._progress.epoch
+        yield from self._batches(epoch, self.loader.size)
+        if self._progress.epoch == epoch and not self.is_over:
+            self._end_data(epoch)
+
+    def steps(self, total: int) -> Iterator[Any]:
+        progress, size = self._progress, self.loader.size
+        self._schedule.start()
+        self._is_running = True
+        while progress.base_steps < total and not self.is_over:
+            epoch, left = progress.epoch, total - progress.base_steps
+            end = (self.base_steps_at(progress.offset) + left) * self._base_batch
+            yield from self._batches(epoch, min(size, end))
+            if progress.epoch == epoch and progress.offset >= size and not self.is_over:
+                self._events.data_ended(epoch)
+                self._events.epoch_ended(epoch)
+        self._close()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.base_steps_at(self.loader.size)
+
+    def stop(self) -> None:
+        """Ends the loops of all workers; the current batch is the last."""
+        self._stop_asked = True
+
+    def base_steps_at(self, offset: int) -> int:
+        """Steps from the start of an epoch, at the script's own batch size; the last is short."""
+        whole = offset >= self.loader.size
+        return -(-offset // self._base_batch) if whole else offset // self._base_batch
+
+    def end_script(self) -> None:
+        """Tells the other workers, at the end of the script, that it has left its loops."""
+        if not self._is_running:
+            return
+        self._leave_batches()
+        progress = self._progress
+        if self._is_complete and progress.total_steps is None:
+            is_last = self._is_last
+            self._events.epoch_ended(progress.epoch)
+            if is_last:
+                return
+        self._announce(Notice.STOP)
+        self._close()
+
+    # within
+
+    def _batches(self, epoch: int, end: int) -> Iterator[Any]:
+        stepper, elastic, progress = self._stepper, self._elastic, self._progress
+        self._guard.enter_loop()
+        try:
+            while self._settle(epoch):
+                steps = self.loader.steps(self.partition, epoch, progress.offset, end)
+                for part, micro_batches in steps:
+                    if elastic is not None:
+                        elastic.comparison.order = self.loader.mark
+                    if not stepper.begin(part, self.partition):
+                        break
+                    for data in micro_batches:
+                        stepper.next_micro_batch()
+                        self._schedule.watch()
+                        yield to_device(data, self._device)
+                        self._schedule.check()
+                    stepper.end()
+                    if elastic is not None and elastic.context.save_if_due():
+                        self._events.checkpoint_begun()
+                    if self._stop_asked:
+                        self._announce(Notice.STOP)
+                    if self._must_settle:
+                        break
+                else:
+                    break
+                if elastic is not None and elastic.leaves_epoch:
+                    break
+        finally:
+            self._guard.leave_loop()
+        stepper.cancel()
+
+    @property
+    def _must_settle(self) -> bool:
+        elastic = self._elastic
+        return self.is_over or (
+            elastic is not None and (elastic.has_pending_change or elastic.leaves_epoch)
+        )
+
+    def _settle(self, epoch: int) -> bool:
+        """Makes pending changes; False if the epoch is done, here or in the state received."""
+        elastic = self._elastic
+        if elastic is not None:
+            elastic.leaves_epoch = False
+            self._events.settles()
+            elastic.settle()
+            self.take_partition()
+        return self._progress.epoch == epoch and not self.is_over
+
+    def take_partition(self) -> None:
+        """Takes the division of the batch among the workers, after a change."""
+        assert self._elastic is not None
+        partition = self._elastic.context.partition
+        if not self._has_micro_batches:
+            whole = (1,) * len(partition.shares)
+            partition = replace(partition, micro_steps=whole, limit=None)
+        self.partition = partition
+
+    def _end_data(self, epoch: int) -> None:
+        """Makes the workers ready for the script's evaluation."""
+        elastic = self._elastic
+        # copies rank 0's batch norm statistics to all workers
+        while elastic is not None and not elastic.end_epoch(last=self._is_last):
+            if not self._settle(epoch):
+                return
+        self._is_complete = True
+        self._events.data_ended(epoch)
+
+    def _leave_batches(self) -> None:
+        self._guard.leave_loop()
+        self._stepper.cancel()
+
+    def _announce(self, notice: Notice) -> None:
+        """Ends the loops of all workers, at the step that the others have reached."""
+        if notice is Notice.BREAK and self._progress.offset >= self.loader.size:
+            return  # the others see the end of the epoch
+        elastic = self._elastic
+        while not self.is_over:
+            if elastic is None:
+                self.is_stopped = notice is Notice.STOP
+                return
+            self._settle(self._progress.epoch)
+            if elastic.group is None:
+                elastic.is_over |= notice is Notice.STOP
+                return
+            if self._stepper.announce(notice):
+                return
+
+    def _close(self) -> None:
+        """After the last loop: from here on each worker may end at any time."""
+        self._is_running = False
+        elastic = self._elastic
+        if elastic is not None and (elastic.is_stopped or self._progress.total_steps is not None):
+            elastic.end_epoch(last=True)
