@@ -82,6 +82,48 @@ def test_a_job_waits_in_the_queue_and_is_cancelled_with_the_button(
     expect(page.get_by_role("button", name="Cancel…")).to_be_hidden()
 
 
+def test_jobs_are_filtered_ordered_and_changed_together(world: World, open_page: OpenPage) -> None:
+    hog = world.run(["sleep", "1000"], gpus=4, name="hog")
+    some = [world.run(["sleep", "1000"], gpus=1, name="some", tags=["nlp"]) for _ in range(2)]
+    page = open_page(world)
+    expect(page.locator("#queue tbody tr")).to_have_count(2)
+    expect(page.get_by_role("button", name="Hold…")).to_be_hidden()
+    page.get_by_label("Filter").fill("tag:nlp")
+    expect(row(page, "running", hog)).to_have_count(0)
+    expect(page.locator("#queue tbody tr")).to_have_count(2)
+    page.get_by_label("Order").select_option("newest")
+    expect(page.locator("#queue tbody tr").first).to_have_attribute("data-job", some[1])
+
+    page.get_by_role("button", name="Priority…").click()
+    page.get_by_label("Priority", exact=True).fill("7")
+    page.get_by_role("button", name="Do it").click()
+    for job in some:
+        expect(row(page, "queue", job).locator("td").first).to_have_text("7")
+    page.get_by_role("button", name="Hold…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Hold 2 jobs?")
+    page.get_by_role("button", name="Change nothing").click()
+    assert {world.job(job)["state"] for job in some} == {"waiting"}, "asking is not doing"
+    page.get_by_role("button", name="Hold…").click()
+    page.get_by_role("button", name="Do it").click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.get_by_label("Filter").fill("state:held")
+    expect(page.locator("#queue tbody tr")).to_have_count(2)
+    page.reload()
+    expect(page.get_by_label("Filter")).to_have_value("state:held")
+    expect(page.locator("#queue tbody tr")).to_have_count(2)
+    page.get_by_role("button", name="Cancel all shown…").click()
+    page.get_by_role("button", name="Do it").click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.get_by_label("Filter").fill("hog")
+    expect(row(page, "running", hog)).to_be_visible()
+    assert {world.job(job)["state"] for job in some} == {"cancelled"}
+    page.get_by_role("button", name="Hold…").click()
+    page.get_by_role("button", name="Do it").click()
+    expect(page.get_by_role("dialog")).to_contain_text("1 of 1 were refused: job hog")
+    page.get_by_role("button", name="Change nothing").click()
+    world.post(f"/api/jobs/{hog}/cancel")
+
+
 def test_a_job_is_held_and_released_with_the_button(world: World, open_page: OpenPage) -> None:
     hog = world.run(["sleep", "1000"], gpus=4, name="hog")
     job = world.run(["sleep", "1000"], gpus=1, name="held")

@@ -35,6 +35,8 @@ def test_a_sweep_is_submitted_and_awaited(served: Inside, ones: Ones) -> None:
     array = found.out.strip()
     assert (found.code, found.err.count(": finished")) == (0, 2)
     assert "--a=2 --b=x" in ones("logs", f"{array}_1").out
+    many = ones("submit", "-g", "1", "--array", "1-8", "--", "true").out.strip()
+    assert ones("wait", many).code == 0
     job = ones("submit", "-g", "2", "--", "sleep", "100").out.strip()
     late = ones("wait", job, "-t", "0s")
     assert (late.code, late.err) == (1, f"ones: not ended in time: {job}\n")

@@ -63,6 +63,8 @@ CLIENTS = {
         (
             *("link", "ps", "show a", "why a", "logs a", "cancel a", "top", "audit"),
             *("cluster", "cluster drain a/0", "cluster undrain a/0"),
+            *("set a -p 1", "hold a", "release a", "rerun a", "wait a", "usage", "user budget"),
+            *("notify add https://a", "notify list", "notify test 1", "notify remove 1"),
             *("user add ann", "user token ann", "user list", "user limit ann 8", "user remove ann"),
         ),
         "no service is running",

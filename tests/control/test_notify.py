@@ -84,7 +84,7 @@ def test_a_url_is_called_with_a_signature_until_it_answers(service: Inside, hook
     job = service.submit(command=["true"], tags=["told"]).json()["id"]
     service.submit(command=["true"])
     wait_for(lambda: sorted(set(hook.events(job))) == ["end", "start"], "it is not told")
-    wait_for(lambda: len(hook.got) == 4, "a failed delivery is not tried again")
+    wait_for(lambda: len(hook.got) >= 4, "a failed delivery is not tried again")
     headers, body = hook.got[-1]
     signed = signature(wish["secret"], headers["X-ONES-Time"], body)
     assert headers["X-ONES-Signature"] == signed

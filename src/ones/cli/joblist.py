@@ -26,9 +26,9 @@ def with_arrays(jobs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The jobs, with one row for all tasks of an array, in the place of the first."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for job in jobs:
-        rows.setdefault(job["array"] or job["id"], []).append(job)
+        rows.setdefault(job.get("array") or job["id"], []).append(job)
     return [
-        tasks[0] if not tasks[0]["array"] else _row_of(array, tasks)
+        tasks[0] if not tasks[0].get("array") else _row_of(array, tasks)
         for array, tasks in rows.items()
     ]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ones.cli.change import JOBS, with_tasks
+from ones.cli.change import JOBS, MOST_TASKS, with_tasks
 from ones.cli.client import Client, connect, of_job
 from ones.cli.durations import seconds_of
 from ones.cli.options import Json, StateDirectory
@@ -17,6 +17,7 @@ from ones.errors import WorldError
 
 POLL_SECONDS = 0.5
 COMPLETED = ("finished", "converged")
+FEW = 5  # jobs that are asked for one by one
 
 
 def wait(
@@ -52,7 +53,7 @@ def await_all(
     left = list(dict.fromkeys(jobs))
     try:
         while left and not (any_one and ended):
-            for job in list(left):
+            for job in _perhaps_ended(client, left):
                 card = client.get(of_job(job))
                 if card["ended_at"] is not None:
                     left.remove(job)
@@ -69,3 +70,11 @@ def await_all(
     if json:
         print_json(list(ended.values()))
     return int(any(card["state"] not in COMPLETED for card in ended.values()))
+
+
+def _perhaps_ended(client: Client, jobs: Sequence[str]) -> list[str]:
+    """The jobs that are not in the list of unfinished ones: one request for many jobs."""
+    if len(jobs) <= FEW:
+        return list(jobs)
+    alive = {job["id"] for job in client.get("/api/jobs", limit=MOST_TASKS)}
+    return [job for job in jobs if job not in alive]

@@ -55,6 +55,9 @@ const wants = (card) => {
 export class JobTables {
   constructor() {
     this.cards = new Map();
+    this.accepts = () => true;
+    this.order = null; // null: each table has its own
+    this.shown = [];
     this.now = 0;
     this.running = this.table(
       "running",
@@ -119,7 +122,8 @@ export class JobTables {
 
   show(now) {
     this.now = now;
-    const all = [...this.cards.values()];
+    const all = [...this.cards.values()].filter(this.accepts);
+    this.shown = all;
     const live = all.filter((card) => card.ended_at === null);
     const running = live.filter((card) => card.gpus > 0).sort((a, b) => a.submitted_at - b.submitted_at);
     const waiting = live
@@ -134,7 +138,7 @@ export class JobTables {
       ["queue", this.queue, waiting],
       ["ended", this.ended, ended],
     ]) {
-      rows.show(list);
+      rows.show(this.order ? list.sort(this.order) : list);
       setText($(`${id}-count`), list.length ? String(list.length) : "");
       $(id).hidden = !list.length;
       $(id).parentElement.querySelector(".empty").hidden = list.length > 0;

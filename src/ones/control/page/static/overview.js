@@ -5,10 +5,12 @@ import { Live, serverNow } from "./live.js";
 import { JobTables } from "./jobtable.js";
 import { decisionItem } from "./decisionlist.js";
 import { showCluster } from "./cluster.js";
+import { listenToFilter } from "./filter.js";
 
 const MOST_DECISIONS = 8;
 const tables = new JobTables();
 let said = new Map();
+listenToFilter(tables, () => tables.show(serverNow()));
 
 new Live({
   hello: () => {
