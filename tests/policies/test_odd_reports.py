@@ -23,6 +23,8 @@ from tests.policies.scripted_jobs import ODD, PLAIN, USUAL, Alter, Asked, Script
 ONE_IN = {
     "fifo": 1,
     "afs": 12,
+    "deeprm": 12,
+    "dl2": 12,
     "drl": 6,
     "equi": 6,
     "ftf": 12,

@@ -33,6 +33,7 @@ def _group() -> None:
 @drl.command()
 def train(
     out: Annotated[Path, typer.Option(help="File for the weights; better ones replace it.")],
+    policy: Annotated[str, typer.Option(help="drl, dl2 or deeprm.")] = "drl",
     learner: Annotated[
         str, typer.Option(help="cem (imitate the best episodes) or pg (policy gradient).")
     ] = "cem",
@@ -48,33 +49,42 @@ def train(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
     json: Json = False,
 ) -> None:
-    """Train the network of the policy `drl` on simulated traces of seeds 1-40.
+    """Train the network of `drl`, `dl2` or `deeprm` on simulated traces of seeds 1-40.
 
     The defaults produce the weights that are shipped. Ctrl-C keeps the best weights so far.
 
-    Use them with `ones sim --policy drl --set weights=FILE`.
+    Use them with `ones sim --policy drl --set weights=FILE`; likewise for the others.
 
     Example: ones drl train --learner pg --out weights.json
     """
     from ones.lab.drl import LEARNERS, TrainingPlan
     from ones.lab.drl import train as train_network
+    from ones.lab.drl.trainables import TRAINABLE
     from ones.lab.drl.training import validate
     from ones.lab.runs import GENERATED
 
     if learner not in LEARNERS:
         raise UnknownNameError("learner", learner, LEARNERS)
+    if policy not in TRAINABLE:
+        raise UnknownNameError("trainable policy", policy, TRAINABLE)
     if workload not in GENERATED:
         raise UnknownNameError("workload", workload, GENERATED)
     for name, value, least in (("iterations", iterations, 0), ("seed", seed, 0), ("jobs", jobs, 2)):
         if value < least:
             raise InvalidSettingError(f"--{name}: {value} is not at least {least}")
-    begun = None if start is None else _read(start)
+    begun = None if start is None else _read(start, policy)
     _check_writable(out, overwrite=overwrite)
     plan = TrainingPlan(
-        learner=learner, iterations=iterations, seed=seed, jobs=jobs, workload=workload
+        policy=policy,
+        learner=learner,
+        iterations=iterations,
+        seed=seed,
+        jobs=jobs,
+        workload=workload,
     )
     command = "ones drl train " + shlex.join(
-        ["--learner", learner, "--iterations", str(iterations), "--seed", str(seed)]
+        ([] if policy == "drl" else ["--policy", policy])
+        + ["--learner", learner, "--iterations", str(iterations), "--seed", str(seed)]
         + (["--jobs", str(jobs)] if jobs != TrainingPlan().jobs else [])
         + ([] if workload == "paper" else ["--workload", workload])
         + ([] if start is None else ["--start", start.name])
@@ -82,7 +92,7 @@ def train(
 
     def keep(learned: TrainedWeights, **more: object) -> TrainedWeights:
         described = replace(learned, training={"command": command, **learned.training, **more})
-        _write(out, described)
+        _write(out, TRAINABLE[policy].text(described))
         return described
 
     with _progress() as report:
@@ -93,24 +103,24 @@ def train(
             raise InterruptedRunError(f"interrupted; the best weights so far are in {out}")
         raise InterruptedRunError("interrupted before the first weights; nothing was written")
     say("validating on seeds 60-69")
-    result = validate(learned, jobs, workload)
+    result = validate(learned, jobs, workload, policy=policy)
     learned = keep(learned, validation=result)
     if json:
         print_json({"out": str(out), **learned.training})
         return
     print_table(
         f"mean completion seconds on seeds 60-69, 64 GPUs ({learner})",
-        ["fifo", "drl, checkpoint", "drl, elastic", "drl, sampled"],
+        ["fifo", f"{policy}, checkpoint", f"{policy}, elastic", f"{policy}, sampled"],
         [[result[key] for key in ("fifo", "checkpoint", "elastic", "checkpoint, sampled")]],
     )
     say(f"kept in {out}")
 
 
-def _read(path: Path) -> TrainedWeights:
-    from ones.policies.drl.trained_weights import from_file
+def _read(path: Path, policy: str) -> TrainedWeights:
+    from ones.lab.drl.trainables import TRAINABLE
 
     try:
-        return from_file(str(path))
+        return TRAINABLE[policy].read(str(path))
     except ValueError as problem:
         raise InvalidFileError(path, str(problem).removeprefix(f"{path}: ")) from None
 
@@ -127,10 +137,10 @@ def _check_writable(path: Path, *, overwrite: bool) -> None:
         raise WorldError(f"{path}: the directory is not writable")
 
 
-def _write(path: Path, learned: TrainedWeights) -> None:
+def _write(path: Path, text: str) -> None:
     from ones.lab.comparison.results import write_text
 
-    write_text(path, learned.text())
+    write_text(path, text)
 
 
 @contextmanager

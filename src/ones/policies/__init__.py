@@ -13,6 +13,8 @@ __all__ = ["OURS", "create", "located", "names", "require", "settings_of"]
 #: name -> module and factory; a factory takes `seed` and the policy's own settings
 OURS: dict[str, str] = {
     "afs": "ones.policies.afs:Afs",
+    "deeprm": "ones.policies.deeprm.policy:DeepRm",
+    "dl2": "ones.policies.dl2.policy:Dl2",
     "drl": "ones.policies.drl.policy:Drl",
     "equi": "ones.policies.equi:Equi",
     "fifo": "ones.policies.fifo:Fifo",

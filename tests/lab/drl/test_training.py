@@ -17,6 +17,7 @@ from ones.lab.drl import LEARNERS, TrainingPlan, TrainingStatus, train, training
 from ones.lab.drl.episodes import DrlScenario, Episode, Student, fifo_jct, run_episode
 from ones.lab.drl.learners import advantages
 from ones.lab.drl.teacher import teacher_choice
+from ones.lab.drl.trainables import TRAINABLE
 from ones.policies.drl.network import (
     FEATURES,
     SIZES,
@@ -94,7 +95,8 @@ def test_learners_find_the_good_move_of_a_toy(name: str) -> None:
     weights, adam = initial_weights(rng), Adam()
     before = np.mean([toy(weights, rng).total for _ in range(20)])
     for _ in range(60):
-        slope = LEARNERS[name](weights, [toy(weights, rng) for _ in range(8)])
+        episodes = [toy(weights, rng) for _ in range(8)]
+        slope = LEARNERS[name](weights, episodes, TRAINABLE["drl"].slope)
         weights = adam.step(weights, slope, 1e-2)
     after = np.mean([toy(weights, rng).total for _ in range(20)])
     assert before > 16.5  # at random, one move in four is good
@@ -131,7 +133,7 @@ def test_the_two_learners_differ() -> None:
     slopes = []
     episodes = [run_episode(QUICK, Student(shipped(), seed=s)) for s in range(4)]
     for learn in LEARNERS.values():
-        slopes.append(learn(shipped().weights, episodes))
+        slopes.append(learn(shipped().weights, episodes, TRAINABLE["drl"].slope))
     assert np.abs(slopes[0] - slopes[1]).max() > 1e-3
 
 

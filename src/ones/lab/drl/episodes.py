@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ones.core.cluster import Cluster
 from ones.core.events import Event
 from ones.core.plan import PlanAdopted
+from ones.core.policy import Policy
 from ones.core.view import View
 from ones.lab.runs import RunSpec, trace_of
 from ones.policies.drl.kind_table import KindTable
@@ -48,7 +49,7 @@ class DrlScenario:
 class Episode:
     """The decisions of a run, and its result."""
 
-    looks: list[Observation]
+    looks: list[Any]  # observations, as the policy has them
     chosen: list[int]
     times: Floats
     backlog: Floats  # unfinished jobs, integrated over time up to each decision
@@ -99,7 +100,16 @@ class Student(Drl):
         return super()._pick(window) if self._instead is None else self._instead(window)
 
 
-def run_episode(scenario: DrlScenario, student: Student) -> Episode:
+class Recording(Policy, Protocol):
+    """A policy that records its choices while it plays an episode."""
+
+    looks: list[Any]
+    chosen: list[int]
+    times: list[float]
+    counts: list[tuple[float, int]]  # (time, unfinished jobs from then on)
+
+
+def run_episode(scenario: DrlScenario, student: Recording) -> Episode:
     """Runs the scenario to its end. Deterministic."""
     result = _simulator(scenario, student).run()
     times = np.array([at for at, _ in student.counts])
@@ -123,7 +133,7 @@ def fifo_jct(scenario: DrlScenario) -> float:
     return float(np.mean([job.completion_seconds for job in result.state.ended.values()]))
 
 
-def _simulator(scenario: DrlScenario, policy: Drl | Fifo) -> Simulator:
+def _simulator(scenario: DrlScenario, policy: Policy) -> Simulator:
     trace = trace_of(
         RunSpec(
             policy="",

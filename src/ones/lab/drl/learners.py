@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ones.lab.drl.episodes import Episode
-from ones.policies.drl.network import Batch, Floats, gradient
+from ones.policies.drl.network import Floats
 
 #: share of the episodes that are imitated
 ELITE = 0.25
 ENTROPY = 0.01
 GRID = 60  # points in time of the baseline
 
-Learner = Callable[[Floats, Sequence[Episode]], Floats]
+#: weights, observations, choices, their worth, weight of the entropy -> gradient
+Slope = Callable[[Floats, Sequence[Any], Sequence[int], Floats, float], Floats]
+Learner = Callable[[Floats, Sequence[Episode], Slope], Floats]
 
 
-def cross_entropy(weights: Floats, episodes: Sequence[Episode]) -> Floats:
+def cross_entropy(weights: Floats, episodes: Sequence[Episode], slope: Slope) -> Floats:
     """Makes the decisions of the best episodes more likely, as Chic does."""
     elite = sorted(episodes, key=lambda e: e.total)[: max(1, round(ELITE * len(episodes)))]
-    return _slope(weights, elite, [np.ones(len(e.looks)) for e in elite])
+    return _slope(slope, weights, elite, [np.ones(len(e.looks)) for e in elite])
 
 
-def policy_gradient(weights: Floats, episodes: Sequence[Episode]) -> Floats:
+def policy_gradient(weights: Floats, episodes: Sequence[Episode], slope: Slope) -> Floats:
     """Makes decisions more likely in proportion to their advantage."""
     advantage = advantages(episodes)
-    return _slope(weights, episodes, advantage, entropy=ENTROPY)
+    return _slope(slope, weights, episodes, advantage, entropy=ENTROPY)
 
 
 def advantages(episodes: Sequence[Episode]) -> list[Floats]:
@@ -46,6 +49,7 @@ LEARNERS: dict[str, Learner] = {"cem": cross_entropy, "pg": policy_gradient}
 
 
 def _slope(
+    slope: Slope,
     weights: Floats,
     episodes: Sequence[Episode],
     advantage: Sequence[Floats],
@@ -56,8 +60,8 @@ def _slope(
     chosen = [choice for e in episodes for choice in e.chosen]
     # skip decisions without an alternative
     real = [i for i, look in enumerate(looks) if int(look.valid.sum()) > 1]
+    if not real:
+        return np.zeros(len(weights))
     looks = [looks[i] for i in real]
-    batch = Batch.of(looks)
-    choices = batch.choices(looks, [chosen[i] for i in real])
-    _, slope = gradient(weights, batch, choices, np.concatenate(advantage)[real], entropy=entropy)
-    return slope
+    picked = [chosen[i] for i in real]
+    return slope(weights, looks, picked, np.concatenate(advantage)[real], entropy)

@@ -16,8 +16,8 @@ import numpy as np
 
 from ones.lab.drl.episodes import GAP, DrlScenario, Episode, Student, fifo_jct, run_episode
 from ones.lab.drl.learners import LEARNERS
-from ones.lab.drl.teacher import teacher_choice
-from ones.policies.drl.network import Adam, Batch, Floats, Observation, gradient, initial_weights
+from ones.lab.drl.trainables import TRAINABLE
+from ones.policies.drl.network import Adam, Floats, initial_weights
 from ones.policies.drl.trained_weights import TrainedWeights
 
 LEARNED_FROM = range(1, 41)
@@ -36,6 +36,7 @@ _GATHER, _WARM, _SCENARIO, _ROLL, _LESSON = 1, 2, 3, 4, 5  # purposes of random 
 class TrainingPlan:
     """Everything that the weights depend on. The defaults make the shipped weights."""
 
+    policy: str = "drl"
     learner: str = "cem"
     iterations: int = 60
     seed: int = 1
@@ -84,10 +85,11 @@ def train(
 ) -> TrainedWeights:
     """The best weights found. `keep` gets each that is better than all before; Ctrl-C ends the
     training early with the best so far. `start` replaces collecting kinds and the teacher."""
-    learn = LEARNERS[plan.learner]
+    learn, trainable = LEARNERS[plan.learner], TRAINABLE[plan.policy]
     if start is None:
         rng = np.random.default_rng([plan.seed, _WARM])
-        learned = TrainedWeights(initial_weights(rng), _gather(plan, report))
+        kinds = _gather(plan, report) if trainable.has_kinds else {}
+        learned = TrainedWeights(trainable.initial(rng), kinds)
         weights = _imitate(plan, learned, report)
     else:
         learned, weights = start, start.weights.copy()
@@ -114,13 +116,19 @@ def train(
         return TrainedWeights(best.weights, kinds, training)
 
     try:
-        adam = Adam()
+        adam = Adam(len(weights))
         for i in range(plan.iterations + 1):
             if i % plan.evaluate_every == 0 or i == plan.iterations:
                 before = best.score
                 best.consider(
                     weights,
-                    score(TrainedWeights(weights, kinds), CHOSEN_BY, plan.jobs, plan.workload),
+                    score(
+                        TrainedWeights(weights, kinds),
+                        CHOSEN_BY,
+                        plan.jobs,
+                        plan.workload,
+                        policy=plan.policy,
+                    ),
                     i,
                 )
                 report(
@@ -129,7 +137,8 @@ def train(
                 if best.score < before:
                     keep(chosen())
             if i < plan.iterations:
-                slope = learn(weights, list(_episodes(plan, TrainedWeights(weights, kinds), i)))
+                episodes = list(_episodes(plan, TrainedWeights(weights, kinds), i))
+                slope = learn(weights, episodes, trainable.slope)
                 late = i >= plan.iterations / 2
                 weights = adam.step(weights, slope, plan.rate * (plan.late_rate if late else 1.0))
                 report(
@@ -142,36 +151,47 @@ def train(
     return chosen()
 
 
-def validate(learned: TrainedWeights, jobs: int = 50, workload: str = "paper") -> dict[str, float]:
+def validate(
+    learned: TrainedWeights, jobs: int = 50, workload: str = "paper", *, policy: str = "drl"
+) -> dict[str, float]:
     """Mean completion seconds on traces that selected nothing, and fifo's."""
     means: dict[str, float] = {}
+    student = TRAINABLE[policy].student
     for mechanism in ("checkpoint", "elastic"):
         scenarios = [
             DrlScenario(seed, mechanism=mechanism, jobs=jobs, workload=workload)
             for seed in VALIDATED_ON
         ]
         jcts = [
-            run_episode(scenario, Student(learned, sampled=False)).mean_jct
+            run_episode(scenario, student(learned, sampled=False)).mean_jct
             for scenario in scenarios
         ]
         means[mechanism] = round(float(np.mean(jcts)), 1)
         means["fifo"] = round(float(np.mean([fifo_jct(scenario) for scenario in scenarios])), 1)
     sampled = [
-        run_episode(DrlScenario(seed, jobs=jobs, workload=workload), Student(learned, seed=seed))
+        run_episode(DrlScenario(seed, jobs=jobs, workload=workload), student(learned, seed=seed))
         for seed in VALIDATED_ON
     ]
     means["checkpoint, sampled"] = round(float(np.mean([e.mean_jct for e in sampled])), 1)
     return means
 
 
-def score(learned: TrainedWeights, seeds: range, jobs: int = 50, workload: str = "paper") -> float:
+def score(
+    learned: TrainedWeights,
+    seeds: range,
+    jobs: int = 50,
+    workload: str = "paper",
+    *,
+    policy: str = "drl",
+) -> float:
     """Mean completion time relative to fifo's: every trace at 64 GPUs, two in other settings."""
+    student = TRAINABLE[policy].student
     scenario = partial(DrlScenario, jobs=jobs, workload=workload)
     scenarios = [scenario(seed) for seed in seeds]
     scenarios += [scenario(seed, mechanism="elastic") for seed in seeds[:2]]
     scenarios += [scenario(seed, gpus=gpus) for gpus in (32, 16) for seed in seeds[:2]]
     parts = [
-        run_episode(scenario, Student(learned, sampled=False)).mean_jct / fifo_jct(scenario)
+        run_episode(scenario, student(learned, sampled=False)).mean_jct / fifo_jct(scenario)
         for scenario in scenarios
     ]
     return float(np.mean(parts))
@@ -192,19 +212,18 @@ def _imitate(
     plan: TrainingPlan, learned: TrainedWeights, report: Callable[[TrainingStatus], None]
 ) -> Floats:
     """Makes the teacher's decisions likely. Most of them are to do nothing, so these count less."""
-    looks: list[Observation] = []
+    trainable = TRAINABLE[plan.policy]
+    looks: list[Any] = []
     chosen: list[int] = []
     for i in range(plan.taught):
         report(TrainingStatus("watching the teacher", i, plan.taught))
         scenario = _scenario(plan, np.random.default_rng([plan.seed, _WARM, i]))
-        episode = run_episode(
-            scenario, Student(learned, pick=partial(teacher_choice, gpus=scenario.gpus))
-        )
+        episode = run_episode(scenario, trainable.student(learned, taught=scenario.gpus))
         looks += episode.looks
         chosen += episode.chosen
     real = np.array([n for n, look in enumerate(looks) if int(look.valid.sum()) > 1])
     rng = np.random.default_rng([plan.seed, _LESSON])
-    weights, adam = learned.weights, Adam()
+    weights, adam = learned.weights, Adam(len(learned.weights))
     for lesson in range(plan.lessons):
         report(TrainingStatus("imitating the teacher", lesson, plan.lessons))
         late = 3 * lesson >= 2 * plan.lessons
@@ -212,10 +231,13 @@ def _imitate(
         rng.shuffle(real)
         for first in range(0, len(real), BATCH_SIZE):
             some = real[first : first + BATCH_SIZE].tolist()
-            batch = Batch.of([looks[n] for n in some])
-            choices = batch.choices([looks[n] for n in some], [chosen[n] for n in some])
-            nothing = choices == batch.valid.shape[1] - 1
-            _, slope = gradient(weights, batch, choices, np.where(nothing, IDLE_WEIGHT, 1.0))
+            idle = np.array([chosen[n] == looks[n].nothing for n in some])
+            slope = trainable.slope(
+                weights,
+                [looks[n] for n in some],
+                [chosen[n] for n in some],
+                np.where(idle, IDLE_WEIGHT, 1.0),
+            )
             weights = adam.step(weights, slope, rate)
     return weights
 
@@ -225,7 +247,7 @@ def _episodes(plan: TrainingPlan, learned: TrainedWeights, iteration: int) -> It
     scenario = _scenario(plan, np.random.default_rng([plan.seed, _SCENARIO, iteration]))
     for roll in range(plan.rollouts):
         luck = np.random.default_rng([plan.seed, _ROLL, iteration, roll]).integers(2**31)
-        yield run_episode(scenario, Student(learned, seed=int(luck)))
+        yield run_episode(scenario, TRAINABLE[plan.policy].student(learned, seed=int(luck)))
 
 
 def _scenario(plan: TrainingPlan, rng: np.random.Generator) -> DrlScenario:
