@@ -27,8 +27,8 @@ A, B, N0 = JobId("a"), JobId("b"), NodeId("n0")
 HERE = Allocation.even([Gpu(N0, 0), Gpu(N0, 1)], 9, 4)
 G = Generation(2, 1)
 
-#: events that version 0.1.0 did not have
-NEWER = ev.OWN_EVENTS | {ev.JobChanged, ev.JobHeld, ev.JobReleased}
+#: events of later versions
+LATER = ev.OWN_EVENTS | {ev.JobChanged, ev.JobHeld, ev.JobReleased, ev.TrainingRestarted}
 #: what version 0.1.0 wrote into log-of-0.1.0.jsonl
 WRITTEN: list[Entry | Header] = [
     Header(
@@ -43,7 +43,7 @@ WRITTEN: list[Entry | Header] = [
         mechanism="restart",
         changed_at=3.0,
     ),
-    *(event for event, _ in EVENT_EXAMPLES if type(event) not in NEWER),
+    *(event for event, _ in EVENT_EXAMPLES if type(event) not in LATER),
     ev.EpochFinished(
         at=1.0,
         job=A,

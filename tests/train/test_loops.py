@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ones.lab.scripted_policy import JOB
+from ones.core.events import Event, JobDescribed
+from ones.core.plan import Plan
 from tests.train.elastic import Elastic, elastic
 
 
@@ -20,7 +21,7 @@ def ends(job: Elastic) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(job.out.glob("end-*.json"))]
 
 
-@pytest.mark.parametrize("shape", ["break", "return", "stop"])
+@pytest.mark.parametrize("shape", ["break", "return", "stop", "return at end", "stop at end"])
 def test_a_loop_that_one_worker_leaves_ends_on_all(zygote: str, tmp_path: Path, shape: str) -> None:
     job = job_of(zygote, tmp_path, shape)
     outcome = job.play()
@@ -62,11 +63,18 @@ def test_a_loop_over_steps_reports_parts_of_its_total_as_epochs(
     zygote: str, tmp_path: Path
 ) -> None:
     job = job_of(zygote, tmp_path, "steps", "0:1")
+    described: list[JobDescribed] = []
+    record = job.run._recorder._on_entry
+
+    def on_entry(entry: Event | Plan) -> None:
+        if isinstance(entry, JobDescribed):
+            described.append(entry)
+        record(entry)
+
+    job.run._recorder._on_entry = on_entry
     outcome = job.play()
     assert [epoch.epoch for epoch in outcome.epochs] == list(range(1, 21))
     assert {epoch.planned_epochs for epoch in outcome.epochs} == {20}
     assert sum(epoch.samples for epoch in outcome.epochs) == 10 * 64
     assert ends(job)[0]["steps"] == 40
-    description = job.run._scheduler.state.records[JOB].description
-    assert description is not None
-    assert description.dataset_size == 32
+    assert [event.dataset_size for event in described] == [64, 32]

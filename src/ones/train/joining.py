@@ -26,7 +26,7 @@ from ones.train.learning_rate import LearningRate, Rule, optimizer_name, rule_fo
 from ones.train.loading import Loader, LoaderOptions, to_device
 from ones.train.optimizer_set import OptimizerSet, optimizers_of
 from ones.train.progress import TrainingProgress
-from ones.train.rehearsal import Rehearse, rehearse
+from ones.train.rehearsal import Rehearse, rehearse, share_compile_cache
 from ones.train.replica import Replica
 from ones.train.sampler import BatchPartition
 from ones.train.script_samplers import options_of_dataloader
@@ -162,9 +162,7 @@ class _Joining:
             minimum=self._minimum,
         )
         _keep_freed_memory()
-        # one for the job: what one worker has compiled the next ones load
-        cache = os.path.join(environment.job_dir, "inductor")
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", cache)
+        share_compile_cache(environment.job_dir)
         _handle_sigterm(context)
         context.controller.start()
         if device.type == "cpu":

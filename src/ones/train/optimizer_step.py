@@ -15,14 +15,24 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from ones.errors import UserError
+from ones.train import logs
 from ones.train.buckets import Notice
 from ones.train.elastic_group import ElasticGroup
-from ones.train.gradient_noise import GradientNoise, measure_interval, preconditioner_of
+from ones.train.gradient_noise import (
+    GradientNoise,
+    first_values,
+    measure_interval,
+    preconditioner_of,
+    sample_sizes,
+)
+from ones.train.memory import free_memory, is_out_of_memory
 from ones.train.process_group import GroupLostError
 from ones.train.replica import Replica
 from ones.train.sampler import BatchPartition, StepSlice
 from ones.train.script_guard import ScriptGuard
 from ones.train.sync_batch_norm import convert_sync_layers
+
+_log = logs.logger(__name__)
 
 
 @dataclass(slots=True)
@@ -67,6 +77,7 @@ class OptimizerStepper:
         self._clip: float | None = None  # of the last update
         self._trained = [p for g in self._optimizer.param_groups for p in g["params"]]
         self._measure_interval = measure_interval(sum(p.numel() for p in self._trained))
+        self._sampled = sample_sizes(self._trained)
         self._preconditioner = preconditioner_of(self._optimizer)
         if elastic is not None:
             elastic.buckets.preconditioner = self._preconditioner
@@ -90,17 +101,20 @@ class OptimizerStepper:
                 torch._foreach_copy_(self._buffers_before, self._buffers)
         return True
 
-    def next_micro_batch(self) -> None:
-        """Call before the script gets the next micro-batch."""
+    def next_micro_batch(self) -> bool:
+        """Call before the script gets the next micro-batch; False if the step was undone."""
         step = self._step
         assert step is not None
         self._check_trained(step)
+        if step.is_over:
+            return False
         step.index += 1
         step.losses, step.is_skipped = 0, False
         if self._batch_norm is not None and self._elastic is not None:
             self._batch_norm.weight = step.part.count / step.part.total
             is_even = step.partition.is_even(step.part)
             self._batch_norm.group = self._elastic.group if is_even else None
+        return True
 
     def end(self) -> None:
         """Completes a step of which the script skipped the end."""
@@ -137,8 +151,6 @@ class OptimizerStepper:
         self._zero_grad()
         elastic.transfer.wait_until_sent()
         elastic.buckets.arm(elastic.group, 0.0, elastic.end_notices(notice), measure=False)
-        if self._progress.weighted:
-            elastic.buckets.reduce(torch.zeros(1, dtype=torch.float64, device=self._device))
         try:
             elastic.handle_notices(elastic.buckets.finish())
         except GroupLostError:
@@ -220,10 +232,16 @@ class OptimizerStepper:
             share = count / step.part.count * step.factor
             scaled = loss if share == 1.0 else loss * share
             scaler = self._replica.scaler
-            with self._guard.allowed():
-                torch.autograd.backward(
-                    scaled if scaler is None else scaler.scale(scaled), retain_graph=retain_graph
-                )
+            try:
+                with self._guard.allowed():
+                    torch.autograd.backward(
+                        scaled if scaler is None else scaler.scale(scaled),
+                        retain_graph=retain_graph,
+                    )
+            except Exception as error:
+                if not is_out_of_memory(error) or not self._learn_limit(step):
+                    raise
+                return False
         return step.is_last and self._reduce(step)
 
     def update(self, clip: float | None, optimizer: Optimizer | None = None) -> bool:
@@ -270,6 +288,24 @@ class OptimizerStepper:
         tried = step.part.micro_batches[step.index]
         return max(1, tried // 2, min(self._largest, tried - 1))
 
+    def _learn_limit(self, step: Step) -> bool:
+        """After memory ran out in backward: undoes the step, which is made again in smaller parts.
+
+        False: there is no smaller part, or no group that could make the step again.
+        """
+        elastic, limit = self._elastic, self.memory_limit()
+        tried = step.part.micro_batches[step.index]
+        if elastic is None or limit is None or limit >= tried:
+            return False
+        _log.warning("memory ran out with %d samples: from here on at most %d", tried, limit)
+        step.is_over, step.reduced = True, None
+        elastic.buckets.cancel()
+        elastic.step_failed()
+        self._undo()
+        free_memory(self._device)
+        elastic.context.learn_memory_limit(limit)
+        return True
+
     # reduction
 
     def _arm(self, step: Step) -> None:
@@ -286,12 +322,10 @@ class OptimizerStepper:
             return
         notices = elastic.notices()
         notices[Notice.LOSS] = step.loss / step.part.total
+        notices[Notice.WEIGHT] = step.weight
         measure = self._progress.step % self._measure_interval == 0 and self._is_measurable
         weight = step.part.count / step.part.total
         elastic.buckets.arm(group, weight, notices, measure=measure and step.losses <= 1)
-        if self._progress.weighted:
-            self._valid = torch.tensor([step.weight], dtype=torch.float64, device=self._device)
-            elastic.buckets.reduce(self._valid)
 
     def _reduce(self, step: Step) -> bool:
         """Reduces the gradients; False: the step does not count and is undone."""
@@ -328,7 +362,7 @@ class OptimizerStepper:
         sums = elastic.buckets.finish()
         if not elastic.handle_notices(sums):
             return None
-        weight = float(self._valid) if self._progress.weighted else float(step.part.total)
+        weight = sums[Notice.WEIGHT] if self._progress.weighted else float(step.part.total)
         loss = sums[Notice.LOSS] * step.part.total / weight if weight else 0.0
         if sums[Notice.SQUARE] > 0.0:
             counts = step.partition.counts(step.part)
@@ -340,7 +374,11 @@ class OptimizerStepper:
         """Compares the gradients of two consecutive steps of a single worker."""
         index = self._progress.step % (2 * self._measure_interval)
         if index in (0, 1) and self._is_measurable:
-            gradients = [self._preconditioned(p) for p in self._trained if p.grad is not None]
+            gradients = [
+                self._measured(p, n)
+                for p, n in zip(self._trained, self._sampled, strict=True)
+                if p.grad is not None and not p.grad.is_sparse
+            ]
             if index == 0:
                 self.noise.keep(gradients)
             else:
@@ -351,9 +389,10 @@ class OptimizerStepper:
         """Whether noise can be measured: Adam's preconditioner exists after its first step."""
         return self._preconditioner is None or bool(self._optimizer.state)
 
-    def _preconditioned(self, p: Tensor) -> Tensor:
+    def _measured(self, p: Tensor, count: int) -> Tensor:
         assert p.grad is not None
-        return p.grad if self._preconditioner is None else p.grad / self._preconditioner(p)
+        values = first_values(p.grad, count)
+        return values if self._preconditioner is None else values / self._preconditioner(p, count)
 
     # the update
 

@@ -7,8 +7,7 @@ import sys
 from types import TracebackType
 from typing import Protocol
 
-import torch
-
+from ones.train.memory import is_out_of_memory
 from ones.train.worker_context import WorkerContext
 from ones.wire.messages import MemoryLimit
 
@@ -30,7 +29,7 @@ def handle_exit(script: Script, context: WorkerContext) -> None:
     ) -> None:
         nonlocal failed
         failed = True
-        limit = script.memory_limit() if _is_out_of_memory(error) else None
+        limit = script.memory_limit() if is_out_of_memory(error) else None
         if limit is not None:
             context.report_memory_limit(limit)
             context.report(MemoryLimit(limit))
@@ -47,9 +46,3 @@ def handle_exit(script: Script, context: WorkerContext) -> None:
 
     sys.excepthook = excepthook
     atexit.register(at_exit)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

@@ -76,6 +76,11 @@ class TrainingLoop:
         return self.is_stopped or (self._elastic is not None and self._elastic.is_over)
 
     @property
+    def _has_all_data(self) -> bool:
+        """Whether the epoch's batches have all been trained on: no worker trains on others."""
+        return self._progress.offset >= self.loader.size
+
+    @property
     def _is_last(self) -> bool:
         return self._progress.epoch + 1 == self._progress.epochs
 
@@ -95,7 +100,8 @@ class TrainingLoop:
             self._schedule.check()
             self._leave_batches()
             if progress.epoch == epoch and not (self._is_complete or self.is_over):
-                self._announce(Notice.STOP if self._stop_asked else Notice.BREAK)
+                if not self._has_all_data:
+                    self._announce(Notice.STOP if self._stop_asked else Notice.BREAK)
                 if not self.is_over:
                     self._end_data(epoch)
             if not self.is_over:
@@ -126,6 +132,8 @@ class TrainingLoop:
             if progress.epoch == epoch and progress.offset >= size and not self.is_over:
                 self._events.data_ended(epoch)
                 self._events.epoch_ended(epoch)
+            if self._stop_asked and progress.base_steps < total:
+                self._announce(Notice.STOP)
         self._close()
 
     @property
@@ -147,7 +155,15 @@ class TrainingLoop:
             return
         self._leave_batches()
         progress = self._progress
-        if self._is_complete and progress.total_steps is None:
+        if progress.total_steps is not None:
+            if progress.base_steps < progress.total_steps:
+                self._announce(Notice.STOP)
+            self._close()
+            return
+        # as far as the other workers go by themselves
+        if self._has_all_data and not self._is_complete:
+            self._end_data(progress.epoch)
+        if self._is_complete:
             is_last = self._is_last
             self._events.epoch_ended(progress.epoch)
             if is_last:
@@ -169,14 +185,15 @@ class TrainingLoop:
                     if not stepper.begin(part, self.partition):
                         break
                     for data in micro_batches:
-                        stepper.next_micro_batch()
+                        if not stepper.next_micro_batch():
+                            break  # the step was undone: memory ran out
                         self._schedule.watch()
                         yield to_device(data, self._device)
                         self._schedule.check()
                     stepper.end()
                     if elastic is not None and elastic.context.save_if_due():
                         self._events.checkpoint_begun()
-                    if self._stop_asked:
+                    if self._stop_asked and progress.offset < end:  # else the loop ends anyway
                         self._announce(Notice.STOP)
                     if self._must_settle:
                         break
@@ -230,8 +247,6 @@ class TrainingLoop:
 
     def _announce(self, notice: Notice) -> None:
         """Ends the loops of all workers, at the step that the others have reached."""
-        if notice is Notice.BREAK and self._progress.offset >= self.loader.size:
-            return  # the others see the end of the epoch
         elastic = self._elastic
         while not self.is_over:
             if elastic is None:

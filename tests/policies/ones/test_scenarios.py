@@ -385,6 +385,14 @@ def test_declared_epochs_are_used_if_nothing_else_ends_the_job() -> None:
     assert all(abs(forecast.eta - end) < 0.2 * (end - alone) for forecast in later)
 
 
+def test_a_job_of_known_length_has_a_forecast_before_its_first_epoch_ends() -> None:
+    _, log = play("ones", [job("long", 0.0, epochs=40)], 2)
+    first = next(e.at for e in log if isinstance(e, Plan) and "long" in e.forecasts)
+    measured = next(e.at for e in log if isinstance(e, ev.ThroughputMeasured))
+    epoch = next(e.at for e in log if isinstance(e, ev.EpochFinished))
+    assert measured <= first < epoch
+
+
 def test_a_job_of_one_size_starts_at_once_on_free_gpus() -> None:
     """It could get no other number with the next update."""
     scheduler = Scheduler(Cluster.of(4), create("ones", seed=1))

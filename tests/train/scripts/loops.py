@@ -46,35 +46,52 @@ def wait_for_workers(job: Any) -> None:  # noqa: ANN401
         time.sleep(0.1)
 
 
+def own_rate(job: Any, steps: int) -> None:  # noqa: ANN401
+    """A schedule by a counter of the script's own."""
+    if shape == "rate" and steps > 3:
+        for group in job._replica.optimizer.param_groups:
+            group["lr"] = 0.02 / steps
+
+
+def own_noise(job: Any, net: nn.Module) -> None:  # noqa: ANN401
+    if shape == "noise" and job.workers == 2:
+        with torch.no_grad():
+            next(net.parameters()).add_(torch.rand(()) * (1 + is_second))
+
+
+def leaves(job: Any, steps: int, in_epoch: int) -> str:  # noqa: ANN401
+    """How this worker leaves the loop over batches, if it does."""
+    at_end = job.samples % 64 == 0  # the last batch of an epoch: the others end it
+    if job.workers < 2:
+        return ""
+    if shape.startswith("stop") and not is_second and (at_end or shape == "stop") and steps >= 12:
+        job.stop()
+    if shape == "break" and is_second and in_epoch == 3:
+        return "break"
+    if is_second and (shape, steps) == ("return", 5):
+        return "return"
+    return "return" if is_second and shape == "return at end" and at_end else ""
+
+
 def train(job: Any, net: nn.Module, average: Average) -> None:  # noqa: ANN401
-    own_steps = 0
+    steps = 0
     for epoch in job.epochs(200 if shape != "average" else 6):
-        in_epoch = 0
-        for x, y, _ in job.batches():
+        for in_epoch, (x, y, _) in enumerate(job.batches(), 1):
             loss = nn.functional.mse_loss(net(x), y)
-            if shape == "rate" and own_steps > 3:  # a schedule by a counter of the script's own
-                for group in job._replica.optimizer.param_groups:
-                    group["lr"] = 0.02 / own_steps
+            own_rate(job, steps)
             if job.step(loss):  # else the step was undone, or more micro-batches follow
                 average.update(net)
-            own_steps += 1
-            in_epoch += 1
-            if shape == "noise" and job.workers == 2:
-                with torch.no_grad():
-                    next(net.parameters()).add_(torch.rand(()) * (1 + is_second))
+            steps += 1
+            own_noise(job, net)
             job.state["steps"] = int(job.steps)
             wait_for_workers(job)
-            if job.workers < 2:
-                continue
-            if shape == "break" and is_second and in_epoch == 3:
+            how = leaves(job, steps, in_epoch)
+            if how == "break":
                 break
-            if shape == "return" and is_second and own_steps == 5:
+            if how == "return":
                 return
-            if shape == "stop" and not is_second and own_steps >= 12:
-                job.stop()
         if shape == "break" and epoch > 12 and job.workers == 2:
             return
-    return
 
 
 def main() -> None:

@@ -70,7 +70,7 @@ class Learned(Remembers):
         self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
         self._smallest_batch: dict[JobId, int] = {}  # since its last epoch ended
         self._started_at: dict[JobId, float] = {}  # time of the last start
-        self._epoch_job: JobId | None = None  # the job of the last event, an epoch
+        self._epoch_job: JobId | None = None  # job of the last event, if its forecast is due
         # jobs for which the last event changed the batch limit or the speed
         self.changed_jobs: list[JobId] = []
 
@@ -85,6 +85,8 @@ class Learned(Remembers):
             case ev.ThroughputMeasured():
                 self._speeds.learn(view.job(event.job))
                 self.changed_jobs.append(event.job)
+                if view.job(event.job).forecast is None:  # the first one, before an epoch ends
+                    self._epoch_job = event.job
             case ev.StepsDone():
                 self._effective_work.learn(view.job(event.job))
             case ev.EpochFinished():
@@ -211,7 +213,7 @@ class Learned(Remembers):
         return [replace(f, usual_epochs=n) for f, n in zip(found, epochs, strict=True)]
 
     def forecasts(self, view: View) -> dict[JobId, Forecast]:
-        """Returns the forecast of the job that has just finished an epoch."""
+        """Returns the forecast of the job that has just ended an epoch, or was first measured."""
         if self._epoch_job is None or self._epoch_job not in view.jobs:
             return {}
         job = view.job(self._epoch_job)
@@ -222,10 +224,12 @@ class Learned(Remembers):
 
     def _seconds_to_go(self, job: JobView) -> tuple[float, float, float] | None:
         """Returns the remaining seconds at the present speed: middle, low and high end (90 %)."""
-        step = job.progress.step_seconds
+        step = job.progress.step_seconds or _measured_step(job)
         if job.description is None or not step or job.held is None or not job.held.batch:
             return None
         features = self._features([job])[0]
+        if features.known_epochs is None and not job.progress.epochs:
+            return None  # nothing is known of its length yet
         alpha, beta = self._progress.predict([features])
         middle, low, high = self._progress.forecast(features, float(alpha[0]), float(beta[0]))
         second = (
@@ -236,3 +240,12 @@ class Learned(Remembers):
             low, high = least * middle, most * middle
         most = MOST_SECONDS * second
         return min(middle, most) / second, min(low, most) / second, min(high, most) / second
+
+
+def _measured_step(job: JobView) -> float | None:
+    """Returns the measured time of a step with the present GPUs and batch."""
+    if job.held is None:
+        return None
+    size, batch = job.held.n_gpus, job.held.batch
+    times = [t.seconds for c, t in job.profile.items() if (c.gpus, c.batch) == (size, batch)]
+    return times[-1] if times else None
