@@ -72,7 +72,7 @@ def run(
 
 
 def _gpu_launcher(count: int, directory: Path) -> Launcher:
-    """Raises WorldError unless so many GPUs are free. With gloo, workers may share a GPU."""
+    """Raises WorldError if fewer GPUs are free. With gloo, workers may share a GPU."""
     from ones.launchers.devices import free_gpu_slots
     from ones.launchers.local import NODE, LocalLauncher
 
