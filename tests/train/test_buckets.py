@@ -10,6 +10,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from ones.errors import UserError
+from ones.train import gradient_noise
 from ones.train.buckets import Buckets, Notice
 from ones.train.process_group import GroupLostError, ProcessGroup
 from tests.train.thread_groups import SEEDED, backward, run_in_group
@@ -82,8 +83,11 @@ def test_notices_add_up_and_are_not_scaled(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("counts", [(6, 2), (8, 0)])
-def test_squares_of_own_gradients_and_of_their_mean(counts: Sequence[int]) -> None:
+def test_squares_of_own_gradients_and_of_their_mean(
+    counts: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the gradient noise scale is made of; those without samples say nothing."""
+    monkeypatch.setattr(gradient_noise, "_SAMPLED", 1 << 30)  # all values
     parts = [data(8)[: counts[0]], data(8)[counts[0] :]]
     squares = []
     for part in [*(part for part in parts if len(part)), data(8)]:
@@ -111,7 +115,9 @@ def test_squares_of_own_gradients_and_of_their_mean(counts: Sequence[int]) -> No
 def test_only_large_parameters_and_those_of_early_buckets_have_hooks() -> None:
     """Each call from a hook costs microseconds."""
     small = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
-    assert Buckets(list(small.parameters()))._handles == []
+    alone = Buckets(list(small.parameters()))
+    assert alone.buckets
+    assert alone._handles == []
     net = network()  # in float64: 50 kB, 6 kB | 2.8 MB, 4 kB | 4 kB, 8 bytes
     buckets = Buckets(list(net.parameters()))
     first, last = buckets.buckets

@@ -30,9 +30,11 @@ def reference(
     samples: int = SAMPLES,
     base: int = BASE,
     epochs: int = EPOCHS,
+    *,
+    convolution: bool = False,
 ) -> tuple[nn.Module, list[int]]:
     """One process, and nothing of the library but two rules that are tested elsewhere."""
-    net, data = build(norm, dtype), Samples(samples, dtype)
+    net, data = build(norm, dtype, convolution=convolution), Samples(samples, dtype)
     opt = optimizer_of(net, optimizer)
     phases = parse_schedule(schedule, 4)
     rate = LearningRate(rule_for(opt, None), base, 5)

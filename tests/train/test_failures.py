@@ -219,6 +219,22 @@ def test_out_of_memory_makes_micro_batches_smaller(zygote: str, tmp_path: Path) 
     all_is_well(job, repeated=BATCH)
 
 
+@pytest.mark.parametrize("strict", [{}, {"STRICT": 1}])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_out_of_memory_in_backward_ends_no_worker(
+    zygote: str, tmp_path: Path, workers: int, strict: dict[str, Any]
+) -> None:
+    """The step is made again in smaller parts: shares of 16, or of 6, 5 and 5 samples."""
+    job = elastic(
+        zygote, tmp_path, f"0:{workers}", exact=False, TOO_MANY_BACK=5, EPOCHS=EPOCHS, **strict
+    )
+    job.play()
+    assert [e.code for e in job.run.outcome.exits.values()] == [0] * workers
+    tried = [len(t["indices"]) for t in job.traces if len(t["indices"]) > 5]
+    assert tried == ([16, 8] if workers == 1 else [6])
+    all_is_well(job, repeated=2 * BATCH)
+
+
 def test_others_learn_the_memory_limit_of_one_that_died(zygote: str, tmp_path: Path) -> None:
     """Shares of 6, 5 and 5: the first dies of 6, and what is left to two goes in fives."""
     job = elastic(zygote, tmp_path, "0:3", exact=False, TOO_MANY=5, EPOCHS=EPOCHS)

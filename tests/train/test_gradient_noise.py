@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ones.train.gradient_noise import GradientNoise, preconditioner_of
+from ones.train.gradient_noise import GradientNoise, preconditioner_of, sample_sizes
 
 SIZE, SPREAD = 400, 3.0  # numbers in a gradient; variance of one sample in each of them
 TRUE = torch.full((SIZE,), 0.2, dtype=torch.float64)
@@ -37,17 +37,22 @@ def test_one_worker_compares_two_steps() -> None:
     assert noise.scale == pytest.approx(SCALE, rel=0.15)
 
 
-def test_gradients_that_are_changed_in_place_are_copied_from_then_on() -> None:
+def test_gradients_may_be_changed_in_place() -> None:
     """Clipping does so, after they were kept."""
     noise = GradientNoise(memory=0.5)
-    for seen in (False, True):
-        kept, new = torch.ones(3), torch.full((3,), 0.5)
-        noise.keep([kept])
-        kept.mul_(0.1)
-        noise.compare([new], 4)
-        assert (noise.scale is not None) is seen
+    kept, new = torch.ones(3), torch.full((3,), 0.5)
+    noise.keep([kept])
+    kept.mul_(0.1)
+    noise.compare([new], 4)
     # |old|² = 3, |new|² = 0.75, their product 1.5: S = (1.875 - 1.5) * 4
     assert noise.scale == pytest.approx(1.5 / 1.5)
+
+
+def test_a_large_gradient_is_measured_in_part_and_few_bytes_are_kept() -> None:
+    large, small = torch.zeros(3_000_000), torch.zeros(10)
+    sizes = sample_sizes([large, small])
+    assert sizes[1] == 1
+    assert 8 * sum(sizes) <= 0.7 * 3_000_010  # bytes kept per parameter; a copy would be 4
 
 
 def test_nothing_is_said_before_anything_is_known() -> None:
@@ -70,7 +75,7 @@ def test_for_adam_the_noise_is_that_of_its_updates() -> None:
         for step in range(2):
             p.grad = sizes * mean_gradient(16, generator)
             if adam.state:
-                measured = [p.grad / preconditioner(p)]
+                measured = [p.grad / preconditioner(p, p.numel())]
                 noise.compare(measured, 16) if step else noise.keep(measured)
             adam.step()
     assert noise.scale == pytest.approx(SCALE, rel=0.15)

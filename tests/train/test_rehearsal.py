@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ones.train.rehearsal import rehearse
+from ones.train.rehearsal import rehearse, share_compile_cache
 from ones.train.tensor_messages import copy_to_cpu
 from tests.train.test_equivalence import equal
 
@@ -58,3 +60,15 @@ def test_an_error_is_left_to_the_first_step(caplog: pytest.LogCaptureFixture) ->
 
     rehearse(model, loss_of, fetch, [8], CPU)
     assert "the rehearsal failed, training goes on: KeyError: 'labels'" in caplog.text
+
+
+def test_a_compile_cache_that_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    default = os.path.join(tempfile.gettempdir(), "torchinductor_me")
+    for chosen, expected in (
+        ("/cache/mine", "/cache/mine"),
+        (default, "/job/inductor"),
+        ("", "/job/inductor"),
+    ):
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", chosen)
+        share_compile_cache("/job")
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == expected

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ones.train.gradient_noise import Preconditioner, first_values
+
 _FIRST = 1 << 20  # bytes: the first bucket is small, so that its reduction starts early
 _LARGE = 25 << 20
 _SMALL = 64 << 10  # bytes: parameters up to here are copied together
-_BLOCK = 1 << 16  # numbers: float32 sums over more lose digits
-
-Preconditioner = Callable[[Parameter], Tensor]
 
 
 class Bucket:
@@ -24,7 +23,12 @@ class Bucket:
     """
 
     def __init__(
-        self, parameters: list[Parameter], *, is_last: bool = False, notices: int = 0
+        self,
+        parameters: list[Parameter],
+        sampled: Mapping[Parameter, int],
+        *,
+        is_last: bool = False,
+        notices: int = 0,
     ) -> None:
         is_small = [p.numel() * p.element_size() <= _SMALL for p in parameters]
         large = [p for p, small in zip(parameters, is_small, strict=True) if not small]
@@ -44,30 +48,39 @@ class Bucket:
             self.views.append(_view_like(self.flat[offset : offset + size], p))
             offset += size
         self.small_views = self.views[self.large :]
-        self.blocks: list[Tensor] = list(torch.split(self.flat[:end], _BLOCK))
+        self._sampled = [sampled[p] for p in self.parameters]  # values that are measured for noise
+        self._samples = [  # a reshape of other memory formats would be a copy
+            first_values(view, n) if view.is_contiguous() else None
+            for view, n in zip(self.views, self._sampled, strict=True)
+        ]
         self.small_gradients = self.flat[sum(sizes[: self.large]) : end]
         self.used = self.flat[end : end + count]
         self.tail = self.flat[end:]
         self.notices = self.flat[end + count :] if notices else None
-        self.initial_tail = torch.ones(tail, dtype=like.dtype)
-        if not like.is_cpu:  # the host then need not wait for the copy
-            self.initial_tail = self.initial_tail.pin_memory()
+        is_pinned = like.device.type == "cuda"  # copies from there do not hold the host up
+        self.initial_tail = torch.ones(tail, dtype=like.dtype, pin_memory=is_pinned)
         self.missing = 0
         self.done = [False] * count  # by index: hashing a tensor costs a microsecond
 
     def start(self) -> None:
         self.missing = self.hooked
         self.done = [False] * len(self.done)
-        # overwritten for the next step only after the host has read the sums of this one
-        self.tail.copy_(self.initial_tail, non_blocking=True)
+        if self.notices is None:
+            self.tail.fill_(1.0)
+        else:
+            self.tail.copy_(self.initial_tail, non_blocking=True)
 
     def squared_norm(self, preconditioner: Preconditioner | None) -> Tensor:
+        """Of the measured values of each parameter."""
         wide = torch.promote_types(self.flat.dtype, torch.float32)
-        blocks = self.blocks
+        samples = [
+            first_values(view, n) if sample is None else sample
+            for view, n, sample in zip(self.views, self._sampled, self._samples, strict=True)
+        ]
         if preconditioner is not None:
-            pairs = zip(self.parameters, self.views, strict=True)
-            blocks = [view / preconditioner(p) for p, view in pairs]
-        norms = torch._foreach_norm(blocks, 2, wide)
+            of = zip(samples, self.parameters, self._sampled, strict=True)
+            samples = [sample / preconditioner(p, n) for sample, p, n in of]
+        norms = torch._foreach_norm(samples, 2, wide)
         square: Tensor = torch.stack(norms).double().square().sum()
         return square
 

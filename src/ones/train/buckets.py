@@ -14,6 +14,7 @@ The last bucket also sums the notices.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
@@ -25,7 +26,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ones.errors import UserError
-from ones.train.bucket import Bucket, Preconditioner, divide_parameters
+from ones.train.bucket import Bucket, divide_parameters
+from ones.train.gradient_noise import Preconditioner, sample_sizes
 from ones.train.process_group import GroupLostError, ProcessGroup, wait_all
 
 
@@ -41,29 +43,27 @@ class Notice(IntEnum):
     PLAN = 6  # plan that this worker is ready for
     PLAN_SQUARED = 7  # with PLAN it shows whether all plans are equal: their variance is 0
     UNEQUAL = 8  # this joining worker received a state that differs: the step does not count
+    WEIGHT = 9  # samples, or valid targets, of this worker's losses
 
 
 class Buckets:
-    """Call `arm`, backward, `finish`. Without `arm`, backward accumulates gradients locally."""
+    """Call `arm`, backward, `finish`. Without `arm`, backward accumulates gradients locally.
+
+    A worker that trains alone needs no buckets: they are made at first use, and `release` frees
+    them.
+    """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         trained = [p for p in parameters if p.requires_grad]
         if not trained:
             raise UserError("model has no parameter that requires a gradient")
-        *first, last = divide_parameters(trained)
-        exact = last[0].dtype in (torch.float32, torch.float64)  # enough for notices
-        self.buckets = [Bucket(ps) for ps in first]
-        self.buckets.append(Bucket(last, is_last=True, notices=len(Notice) if exact else 0))
-        tail = self.buckets[-1].initial_tail
-        initial = tail[-len(Notice) :] if exact else torch.zeros(len(Notice))
-        self._initial_notices: NDArray[np.floating[Any]] = initial.numpy()
-        self._own_notices = None if exact else torch.zeros(len(Notice), device=trained[-1].device)
+        self._trained = trained
+        self._buckets: list[Bucket] = []
+        self._own_notices: Tensor | None = None  # of a model in a type too short for notices
+        self._own_staging = torch.zeros(len(Notice))
+        self._initial_notices: NDArray[np.floating[Any]] = self._own_staging.numpy()
         self.preconditioner: Preconditioner | None = None
         self._handles: list[Any] = []
-        for bucket in self.buckets:
-            for index, p in enumerate(bucket.parameters[: bucket.hooked]):
-                register: Any = p.register_post_accumulate_grad_hook
-                self._handles.append(register(self._hook(bucket, index)))
         # on the CPU and of dimension 0: three times cheaper than a Python float
         self._weight = torch.ones((), dtype=torch.float64)
         self._weight_value = 1.0
@@ -73,6 +73,48 @@ class Buckets:
         self._has_unused = False  # a parameter had no gradient in this step
         self._measure = False
         self._problem = ""  # text: an exception would keep the connections open
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        if not self._buckets:
+            self._make_buckets()
+        return self._buckets
+
+    def _make_buckets(self) -> None:
+        trained = self._trained
+        *first, last = divide_parameters(trained)
+        exact = last[0].dtype in (torch.float32, torch.float64)  # enough for notices
+        sampled = dict(zip(trained, sample_sizes(trained), strict=True))
+        self._buckets = [Bucket(ps, sampled) for ps in first]
+        notices = len(Notice) if exact else 0
+        self._buckets.append(Bucket(last, sampled, is_last=True, notices=notices))
+        device = trained[-1].device
+        self._own_notices = None if exact else torch.zeros(len(Notice), device=device)
+        self._own_staging = torch.zeros(len(Notice), pin_memory=device.type == "cuda")
+        tail = self._buckets[-1].initial_tail
+        self._initial_notices = (tail[-len(Notice) :] if exact else self._own_staging).numpy()
+        for bucket in self._buckets:
+            for index, p in enumerate(bucket.parameters[: bucket.hooked]):
+                register: Any = p.register_post_accumulate_grad_hook
+                self._handles.append(register(self._hook(bucket, index)))
+
+    def release(self) -> None:
+        """Frees the buckets: this worker trains alone."""
+        if self.armed:
+            return
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._buckets, self._own_notices = [], None
+
+    def cancel(self) -> None:
+        """Gives up the reductions under way: this worker's gradients are not complete."""
+        group, self._group = self._group, None
+        works, self._works = self._works, []
+        if group is not None:
+            group.close(is_lost=True)
+            with contextlib.suppress(GroupLostError):
+                wait_all(works)
 
     @property
     def notices(self) -> Tensor:
@@ -96,6 +138,7 @@ class Buckets:
 
         `weight`: this worker's part of the global batch; notices are not scaled.
         """
+        buckets = self.buckets
         self._group = group
         if weight != self._weight_value:
             self._weight_value = weight
@@ -111,10 +154,10 @@ class Buckets:
                 on_device.append((notice, value))
             else:
                 initial[notice] = value
-        for bucket in self.buckets:
+        for bucket in buckets:
             bucket.start()
         if self._own_notices is not None:
-            self._own_notices.copy_(torch.from_numpy(initial))
+            self._own_notices.copy_(self._own_staging, non_blocking=True)
         for notice, value in on_device:
             self.notices[notice] = value
 
@@ -143,16 +186,16 @@ class Buckets:
         sums: list[float] = self.notices.tolist()  # the step's one wait of the host
         group.check()  # aborted reductions end without an error
         if self._has_unused:
-            for bucket in self.buckets:
-                used = bucket.used.tolist()
-                for p, view, users in zip(bucket.parameters, bucket.views, used, strict=True):
-                    p.grad = view if users > 0 else None
+            used = torch.cat([bucket.used.float() for bucket in self.buckets]).tolist()
+            parts = [part for b in self.buckets for part in zip(b.parameters, b.views, strict=True)]
+            for (p, view), users in zip(parts, used, strict=True):
+                p.grad = view if users > 0 else None
         return sums
 
     def squared_norm(self) -> float:
         """Squared norm of the reduced gradient, after `finish`."""
-        squares = [bucket.squared_norm(self.preconditioner) for bucket in self.buckets]
-        return float(torch.stack([square.to(squares[0].device) for square in squares]).sum())
+        norms = [bucket.squared_norm(self.preconditioner) for bucket in self.buckets]
+        return float(torch.stack(norms).sum())
 
     # while backward runs
 

@@ -318,6 +318,8 @@ class ElasticGroup:
         ended = time.perf_counter()
         parts = {"wait": started - self._step_ended, "agree": 0.0, "state": ended - started}
         parts["connect_in_background"] = prepared.connect_seconds
+        if context.group is None:
+            self.buckets.release()
         context.switched(ended - self._step_ended, parts | durations)
 
     def _transfer_state(self, prepared: PreparedGroup, group: ProcessGroup) -> dict[str, float]:

@@ -105,7 +105,8 @@ class ElasticJob:
             for part, micro_batches in steps:
                 self._stepper.begin(part, self._partition)
                 for data in micro_batches:
-                    self._stepper.next_micro_batch()
+                    if not self._stepper.next_micro_batch():
+                        break  # the step was undone: memory ran out
                     yield to_device(data, self.device)
                 self._stepper.end()
                 if self._elastic is not None and (

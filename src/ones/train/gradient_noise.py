@@ -4,19 +4,24 @@ McCandlish et al., arXiv 1812.06162, appendix A: with S the trace of the covaria
 sample's gradient and G the true gradient, a mean over n samples has E|g|² = |G|² + S/n. Two
 sizes give two equations. Here: the workers' own gradients and their mean, or, with one worker, the
 gradients of two consecutive steps (their product estimates |G|²; slightly biased, as the parameters
-have changed). What matters is the noise of the updates: for Adam, gradients are divided by the root
-of their second moment (preconditioned), as in Pollux (OSDI 2021).
+have changed). Both are sums over all values of a gradient, so their ratio is estimated from the
+same share of each parameter (`sample_sizes`). What matters is the noise of the updates: for Adam,
+gradients are divided by the root of their second moment (preconditioned), as in Pollux (OSDI 2021).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil
 
 import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-_BLOCK = 1 << 16  # numbers: float32 sums over more lose digits
+_SAMPLED = 1 << 18  # numbers of a gradient that are measured, of all parameters together
+
+#: parameter, number of values -> the divisor of its first values in the optimizer's update
+Preconditioner = Callable[[Tensor, int], Tensor]
 
 
 def measure_interval(parameters: int) -> int:
@@ -24,19 +29,35 @@ def measure_interval(parameters: int) -> int:
     return 10 if parameters < 1_000_000 else 40
 
 
-def preconditioner_of(optimizer: Optimizer) -> Callable[[Tensor], Tensor] | None:
+def sample_sizes(parameters: Sequence[Tensor]) -> list[int]:
+    """How many values of each parameter are measured: the same share of each, at least one.
+
+    >>> sample_sizes([torch.empty(7), torch.empty(1 << 20, device="meta")])
+    [2, 262143]
+    """
+    share = min(1.0, _SAMPLED / max(1, sum(p.numel() for p in parameters)))
+    return [min(p.numel(), ceil(p.numel() * share)) for p in parameters]
+
+
+def first_values(tensor: Tensor, count: int) -> Tensor:
+    return tensor.detach().reshape(-1)[:count]
+
+
+def preconditioner_of(optimizer: Optimizer) -> Preconditioner | None:
     """The divisor of a parameter's gradient in the optimizer's update; None: no divisor."""
     if not isinstance(optimizer, Adam | AdamW):
         return None
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
 
-    def preconditioner(p: Tensor) -> Tensor:
+    def preconditioner(p: Tensor, count: int) -> Tensor:
         state = optimizer.state.get(p)
         if not state:  # not used yet, or not the optimizer's
             return torch.ones((), dtype=p.dtype, device=p.device)
         group = groups[p]
-        bias = 1.0 - group["betas"][1] ** float(state["step"])
-        root: Tensor = (state["exp_avg_sq"] / bias).sqrt_().add_(group["eps"])
+        # a tensor: as a number it would have to be read from the device (capturable)
+        step = torch.as_tensor(state["step"], dtype=torch.float64)
+        bias = 1.0 - torch.pow(group["betas"][1], step)
+        root: Tensor = (first_values(state["exp_avg_sq"], count) / bias).sqrt_().add_(group["eps"])
         return root
 
     return preconditioner
@@ -49,9 +70,7 @@ class GradientNoise:
         self._memory = memory
         self._spread = self._square = 0.0  # S and |G|², smoothed separately: their ratio is biased
         self._weight = 0.0
-        self._previous: list[Tensor] | None = None
-        self._versions: list[int] = []
-        self._must_copy = False
+        self._previous: Tensor | None = None
 
     @property
     def scale(self) -> float | None:
@@ -75,24 +94,20 @@ class GradientNoise:
         self._add(spread, reduced - spread / total)
 
     def keep(self, gradients: Sequence[Tensor]) -> None:
-        """Keeps the gradients of one step, to `compare` them with those of the next.
-
-        They are copied only if the script was seen to change them in place, as clipping does.
-        """
-        self._previous = [g.detach().clone() if self._must_copy else g for g in gradients]
-        self._versions = [g._version for g in self._previous]
+        """Keeps values of the gradient of one step, to `compare` them with those of the next."""
+        self._previous = _joined(gradients)
 
     def compare(self, gradients: Sequence[Tensor], count: int) -> None:
-        previous, self._previous = self._previous, None
-        if previous is None or len(previous) != len(gradients):
+        old, self._previous = self._previous, None
+        if old is None:
             return
-        if [g._version for g in previous] != self._versions:
-            self._must_copy = True
+        new = _joined(gradients)
+        if old.numel() != new.numel():  # other parameters were used
             return
-        product = square = 0.0
-        for old, new in zip(previous, gradients, strict=True):
-            product += _inner(old, new)
-            square += (_inner(old, old) + _inner(new, new)) / 2.0
+        # read together: on a device the host waits once
+        products = torch.stack([torch.dot(old, new), torch.dot(old, old), torch.dot(new, new)])
+        product, *squares = products.tolist()
+        square = sum(squares) / 2.0
         self._add((square - product) * count, product)
 
     def _add(self, spread: float, square: float) -> None:
@@ -104,10 +119,8 @@ class GradientNoise:
         self._weight = keep * self._weight + (1 - keep)
 
 
-def _inner(a: Tensor, b: Tensor) -> float:
-    if not a.is_cpu or a.dtype not in (torch.float32, torch.float64):
-        return float(torch.sum(a.double() * b.double()))
-    blocks = zip(
-        torch.split(a.reshape(-1), _BLOCK), torch.split(b.reshape(-1), _BLOCK), strict=True
-    )
-    return sum(float(torch.dot(x, y)) for x, y in blocks)
+def _joined(gradients: Sequence[Tensor]) -> Tensor:
+    """A copy: the script may change gradients in place, as clipping does."""
+    if not gradients:
+        return torch.zeros(0, dtype=torch.float64)
+    return torch.cat([g.detach().reshape(-1).double() for g in gradients])

@@ -25,8 +25,9 @@ from ones.train.elastic_group import ElasticGroup
 from ones.train.elastic_job import ElasticJob, SchedulerStep
 from ones.train.learning_rate import LearningRate, Rule, optimizer_name, rule_for
 from ones.train.loading import Loader, LoaderOptions, to_device
+from ones.train.memory import is_out_of_memory
 from ones.train.progress import TrainingProgress
-from ones.train.rehearsal import Rehearse, rehearse
+from ones.train.rehearsal import Rehearse, rehearse, share_compile_cache
 from ones.train.replica import Replica
 from ones.train.sampler import BatchPartition
 from ones.train.worker_context import WorkerContext
@@ -119,9 +120,7 @@ def join(
             minimum=minimum,
         )
         _keep_freed_memory()
-        # one for the job: what one worker has compiled the next ones load
-        cache = os.path.join(environment.job_dir, "inductor")
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", cache)
+        share_compile_cache(environment.job_dir)
         _handle_sigterm(context)
         context.controller.start()
         if device.type == "cpu":
@@ -237,7 +236,7 @@ def _handle_exit(job: ElasticJob, context: WorkerContext) -> None:
     ) -> None:
         nonlocal failed
         failed = True
-        limit = job.memory_limit() if _is_out_of_memory(error) else None
+        limit = job.memory_limit() if is_out_of_memory(error) else None
         if limit is not None:
             context.report_memory_limit(limit)
             context.report(MemoryLimit(limit))
@@ -253,9 +252,3 @@ def _handle_exit(job: ElasticJob, context: WorkerContext) -> None:
 
     sys.excepthook = excepthook
     atexit.register(at_exit)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

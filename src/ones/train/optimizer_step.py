@@ -13,13 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from ones.errors import UserError
+from ones.train import logs
 from ones.train.buckets import Notice
 from ones.train.elastic_group import ElasticGroup
-from ones.train.gradient_noise import GradientNoise, measure_interval, preconditioner_of
+from ones.train.gradient_noise import (
+    GradientNoise,
+    first_values,
+    measure_interval,
+    preconditioner_of,
+    sample_sizes,
+)
+from ones.train.memory import free_memory, is_out_of_memory
 from ones.train.process_group import GroupLostError
 from ones.train.replica import Replica
 from ones.train.sampler import BatchPartition, StepSlice
 from ones.train.sync_batch_norm import convert_sync_layers
+
+_log = logs.logger(__name__)
 
 
 @dataclass(slots=True)
@@ -55,6 +65,7 @@ class OptimizerStepper:
         self._step: _Step | None = None
         self._trained = [p for g in self._optimizer.param_groups for p in g["params"]]
         self._measure_interval = measure_interval(sum(p.numel() for p in self._trained))
+        self._sampled = sample_sizes(self._trained)
         self._preconditioner = preconditioner_of(self._optimizer)
         if elastic is not None:
             elastic.buckets.preconditioner = self._preconditioner
@@ -73,15 +84,17 @@ class OptimizerStepper:
             else:
                 torch._foreach_copy_(self._buffers_before, self._buffers)
 
-    def next_micro_batch(self) -> None:
-        """Call before the script gets the next micro-batch."""
+    def next_micro_batch(self) -> bool:
+        """Call before the script gets the next micro-batch; False if the step was undone."""
         step = self._step
-        assert step is not None
+        if step is None:
+            return False
         step.index += 1
         if self._batch_norm is not None and self._elastic is not None:
             self._batch_norm.weight = step.part.count / step.part.total
             is_even = step.partition.is_even(step.part)
             self._batch_norm.group = self._elastic.group if is_even else None
+        return True
 
     def end(self) -> None:
         """Completes a step for which the script did not call `backward`, or had no samples."""
@@ -112,7 +125,12 @@ class OptimizerStepper:
             share = count / step.part.count
             scaled = loss if share == 1.0 else loss * share
             scaler = self._replica.scaler
-            torch.autograd.backward(scaled if scaler is None else scaler.scale(scaled))
+            try:
+                torch.autograd.backward(scaled if scaler is None else scaler.scale(scaled))
+            except Exception as error:
+                if not is_out_of_memory(error) or not self._learn_limit(step):
+                    raise
+                return False
         if not step.is_last:
             return False
         return self._update(clip)
@@ -124,6 +142,24 @@ class OptimizerStepper:
             return None
         tried = step.part.micro_batches[step.index]
         return max(1, tried // 2, min(self._largest, tried - 1))
+
+    def _learn_limit(self, step: _Step) -> bool:
+        """After memory ran out in backward: undoes the step, which is made again in smaller parts.
+
+        False: there is no smaller part, or no group that could make the step again.
+        """
+        elastic, limit = self._elastic, self.memory_limit()
+        tried = step.part.micro_batches[step.index]
+        if elastic is None or limit is None or limit >= tried:
+            return False
+        _log.warning("memory ran out with %d samples: from here on at most %d", tried, limit)
+        self._step = None
+        elastic.buckets.cancel()
+        elastic.step_failed()
+        self._undo()
+        free_memory(self._device)
+        elastic.context.learn_memory_limit(limit)
+        return True
 
     # reduction
 
@@ -141,12 +177,10 @@ class OptimizerStepper:
             return
         notices = elastic.notices()
         notices[Notice.LOSS] = step.loss / step.part.total
+        notices[Notice.WEIGHT] = step.weight
         measure = self._progress.step % self._measure_interval == 0 and self._is_measurable
         weight = step.part.count / step.part.total
         elastic.buckets.arm(group, weight, notices, measure=measure)
-        if self._progress.weighted:
-            self._valid = torch.tensor([step.weight], dtype=torch.float64, device=self._device)
-            elastic.buckets.reduce(self._valid)
 
     def _reduce(self, step: _Step) -> tuple[float, float] | None:
         """Reduces the gradients; returns weight and mean loss of the whole step.
@@ -167,7 +201,7 @@ class OptimizerStepper:
         sums = elastic.buckets.finish()
         if not elastic.handle_notices(sums):
             return None
-        weight = float(self._valid) if self._progress.weighted else float(step.part.total)
+        weight = sums[Notice.WEIGHT] if self._progress.weighted else float(step.part.total)
         loss = sums[Notice.LOSS] * step.part.total / weight if weight else 0.0
         if sums[Notice.SQUARE] > 0.0:
             counts = step.partition.counts(step.part)
@@ -179,7 +213,11 @@ class OptimizerStepper:
         """Compares the gradients of two consecutive steps of a single worker."""
         index = self._progress.step % (2 * self._measure_interval)
         if index in (0, 1) and self._is_measurable:
-            gradients = [self._preconditioned(p) for p in self._trained if p.grad is not None]
+            gradients = [
+                self._measured(p, n)
+                for p, n in zip(self._trained, self._sampled, strict=True)
+                if p.grad is not None and not p.grad.is_sparse
+            ]
             if index == 0:
                 self.noise.keep(gradients)
             else:
@@ -190,9 +228,10 @@ class OptimizerStepper:
         """Whether noise can be measured: Adam's preconditioner exists after its first step."""
         return self._preconditioner is None or bool(self._optimizer.state)
 
-    def _preconditioned(self, p: Tensor) -> Tensor:
+    def _measured(self, p: Tensor, count: int) -> Tensor:
         assert p.grad is not None
-        return p.grad if self._preconditioner is None else p.grad / self._preconditioner(p)
+        values = first_values(p.grad, count)
+        return values if self._preconditioner is None else values / self._preconditioner(p, count)
 
     # the update
 

@@ -7,7 +7,9 @@ away.
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ones.train import logs
+
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 Rehearse = Callable[[Any], Tensor]
 
@@ -44,6 +48,17 @@ def rehearse(
         finally:
             for p in model.parameters():
                 p.grad = None
+
+
+def share_compile_cache(job_dir: str) -> None:
+    """One cache for the workers of a job on a node: what one has compiled the next ones load.
+
+    A directory that the user has set stays; torch itself sets its default when it is imported.
+    """
+    chosen = os.environ.get(_CACHE, "")
+    parent, name = os.path.split(chosen)
+    if not chosen or (parent == tempfile.gettempdir() and name.startswith("torchinductor_")):
+        os.environ[_CACHE] = os.path.join(job_dir, "inductor")
 
 
 @contextmanager

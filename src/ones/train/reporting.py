@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable
 
-import torch
-
 from ones.train.layout import GroupLayout
+from ones.train.memory import peak_bytes, reset_peak
 from ones.train.progress import TrainingProgress
 from ones.wire.bounds import as_measure
 from ones.wire.messages import Memory, Report, Speed, Steps
@@ -36,6 +33,7 @@ class Reporter:
         self._seconds, self._steps = 0.0, 0
         self._epoch_seconds, self._epoch_steps = 0.0, 0
         self._has_reported = False  # the speed of this layout
+        self._micro_batch = 0  # the largest of this layout
         self._workers: tuple[str, ...] = ()  # of this layout
         self._changed_at: float | None = None  # until the first step with other workers
         self._first_step: float | None = None  # its seconds, until they are reported
@@ -52,6 +50,7 @@ class Reporter:
         self._seconds, self._steps = 0.0, 0
         self._epoch_seconds, self._epoch_steps = 0.0, 0
         self._has_reported = False
+        self._micro_batch = 0
         self._speed_reported = time.monotonic()
 
     def start_epoch(self) -> None:
@@ -79,6 +78,9 @@ class Reporter:
                 self._skip -= 1
             else:
                 self._add(now - last)
+        if micro_batch > self._micro_batch:  # the maximum is over the steps with the largest
+            self._micro_batch = micro_batch
+            reset_peak()
         clock = time.monotonic()
         if clock - self._steps_reported >= _STEPS_INTERVAL:
             self._steps_reported = clock
@@ -98,7 +100,7 @@ class Reporter:
         is_first_due = not self._has_reported and self._steps >= _FIRST_STEPS
         if is_first_due or clock - self._speed_reported >= _SPEED_INTERVAL:
             self.report_speed(layout)
-            self._report(Memory(peak_bytes(), micro_batch))
+            self._report(Memory(peak_bytes(), self._micro_batch))
 
     def _add(self, seconds: float) -> None:
         self._seconds += seconds
@@ -132,10 +134,3 @@ class Reporter:
         mean = self._epoch_seconds / self._epoch_steps if self._epoch_seconds else None
         self._epoch_seconds, self._epoch_steps = 0.0, 0
         return mean
-
-
-def peak_bytes() -> int:
-    if torch.cuda.is_available():
-        return int(torch.cuda.max_memory_allocated())
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -31,6 +31,7 @@ from ones.wire.messages import (
     End,
     Hung,
     Leaving,
+    MemoryLimit,
     Order,
     StoreStarted,
     Switch,
@@ -252,6 +253,13 @@ class WorkerContext:
     def save(self) -> None:
         if self.rank == 0 and self.layout is not None:
             self.saver.save(self.layout.generation)
+
+    def learn_memory_limit(self, samples: int) -> None:
+        """Memory ran out in a step, and the worker goes on: with smaller parts, as all others."""
+        self.replica.progress.limit = samples
+        self.lower_limit(samples)
+        self.rendezvous.report_memory_limit(samples)
+        self.report(MemoryLimit(samples))
 
     def report_memory_limit(self, samples: int) -> None:
         """Passes the memory limit to the other workers and, by a checkpoint, to later ones."""

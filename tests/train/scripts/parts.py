@@ -22,8 +22,16 @@ class Samples(Dataset[Any]):
         return self.x[index], self.y[index], index
 
 
-def build(norm: bool = False, dtype: torch.dtype = torch.float64) -> nn.Module:
+def build(
+    norm: bool = False, dtype: torch.dtype = torch.float64, *, convolution: bool = False
+) -> nn.Module:
     torch.manual_seed(7)
+    if convolution:
+        layers = nn.Sequential(
+            nn.Unflatten(1, (2, 3, 1)), nn.Conv2d(2, 8, (2, 1)), nn.Tanh(), nn.Flatten(),
+            nn.Linear(16, 1),
+        )  # fmt: skip
+        return layers.to(dtype, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
     between: list[nn.Module] = [nn.BatchNorm1d(16)] if norm else []
     net = nn.Sequential(
         nn.Linear(6, 16), *between, nn.Tanh(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1)
@@ -37,8 +45,10 @@ def synchronised(net: nn.Module) -> nn.Module:
 
 
 def optimizer_of(net: nn.Module, name: str) -> torch.optim.Optimizer:
+    name, _, variant = name.partition("-")
+    foreach = True if variant == "foreach" else None
     if name == "adamw":
-        return torch.optim.AdamW(net.parameters(), lr=0.003)
+        return torch.optim.AdamW(net.parameters(), lr=0.003, foreach=foreach)
     if name == "adagrad":
         return torch.optim.Adagrad(net.parameters(), lr=0.01)
-    return torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
+    return torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, foreach=foreach)

@@ -1,7 +1,8 @@
 """A small regression. Every worker leaves a trace of what it saw; tests read it.
 
 Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, HOLD, HOLD_MOST, LOADERS, NORM,
-DTYPE, AMP, OVERFLOW, CLIP, CLAMP, CRASH, STRICT, SKEW.
+DTYPE, AMP, OVERFLOW, TOO_MANY, TOO_MANY_BACK, CLIP, CLAMP, CRASH, STRICT, SKEW,
+CONVOLUTION, COMPILE.
 """
 
 from __future__ import annotations
@@ -78,6 +79,19 @@ def prepare_to_crash() -> None:
     before(replica.Replica, "_allocate", "allocate")
 
 
+def limit_memory(guess: torch.Tensor) -> None:
+    """TOO_MANY samples do not fit forward, TOO_MANY_BACK not backward."""
+    count = len(guess)
+    if env.get("TOO_MANY") and count > int(env["TOO_MANY"]):
+        raise torch.OutOfMemoryError(f"{count} samples do not fit")
+    if env.get("TOO_MANY_BACK") and count > int(env["TOO_MANY_BACK"]):
+        guess.register_hook(fail_in_backward)  # type: ignore[no-untyped-call]
+
+
+def fail_in_backward(gradient: torch.Tensor) -> None:
+    raise torch.OutOfMemoryError("the samples do not fit")
+
+
 class Pace:
     """How long a step takes: NAP, or longer while something is waited for.
 
@@ -123,10 +137,11 @@ def main() -> None:
     if env.get("CRASH"):
         prepare_to_crash()
     dtype = getattr(torch, env.get("DTYPE", "float64"))
-    net = build(norm=bool(env.get("NORM")), dtype=dtype)
+    net = build(bool(env.get("NORM")), dtype, convolution=bool(env.get("CONVOLUTION")))
     if env.get("NORM") == "together":
         net = synchronised(net)
     scaler = torch.amp.GradScaler("cpu", 1024.0, growth_interval=20) if env.get("AMP") else None
+    forward = torch.compile(net) if env.get("COMPILE") else net
     opt = optimizer_of(net, env.get("OPTIMIZER", "sgd"))
     limit = int(env["LIMIT"]) if env.get("LIMIT") else None
     job = ones.join(
@@ -153,11 +168,10 @@ def main() -> None:
                 workers=job.workers,
             )  # fmt: skip
             crash_at("forward")
-            if env.get("TOO_MANY") and len(x) > int(env["TOO_MANY"]):
-                raise torch.OutOfMemoryError(f"{len(x)} samples do not fit")
             valid = index % 3 != 0 if env.get("WEIGHTED") else index >= 0
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=scaler is not None):
-                guess = net(x)
+                guess = forward(x)
+            limit_memory(guess)
             loss = nn.functional.mse_loss(guess[valid].to(dtype), y[valid])
             if env.get("OVERFLOW") and job.steps in (10, 25) and not job.is_main:
                 loss = loss * float("inf")  # in one worker only
