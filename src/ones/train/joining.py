@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from ones.errors import UserError
 from ones.stopping import StopRule
 from ones.train.buckets import Buckets
+from ones.train.device import find_device
 from ones.train.elastic_group import ElasticGroup
 from ones.train.elastic_job import ElasticJob, SchedulerStep
 from ones.train.learning_rate import LearningRate, Rule, optimizer_name, rule_for
@@ -98,7 +99,7 @@ def join(
         rate=rate,
         progress=TrainingProgress(seed=seed),
     )
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    device = find_device()
     environment = WorkerEnvironment.from_env(os.environ)
     context: WorkerContext | None = None
 
