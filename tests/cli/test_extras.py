@@ -47,6 +47,8 @@ NEEDS = {
     "bench control --quick": ("ones bench control", ["train", "serve"]),
     "bench scale --workers 128 --seconds 1": ("ones bench scale", ["serve"]),
     "bench faults --seeds 1": ("ones bench faults", ["serve"]),
+    "run --gpus 1 -- python -c pass": ("ones run --gpus", ["train", "serve"]),
+    "doctor --gpu": ("ones doctor --gpu", ["train", "serve"]),
     "slurm serve --state slurm": ("ones slurm serve", ["serve"]),
     "store move postgresql://ann@127.0.0.1:1/ones": ("ones store move", ["serve"]),
 }

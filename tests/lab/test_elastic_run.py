@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import ones.cli.run as cli_run
 from ones.control.live.worker_exchange import AdmittedWorker, WorkerExchange
 from ones.errors import InvalidSettingError
 from ones.lab.elastic_run import ElasticRun
 from ones.lab.scripted_policy import SchedulePhase, parse_schedule
-from ones.launchers import Launch
+from ones.launchers import Launch, Slot, devices
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import NODE, LocalLauncher
 from ones.testing.processes import PATIENCE, alive_below, wait_for
@@ -157,6 +158,17 @@ def test_a_script_that_never_joins_is_told_what_it_lacks(tmp_path: Path) -> None
     assert found.stderr.splitlines()[-1].endswith("its epochs: does it call ones.join?")
 
 
+def test_gpus_that_are_not_used_are_mentioned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [Slot(node=NODE, index=index, kind="gpu") for index in range(2)]
+    monkeypatch.setattr(devices, "gpu_slots", lambda node, is_ours: found)
+    cli_run._say_unused_gpus()
+    assert capsys.readouterr().err == (
+        "training on CPUs; to use the 2 GPUs of this machine: --gpus N\n"
+    )
+
+
 def test_gpus_are_refused_in_one_line_where_there_are_none(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -175,18 +187,32 @@ def test_gpus_are_refused_in_one_line_where_there_are_none(tmp_path: Path) -> No
     assert "exclude each other" in both.stderr
 
 
-def test_sigterm_ends_the_workers(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(600)"
-    )
+SLEEPS = "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(600)"
+TRAINS = """
+import pathlib, time, torch, ones
+from torch import nn
+from torch.utils.data import TensorDataset
+
+net = nn.Linear(4, 1)
+data = TensorDataset(torch.randn(96, 4))
+job = ones.join(net, torch.optim.SGD(net.parameters(), lr=0.01), data, batch_size=8)
+for _ in job.epochs(1_000_000):
+    for (batch,) in job.batches():
+        if job.workers == 2:
+            pathlib.Path("begun").touch()
+        job.step(net(batch).square().mean())
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(("script", "schedule"), [(SLEEPS, "0:1"), (TRAINS, "0:2")])
+def test_sigterm_ends_the_workers(tmp_path: Path, script: str, schedule: str) -> None:
+    """Of a script that does not know of it, and of two elastic workers."""
+    (tmp_path / "train.py").write_text(script)
     words = [
-        "run",
-        "--dir",
-        str(tmp_path / "run"),
-        "--",
-        sys.executable,
+        "run", "--dir", str(tmp_path / "run"), "--schedule", schedule, "--", sys.executable,
         str(tmp_path / "train.py"),
-    ]
+    ]  # fmt: skip
     process = subprocess.Popen([sys.executable, "-c", MAIN, *words], cwd=tmp_path)
     wait_for((tmp_path / "begun").exists)
     assert len(alive_below(tmp_path)) > 1  # the command itself, and what it started

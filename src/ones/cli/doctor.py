@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json as json_text
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -82,7 +85,11 @@ def _check_gpus(*, emulate: bool, report: Path | None, json: bool) -> int:
         if not json:
             say(f"{number} of {total}: {name}")
 
-    with without_engine_warnings(), acceptance_machine(emulate=emulate) as (machine, directory):
+    with (
+        without_engine_warnings(),
+        _interrupted_by_sigterm(),
+        acceptance_machine(emulate=emulate) as (machine, directory),
+    ):
         checks = list(examine_gpus(machine, directory, show_start))
     problems = [check for check in checks if check.finding.status == "problem"]
     document = {
@@ -98,6 +105,21 @@ def _check_gpus(*, emulate: bool, report: Path | None, json: bool) -> int:
         _print_table([check.finding for check in checks])
         say(f"{path}: the report to send back")
     return _exit_code(len(problems), json=json)
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the jobs and their workers, as Ctrl-C does."""
+
+    def end(number: int, _: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the workers are being ended
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _print_table(found: Sequence[Finding]) -> None:

@@ -8,7 +8,8 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,6 +51,8 @@ def run(
 
     if slots is not None and gpus is not None:
         raise UserError("--slots (CPUs) and --gpus exclude each other: give one of them")
+    if slots is None and gpus is None:
+        _say_unused_gpus()
     count = gpus or slots or CPU_SLOTS
     phases = parse_schedule(schedule, count)
     look_at(command, Path.cwd(), dict(os.environ))  # raises if the command cannot run
@@ -71,17 +74,28 @@ def run(
     check_outcome(outcome)
 
 
+def _say_unused_gpus() -> None:
+    from ones.launchers import devices
+    from ones.launchers.local import NODE
+
+    with suppress(WorldError, ModuleNotFoundError):  # no answer of the driver; no [serve]
+        if found := devices.gpu_slots(NODE, lambda pid: False):
+            say(f"training on CPUs; to use the {len(found)} GPUs of this machine: --gpus N")
+
+
 def _gpu_launcher(count: int, directory: Path) -> Launcher:
-    """Raises WorldError unless so many GPUs are free. With gloo, workers may share a GPU."""
+    """Raises WorldError if fewer GPUs are free. With gloo, workers may share a GPU."""
     from ones.launchers.devices import free_gpu_slots
     from ones.launchers.local import NODE, LocalLauncher
 
-    require("ones run --gpus", "pynvml")
+    require("ones run --gpus", "torch", "pynvml")
     may_share = os.environ.get("ONES_BACKEND") == "gloo"
     try:
         slots = free_gpu_slots(NODE, count, may_share=may_share)
     except WorldError as problem:
         raise WorldError(f"--gpus {count}: {problem} (on CPUs: --slots {count})") from None
+    if (torch := version("torch")).endswith("+cpu"):
+        raise WorldError(f"--gpus {count}: torch {torch} cannot use GPUs: install a CUDA build")
     return LocalLauncher(directory / "launcher", slots)
 
 

@@ -100,7 +100,7 @@ def free_gpu_slots(
     may_share: bool = False,
     nvml: Any = None,  # noqa: ANN401
 ) -> list[Slot]:
-    """Slots for so many GPUs that no process uses. Raises WorldError if there are too few.
+    """Slots for `count` GPUs that no process uses. Raises WorldError if there are too few.
 
     `may_share`: several slots may have one GPU, if there are fewer GPUs than slots.
     """

@@ -19,7 +19,10 @@ def find_device() -> torch.device:
         from ones.train.emulation.extension import activate
 
         return activate(os.environ[emulation.VARIABLE])
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    backend_name()  # a wrong ONES_BACKEND is refused here, not in the thread that connects
+    return torch.device("cuda", 0)
 
 
 def module_of(device: torch.device) -> Any:

@@ -17,7 +17,7 @@ from ones.train.sampler import permutation, step_samples
 
 
 def train(case: Case, device: torch.device, steps: int) -> nn.Module:
-    """The model after so many steps with the global batch of the case."""
+    """The model after `steps` steps with the global batch of the case."""
     data = make_data(case)
     model = make_model(case, is_reference=True)
     model.to(device)

@@ -74,7 +74,7 @@ class JobReport:
 
 
 def groups_of_states(notes: Sequence[Note]) -> list[list[Note]]:
-    """The notes on state of each group whose members have all written one, by step."""
+    """The notes on state of each complete group, by step: all its members have written one."""
     found: dict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
     for note in notes:
         if note["kind"] == "state":
