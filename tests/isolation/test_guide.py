@@ -34,7 +34,7 @@ def test_every_command_of_the_guide_does_what_it_says() -> None:
         done = subprocess.run(
             ["unshare", "--mount", sys.executable, str(Path(__file__).with_name("run_guide.py")),
              str(GUIDE), python_for_users()[0], path],
-            capture_output=True, text=True, check=False,
+            env={**os.environ, "TMPDIR": str(root)}, capture_output=True, text=True, check=False,
         )  # fmt: skip
     finally:
         shutil.rmtree(root)
