@@ -35,11 +35,12 @@ def test_v2_sets_limits_and_devices_before_the_process_enters(
     for directory in (tmp_path, tmp_path / "ones"):
         directory.mkdir(exist_ok=True)
         (directory / "cgroup.controllers").write_text("cpu memory pids\n")
-    programs: list[bytes] = []
-    monkeypatch.setattr(
-        launchd, "attach_device_program",
-        lambda handle, program: written.append(("devices", "")) or programs.append(program),
-    )  # fmt: skip
+
+    def attach(handle: int, program: bytes) -> None:
+        assert program == launchd.device_program(DEVICES)
+        written.append(("devices", ""))
+
+    monkeypatch.setattr(launchd, "attach_device_program", attach)
     cgroup = launchd.CgroupV2("ones", tmp_path)
     assert cgroup.missing == ()
     enabled = [("cgroup.subtree_control", f"+{name}") for name in ("memory", "pids", "cpu")]
@@ -82,7 +83,7 @@ class Bus:
 
 def test_systemd_makes_a_scope_with_the_limits_and_devices(tmp_path: Path) -> None:
     bus = Bus(tmp_path)
-    cgroup = launchd.Systemd("ones", tmp_path, bus)  # type: ignore[arg-type]
+    cgroup = launchd.Systemd("ones", tmp_path, bus)
     cgroup.create("a-1", 77, LIMITS, DEVICES)
     (call,) = bus.calls
     assert call[:8] == [
@@ -108,7 +109,7 @@ def test_systemd_makes_a_scope_with_the_limits_and_devices(tmp_path: Path) -> No
 
 def test_systemd_changes_and_refuses(tmp_path: Path) -> None:
     bus = Bus(tmp_path)
-    cgroup = launchd.Systemd("ones", tmp_path, bus)  # type: ignore[arg-type]
+    cgroup = launchd.Systemd("ones", tmp_path, bus)
     cgroup.change("a-1", {"memory_mb": 64}, {(195, 1)})
     assert bus.calls == [
         ["/usr/bin/systemctl", "set-property", "--runtime", "ones-a-1.scope",

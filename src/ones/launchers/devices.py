@@ -142,7 +142,7 @@ def local_slots(node: str, root: Path, cpus: int | None, tree: str = "") -> list
 def read_gpus(node: str, root: Path, tree: str = "") -> list[Slot]:
     """The GPUs in the driver's order; `used_by`: processes that are not of jobs below `root`.
 
-    `tree`: name of the cgroups of ones-launchd, whose processes are ours too.
+    `tree`: name of the cgroups of ones-launchd; their processes are ours too.
     """
     mark = str(root).encode()
 
