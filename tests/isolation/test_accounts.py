@@ -1,4 +1,4 @@
-"""Who a user of this machine is, and whether a second user is accepted."""
+"""How users of this machine are known, and whether a second user is accepted."""
 
 from __future__ import annotations
 

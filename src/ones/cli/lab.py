@@ -57,7 +57,7 @@ def install(
 ) -> None:
     """Print the script that installs ones-launchd. Read it, then give it to a shell of root.
 
-    Example: ones lab install --user ann --user bob > install.sh
+    Example: ones lab install --user ann --user bob
     """
     from ones.exec import launchd
 
@@ -97,7 +97,7 @@ def _print_file(path: str, text: str, mode: str) -> None:
 def uninstall() -> None:
     """Print the script that removes ones-launchd. Files of jobs stay in /var/lib/ones.
 
-    Example: ones lab uninstall > uninstall.sh
+    Example: ones lab uninstall
     """
     print(
         "#!/bin/sh\n# Removes ones-launchd. Stop the service first: its jobs end with it.\nset -u\n"

@@ -14,7 +14,7 @@ packet of a Unix socket:
     watch    job                                   -> processes, memory, processes killed for memory
 
 A process is started for users that root's file /etc/ones/launchd.conf lists, never for a system
-user. So who controls the service can do what those users can do, and nothing more.
+user. So a stolen service can do what those users can do, and nothing more.
 """
 
 from __future__ import annotations
