@@ -18,6 +18,7 @@ from tests.unix_users import python_for_users, why_not
 GUIDE = Path("docs/guides/lab.md").absolute()
 
 
+@pytest.mark.slow
 def test_every_command_of_the_guide_does_what_it_says() -> None:
     if reason := why_not():
         pytest.skip(reason)
