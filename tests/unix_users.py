@@ -92,10 +92,7 @@ class Machine:
 
     def _library(self) -> str:
         """PYTHONPATH of the users: a copy of the package, because the original may be hidden."""
-        shutil.copytree(
-            Path(ones.__file__).parent, self.root / "lib" / "ones",
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )  # fmt: skip
+        shutil.copytree(Path(ones.__file__).parent, self.root / "lib" / "ones")
         return os.pathsep.join([str(self.root / "lib"), *(p for p in sys.path if "site-p" in p)])
 
     @staticmethod

@@ -52,6 +52,7 @@ class World:
             "slots": 4,
             "policy": "fifo",
             "grace_seconds": 1.0,
+            "trusting": True,
             **settings,
         }
         self.process: subprocess.Popen[bytes] | None = None

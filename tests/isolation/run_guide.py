@@ -31,7 +31,7 @@ for other in unit["Unit"].get("requires", "").split():
 user = pwd.getpwnam(service.get("user", "root"))
 env = {**os.environ, "ONES_SERVICE_SLOTS": "2", "ONES_SERVICE_PORT": "0", "HOME": user.pw_dir}
 if "environment" in service:
-    env.update([service["environment"].split("=", 1)])
+    env.update(pair.split("=", 1) for pair in service["environment"].split())
 log = open(f"/run/{name}.log", "wb")
 started = subprocess.Popen(service["execstart"].split(), cwd=service.get("workingdirectory", "/"),
     env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -68,10 +68,9 @@ def make_machine(python: str, path: str) -> None:
     private = Path(tempfile.mkdtemp(prefix="ones-guide-"))
     shutil.copytree("/etc", private / "etc", symlinks=True, dirs_exist_ok=True)
     mount("--bind", str(private / "etc"), "/etc")
-    for directory in ("/usr/local/libexec", "/opt", "/run", "/root", "/var/lib/ones"):
+    for directory in ("/usr/local/libexec", "/opt", "/run", "/var/lib/ones"):
         Path(directory).mkdir(parents=True, exist_ok=True)
-        if directory != "/root":  # the interpreter may be there
-            mount("-t", "tmpfs", "-o", "mode=0755", "tmpfs", directory)
+        mount("-t", "tmpfs", "-o", "mode=0755", "tmpfs", directory)
     for number, name in enumerate(("ann", "bob", "cy")):
         subprocess.run(
             ["useradd", "-u", str(FIRST_UID + number), "-M", "-d", "/", name], check=True
@@ -93,11 +92,10 @@ def mount(*arguments: str) -> None:
 
 
 def run(user: str, command: str) -> dict[str, object]:
-    command = command.replace("/root/", "/run/")
     if user != "root":
         command = f"exec setpriv --reuid {user} --regid {user} --clear-groups -- {command}"
     done = subprocess.run(
-        ["sh", "-c", command], capture_output=True, text=True, cwd="/", check=False,
+        ["sh", "-c", command], capture_output=True, text=True, cwd="/run", check=False,
         env={"PATH": "/opt/ones/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent"},
     )  # fmt: skip
     # the unit names the `ones` of the interpreter; here it is the program above

@@ -61,7 +61,7 @@ class Lab:
 
     def started(self, id: str) -> int:
         wait_for(lambda: "up" in self.output(id), f"{id}: {self.events}")
-        return self.launcher.running()[id].pid or 0
+        return wait_for(lambda: self.launcher.running()[id].pid) or 0
 
     def result(self, user: str, command: str) -> tuple[int | None, str]:
         id = self.run(user, command)

@@ -38,7 +38,7 @@ Requires=ones-launchd.service
 [Service]
 User={service}
 WorkingDirectory=/var/lib/ones/service
-Environment=ONES_SERVICE_STATE=/var/lib/ones/service
+Environment=ONES_SERVICE_STATE=/var/lib/ones/service ONES_SERVICE_LAUNCHD=/run/ones/launchd.sock
 ExecStart={ones} up --foreground
 KillMode=process
 Restart=on-failure
@@ -51,13 +51,13 @@ WantedBy=multi-user.target
 @lab.command()
 def install(
     user: Annotated[
-        list[str], typer.Option(help="Unix user, or @group, whose jobs may run; repeatable.")
+        list[str], typer.Option(help="Unix user, or @group, that jobs may run as; repeatable.")
     ],
     service: Annotated[str, typer.Option(help="Unix user that the service runs as.")] = "ones",
 ) -> None:
     """Print the script that installs ones-launchd. Read it, then give it to a shell of root.
 
-    Example: ones lab install --user ann --user bob | sudo sh
+    Example: ones lab install --user ann --user bob
     """
     from ones.exec import launchd
 
@@ -97,7 +97,7 @@ def _print_file(path: str, text: str, mode: str) -> None:
 def uninstall() -> None:
     """Print the script that removes ones-launchd. Files of jobs stay in /var/lib/ones.
 
-    Example: ones lab uninstall | sudo sh
+    Example: ones lab uninstall
     """
     print(
         "#!/bin/sh\n# Removes ones-launchd. Stop the service first: its jobs end with it.\nset -u\n"

@@ -82,7 +82,7 @@ class ServiceSettings:
         " empty: the installed one, if there is one",
     )
     socket: str = setting(
-        "", "Unix socket for users of this machine, who need no token; empty: with ones-launchd"
+        "", "Unix socket for users of this machine, without a token; empty: with ones-launchd"
     )
     trusting: bool = setting(
         False, "allow several users although all jobs run as the user of the service"

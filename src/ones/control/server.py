@@ -53,7 +53,7 @@ class ServiceReady:
     link: str
     slots: int
     unused: tuple[str, ...]  # GPUs that other processes use
-    isolation: str  # as whom jobs run
+    isolation: str  # which Unix users jobs run as
 
 
 def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:

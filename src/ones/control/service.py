@@ -134,7 +134,7 @@ class Service(Controller):
         self.dir.write_token(token)
 
     def isolation(self) -> str:
-        """As whom jobs run: one sentence for `ones up`."""
+        """Which Unix users jobs run as: one sentence for `ones up`."""
         if self.runs_as_users:
             return "each job runs as the Unix user of its owner"
         many = len(self.accounts.all()) > 1

@@ -2,7 +2,7 @@
 """ones-launchd: the only part of ONES that runs as root. It starts the jobs of several Unix users.
 
 It is copied to a path of root and run by the system's Python with -I. It imports nothing of ONES.
-Its only client is the user of the service, who may ask for six things, one JSON object in each
+Its only client is the user of the service, which may ask for six things, one JSON object in each
 packet of a Unix socket:
 
     hello                                          -> tree of cgroups, limits that cannot be set
@@ -14,7 +14,7 @@ packet of a Unix socket:
     watch    job                                   -> processes, memory, processes killed for memory
 
 A process is started for users that root's file /etc/ones/launchd.conf lists, never for a system
-user. So who controls the service can do what those users can do, and nothing more.
+user. So a stolen service can do what those users can do, and nothing more.
 """
 
 from __future__ import annotations
@@ -246,16 +246,22 @@ def device_numbers(config: Config, paths: Iterable[str]) -> Devices:
 
 def shared_numbers(config: Config) -> Devices:
     """Devices that every job may use; never one that jobs get one by one."""
-    numbers = {PTYS, (5, 2)}
     paths = [p for pattern in config.shared for p in glob.glob(pattern)]
-    own = [p for pattern in config.devices for p in glob.glob(pattern)]
-    for path in set(BASE_DEVICES + paths) - set(own):
-        try:
+    return (existing_numbers(BASE_DEVICES + paths) | {PTYS, (5, 2)}) - own_numbers(config)
+
+
+def own_numbers(config: Config) -> Devices:
+    """All devices that jobs get one by one."""
+    return existing_numbers(p for pattern in config.devices for p in glob.glob(pattern))
+
+
+def existing_numbers(paths: Iterable[str]) -> Devices:
+    numbers: Devices = set()
+    for path in paths:
+        with suppress(OSError):
             found = os.lstat(path)
-        except OSError:
-            continue
-        if stat.S_ISCHR(found.st_mode):
-            numbers.add((os.major(found.st_rdev), os.minor(found.st_rdev)))
+            if stat.S_ISCHR(found.st_mode):
+                numbers.add((os.major(found.st_rdev), os.minor(found.st_rdev)))
     return numbers
 
 
@@ -741,7 +747,7 @@ class Launchd:
         return {"uid": entry.pw_uid, "directory": str(directory)}
 
     def user_directory(self, user: pwd.struct_passwd) -> Path:
-        """Makes the user's directory, which the service may read, and nobody else."""
+        """Makes the user's directory, which otherwise only the service may read."""
         directory = self.config.jobs / user.pw_name
         try:
             os.mkdir(directory, 0o700)
@@ -807,8 +813,7 @@ class Launchd:
         if not self.cgroup.exists(job):
             return {"killed": []}
         self.cgroup.change(job, limits, allowed)
-        own = [p for pattern in self.config.devices for p in glob.glob(pattern)]
-        lost = device_numbers(self.config, [p for p in own if _DEVICE.fullmatch(p)]) - allowed
+        lost = own_numbers(self.config) - allowed
         # a device that is open already stays open, whatever the cgroup says
         left = holders(self.cgroup.pids(job), lost) if lost else []
         self.cgroup.kill_some(job, left)

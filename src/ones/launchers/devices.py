@@ -164,7 +164,9 @@ def local_slots(node: str, root: Path, cpus: int | None, tree: str = "") -> list
     if cpus is not None:
         return cpu_slots(node, cpus)
     found = {slot.device: slot for slot in read_gpus(node, root, tree)}
-    order = _stored_order(root) if any((root / "live").glob("*")) else None
+    live = root / "live"
+    has_jobs = any(live.glob("*/*")) or any(path.is_file() for path in live.glob("*"))
+    order = _stored_order(root) if has_jobs else None
     if order is None:
         order = list(found)
         (root / "slots.json").write_text(json.dumps(order))
@@ -179,7 +181,7 @@ def local_slots(node: str, root: Path, cpus: int | None, tree: str = "") -> list
 def read_gpus(node: str, root: Path, tree: str = "") -> list[Slot]:
     """The GPUs in the driver's order; `used_by`: processes that are not of jobs below `root`.
 
-    `tree`: name of the cgroups of ones-launchd, whose processes are ours too.
+    `tree`: name of the cgroups of ones-launchd; their processes are ours too.
     """
     mark = str(root).encode()
 

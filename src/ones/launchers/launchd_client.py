@@ -12,12 +12,14 @@ import re
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from ones.errors import WorldError
 from ones.exec.cleanup import is_recorded
 from ones.exec.records import Exit
 from ones.launchers.api import LauncherContext
@@ -30,6 +32,8 @@ SOCKET = Path("/run/ones/launchd.sock")
 #: the service's own socket for users of this machine; root makes its directory
 HTTP_SOCKET = Path("/run/ones/http/ones.sock")
 ANSWER_SECONDS = 20.0
+#: ones-launchd may be restarted: no request is lost if it is back within this time
+RESTART_SECONDS = 3.0
 _MAX_ANSWER = 1 << 16
 
 
@@ -54,18 +58,20 @@ class LaunchdClient:
         """The answer. Connects again if ones-launchd was restarted. Raises LaunchdError."""
         data = json.dumps(request).encode()
         with self._lock:
-            for is_last in (False, True):
+            deadline = time.monotonic() + RESTART_SECONDS
+            while True:
                 try:
                     answer = json.loads(self._exchange(data, handles))
                     break
                 except (OSError, ValueError) as problem:
                     self._close()
-                    if is_last or isinstance(problem, TimeoutError):
+                    if isinstance(problem, TimeoutError) or time.monotonic() > deadline:
                         why = getattr(problem, "strerror", None) or str(problem)
                         raise LaunchdError(
                             f"ones-launchd does not answer at {self.path}: {why.lower()};"
                             " see: systemctl status ones-launchd"
                         ) from problem
+                    time.sleep(0.05)
         if not answer.get("ok"):
             raise LaunchdError(str(answer.get("error", "refused")))
         return dict(answer)
@@ -137,7 +143,10 @@ class JobUsers:
         if not context.launchd:
             return None
         client = LaunchdClient(Path(context.launchd))
-        return cls(client, keeps_checkpoints=context.users_checkpoints)
+        try:
+            return cls(client, keeps_checkpoints=context.users_checkpoints)
+        except LaunchdError as problem:
+            raise WorldError(str(problem)) from problem
 
     def set_limits(self, slots: int, memory_gb: float, processes: int) -> None:
         self._limits = JobLimits.share_of(slots, memory_gb, processes)

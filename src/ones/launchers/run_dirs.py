@@ -1,9 +1,9 @@
 """Run directories below a root: `live/JOB/NODE/LAUNCH`.
 
 Those of jobs that are forgotten move to `ended/...`, where their output stays. If a job runs as
-another user than the service, `live/JOB` (or `ended/JOB`) is a file that names this user, whose own
-directory has the run directory. There, everything may be a link or not what it seems: only files
-of that user are read.
+another user than the service, `live/JOB` (or `ended/JOB`) is a file that names this user; the
+run directory is in the directory of that user. There, everything may be a link or not what it
+seems: only files of that user are read.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class SupervisorClient:
         return min(self._overdue.values(), default=None)
 
     def end_overdue(self) -> None:
-        """Kills all of a job whose ones-exec did not do in time what it was told to do."""
+        """Kills all of a job if its ones-exec has not carried out a stop in time."""
         log.warning("ones-exec does not follow, job killed", extra={"path": str(self.run_dir)})
         self._overdue.clear()
         self.disconnect()

@@ -134,7 +134,9 @@ class JobChange(Strict):
 class NewUser(Strict):
     name: Word = Field(description="characters: a-z, 0-9, _, - and .")
     role: Word = Field("user", description="admin or user")
-    unix: Word | None = Field(None, description="Unix user: who that is, and as whom jobs run")
+    unix: Word | None = Field(
+        None, description="Unix user: its processes need no token, and jobs run as it"
+    )
 
 
 class UnixUser(Strict):
