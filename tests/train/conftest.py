@@ -6,7 +6,12 @@ import pytest
 
 from tests.train.forks import start_zygote
 
-collect_ignore = ["scripts/regress.py"]  # a script: it runs in workers, not here
+# scripts: they run in workers, not here
+collect_ignore = [
+    "scripts/emulated_device.py",
+    "scripts/planted_fault.py",
+    "scripts/regress.py",
+]
 
 
 @pytest.fixture(scope="session")
