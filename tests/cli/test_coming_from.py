@@ -40,7 +40,7 @@ def job(served: Inside, tmp_path: Path) -> str:
     (tmp_path / "job.sh").write_text("#!/bin/bash\n#ONES -t 2:00:00\ntrue\n")
     (tmp_path / "train.py").write_text("print('trained')\n")
     (tmp_path / "task.yaml").write_text("command: ['true']\n")
-    served.submit(gpus=2, command=["sleep", "0.2"], name="hog")
+    served.submit(gpus=2, command=["sleep", "1000"], name="hog")
     return str(served.submit(gpus=1, command=["true"], name="name").json()["id"])
 
 
@@ -55,6 +55,8 @@ def test_a_habit_has_its_command(
     ]
     if words[0] == "release":
         ones("hold", job)
+    if "wait" in words or "--wait" in words:
+        ones("cancel", "--name", "hog", "--yes")
     done = ones(*words)
     assert done.code == 0, done.err
     assert "no job matches" not in done.err

@@ -55,7 +55,8 @@ class Service:
             ],
             "/api/jobs/a-1/story": [{"at": 0.0, "kind": "start", "text": EVIL}],
             "/api/cluster": {
-                "slots": [slot], "nodes": [{"name": "local", "gpus": 1, "state": "up"}],
+                "slots": [slot],
+                "nodes": [{"name": "local", "gpus": 1, "state": "up", "reason": EVIL}],
                 "unfit": {"n1": EVIL}, "running": 1, "waiting": 0, "policy": "fifo", "now": 9.0,
             },
             "/api/decisions": [

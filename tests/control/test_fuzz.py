@@ -94,5 +94,9 @@ def _tame(case: Case[Any]) -> None:
     body: Any = case.body
     if isinstance(body, dict) and isinstance(body.get("command"), list) and body["command"]:
         body["command"][0] = "true"
+    if isinstance(body, dict) and isinstance(body.get("url"), str) and body["url"]:
+        body["url"] = "http://127.0.0.1:1/"
+    if isinstance(body, dict) and isinstance(body.get("sweep"), dict):
+        body["sweep"] = dict(list(body["sweep"].items())[:1])
     if isinstance(case.query, dict):
         case.query.pop("wait", None)

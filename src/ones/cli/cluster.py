@@ -61,7 +61,7 @@ def _nodes(found: dict[str, Any]) -> list[list[object]]:
     for slot in found["slots"]:
         held[slot["node"]] = held.get(slot["node"], 0) + (slot["owner"] is not None)
     return [
-        [n["name"], n["gpus"], held.get(n["name"], 0), n["state"], n["reason"] or None]
+        [n["name"], n["gpus"], held.get(n["name"], 0), n["state"], n.get("reason") or None]
         for n in found["nodes"]
     ]
 

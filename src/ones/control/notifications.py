@@ -72,7 +72,8 @@ class Notifications:
             raise InvalidSettingError("give either a url or a command")
         for event in events:
             if event not in EVENTS:
-                raise UnknownNameError("event", event, EVENTS)
+                known = ", ".join(EVENTS)
+                raise InvalidSettingError(f"events: {event!r} is not one of {known}")
         if url:
             check_url(url)
         if len(self.of(owner)) >= MOST_PER_USER:

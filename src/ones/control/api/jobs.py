@@ -56,7 +56,7 @@ LOG_BYTES = 1 << 20
 POLL_SECONDS = 0.1
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=NOT_FOUND)
 async def submit(new: NewJob, service: TheService, user: TheUser, request: Request) -> Submitted:
     """Submit a job. The response comes when the job is on disk: it will run, even if the controller
     crashes right after."""
