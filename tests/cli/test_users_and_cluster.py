@@ -36,7 +36,7 @@ def test_a_user_is_added_limited_used_and_removed(world: World) -> None:
     token = added.stdout.strip()
     assert f"ONES_URL={world.http.base_url}".rstrip("/") in added.stderr
     listed = json.loads(ones(world, "user", "list", "--json").stdout)
-    assert {"name": "ann", "role": "user", "max_gpus": 1} in listed
+    assert {"name": "ann", "role": "user", "max_gpus": 1, "unix": None} in listed
     hers = {"ONES_URL": str(world.http.base_url), "ONES_API_TOKEN": token}
     assert ones(world, "ps", **hers).returncode == 0
     denied = ones(world, "user", "list", **hers)

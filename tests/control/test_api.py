@@ -82,7 +82,8 @@ def test_only_admins_manage_users(world: World, ann: httpx.Client) -> None:
     assert ann.get("/api/users").status_code == 403
     assert ann.post("/api/users", json={"name": "eve"}).status_code == 403
     assert ann.put("/api/users/ann/limit", json={"max_gpus": 100}).status_code == 403
-    assert ann.get("/api/me").json() == {"name": "ann", "role": "user", "max_gpus": None}
+    shown = {"name": "ann", "role": "user", "max_gpus": None, "unix": None}
+    assert ann.get("/api/me").json() == shown
     assert world.http.post("/api/users", json={"name": "ann"}).status_code == 422
     wrong = world.http.post("/api/users", json={"name": "Ann B"})
     assert wrong.status_code == 422
