@@ -13,10 +13,12 @@ from ones.core import events as ev
 from ones.core.cluster import Cluster, Gpu, NodeId
 from ones.core.job import JobId
 from ones.core.view import JobView, View
-from ones.models.bounded_table import MAX_KINDS, set_bounded
+from ones.models.bounded_table import set_bounded
 from ones.models.kinds import kind_of
 from ones.models.packing import GpuPool
 
+#: step times kept, of kinds alone and of pairs
+MAX_MEASURED = 200
 #: rate that a pair is expected to have before it was tried: better than turns, so it is tried
 UNTRIED = 1.01
 
@@ -108,11 +110,11 @@ class PackedPairs:
         key = f"{kind_of(job.job)}/{c.gpus}/{c.batch}"
         other = self.partner(event.job, view.cluster)
         if other is None or other not in view.jobs:
-            set_bounded(self._alone, key, event.step_seconds, MAX_KINDS)
+            set_bounded(self._alone, key, event.step_seconds, MAX_MEASURED)
             return False
         pair = _pair(key, _key(view.job(other)))
         times = self._together.get(pair, {}) | {key: event.step_seconds}
-        set_bounded(self._together, pair, times, MAX_KINDS)
+        set_bounded(self._together, pair, times, MAX_MEASURED)
         return True
 
     def rate(self, host: JobView, guest: JobView) -> float:
