@@ -235,6 +235,8 @@ EMBED_ROW_KEYS = {
     "p99_jct_seconds": ("s", "99th percentile of the completion time"),
     "rescales": ("", "changes of size or batch"),
     "preemptions": ("", "times that a job lost all its GPUs"),
+    "size_changes": ("", "changes of the number of GPUs of a job after its first start"),
+    "taken_back": ("", "of `size_changes`: the job had its former number again within 300 s"),
     "policy_cpu_seconds": ("s", "CPU time of the scheduler"),
     "rival": ("", "`ideal`; null in its own row"),
     "rival_mean_jct_seconds": ("s", "mean completion time under the rival"),

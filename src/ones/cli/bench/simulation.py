@@ -31,7 +31,8 @@ SEARCH_COLUMNS = {
 EMBED_COLUMNS = {
     "policy": "policy", "cost_seconds": "s per change", "n": "jobs", "mean_jct_seconds": "mean s",
     "ratio": "x ideal", "median_jct_seconds": "median s", "p99_jct_seconds": "99 % within s",
-    "rescales": "rescales", "preemptions": "preemptions", "policy_cpu_seconds": "policy CPU s",
+    "rescales": "rescales", "preemptions": "preemptions", "size_changes": "size changes",
+    "taken_back": "taken back", "policy_cpu_seconds": "policy CPU s",
 }  # fmt: skip
 
 

@@ -71,5 +71,7 @@ def test_rows_have_the_ideal_as_rival_and_cheap_changes_are_better() -> None:
     assert by["ones", 30.0]["ratio"] < by["fifo", 30.0]["ratio"]
     assert by[IDEAL, 1.0]["mean_jct_seconds"] < by[IDEAL, 30.0]["mean_jct_seconds"]
     assert by[IDEAL, 30.0]["rival"] is None
+    assert by["fifo", 30.0]["size_changes"] == by["fifo", 30.0]["taken_back"] == 0
+    assert by["ones", 1.0]["size_changes"] > by["ones", 1.0]["taken_back"] >= 0
     with pytest.raises(UnknownNameError, match="'onse'; did you mean 'ones'"):
         bench_embed(["onse"], SMALL)

@@ -121,6 +121,8 @@ def _row(
         "p99_jct_seconds": round(float(np.percentile(seconds, 99)), 1),
         "rescales": sum(run.rescales for run in finished),
         "preemptions": sum(run.preemptions for run in finished),
+        "size_changes": sum(run.size_changes.number for run in finished),
+        "taken_back": sum(run.size_changes.taken_back for run in finished),
         "policy_cpu_seconds": round(sum(run.cpu_seconds for run in finished), 2),
         "rival": None,
         "rival_mean_jct_seconds": None,

@@ -30,6 +30,7 @@ from ones.core import events as ev
 from ones.core.plan import Finish, Rescale, Start, Stop
 from ones.errors import BrokenPolicyError
 from ones.lab.bench.embed.kinds import TrainingKind
+from ones.lab.bench.embed.size_changes import SizeChanges
 
 #: longer than any workload takes
 MAX_SECONDS = 60 * 24 * 3600.0
@@ -85,6 +86,7 @@ class TickSimulator:
         self.active: dict[JobId, TickJob] = {}  # submitted, not ended
         self.seconds: dict[JobId, float] = {}  # completion times
         self.rescales = self.preemptions = 0
+        self.size_changes = SizeChanges()
         self.cpu_seconds = 0.0  # of the scheduler
         self._arrivals = deque(sorted(jobs, key=lambda t: t.job.submitted_at))
         self._events: deque[Event] = deque()  # not handled by the scheduler yet
@@ -194,6 +196,7 @@ class TickSimulator:
         """Changes the allocation, with a pause; reports every worker that joins or leaves."""
         job, kind, old = t.job.id, t.kind, t.generation
         before, after = t.runs.gpus if t.runs else (), to.gpus if to else ()
+        self.size_changes.changed(job, len(after), self.now)
         if to is not None and not to.batch:  # the script's own batch, not known yet
             to = Allocation.even(after, max(kind.base_batch, len(after)), kind.fits)
         t.runs, t.generation, t.paused_until = to, generation, self.now + self.rules.cost
