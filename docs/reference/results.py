@@ -312,6 +312,9 @@ def results_page() -> str:
         "## ones doctor",
         "`ok`: whether there is no problem; the exit code is 1 if there is. `checks`: a list with "
         "`name`, `status` (`ok`, `note`, `warning` or `problem`), `found` and `advice`.",
+        "With `--gpu` also `emulated`, whether no GPU was used, and for each check `seconds` and "
+        "`details`: the last lines of output of the workers of a job that failed. `--report` "
+        "writes the same to a file.",
         "## ones top",
         "`cluster`, `jobs` and `decisions`, as in the HTTP interface.",
         "## ones trace play",

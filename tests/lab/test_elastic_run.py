@@ -157,6 +157,24 @@ def test_a_script_that_never_joins_is_told_what_it_lacks(tmp_path: Path) -> None
     assert found.stderr.splitlines()[-1].endswith("its epochs: does it call ones.join?")
 
 
+def test_gpus_are_refused_in_one_line_where_there_are_none(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+
+    def ones_run(*options: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", MAIN, "run", *options, "--", sys.executable, str(script)]
+        return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+
+    done = ones_run("--gpus", "2")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "ones: --gpus 2: no GPU was found: no NVIDIA driver responds (on CPUs: --slots 2)\n"
+    )
+    both = ones_run("--gpus", "2", "--slots", "2")
+    assert both.returncode == 2
+    assert "exclude each other" in both.stderr
+
+
 def test_sigterm_ends_the_workers(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(600)"

@@ -12,6 +12,7 @@ from ones.errors import WorldError
 from ones.launchers import LauncherEvent, Slot, SlotUsed
 from ones.launchers.devices import (
     cpu_slots,
+    free_gpu_slots,
     gpu_slots,
     granted_gpu_slots,
     local_slots,
@@ -63,6 +64,9 @@ class Driver:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
         return index
 
+    def nvmlDeviceGetMigMode(self, device: object) -> list[int]:  # noqa: N802
+        raise self.NVMLError("not supported")
+
     def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> list[object]:  # noqa: N802
         return [SimpleNamespace(pid=os.getpid())] if device == 1 else []
 
@@ -74,6 +78,52 @@ class Driver:
 
     def nvmlDeviceGetMemoryInfo(self, device: int) -> object:  # noqa: N802
         return SimpleNamespace(total=16 << 30)
+
+
+class DividedDriver(Driver):
+    """The first of two GPUs is divided into two parts, of seven possible ones."""
+
+    NVML_DEVICE_MIG_ENABLE = 1
+
+    def nvmlDeviceGetMigMode(self, device: object) -> list[int]:  # noqa: N802
+        return [1 if device == 0 else 0, 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, device: object) -> int:  # noqa: N802
+        assert device == 0
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, device: int, part: int) -> str:  # noqa: N802
+        if part not in (0, 3):
+            raise self.NVMLError("not found")
+        return f"{device}/{part}"
+
+    def nvmlDeviceGetUUID(self, device: object) -> str:  # noqa: N802
+        return f"MIG-{device}" if isinstance(device, str) else f"GPU-{device}"
+
+    def nvmlDeviceGetP2PStatus(self, one: object, other: object, index: int) -> int:  # noqa: N802
+        raise self.NVMLError("not supported")
+
+
+def test_the_parts_of_a_divided_gpu_are_devices_of_their_own() -> None:
+    slots = gpu_slots("n0", lambda pid: False, DividedDriver())
+    assert [slot.device for slot in slots] == ["MIG-0/0", "MIG-0/3", "GPU-1"]
+    assert [slot.index for slot in slots] == [0, 1, 2]
+    assert [bool(slot.used_by) for slot in slots] == [False, False, True]
+
+
+def test_free_gpus_are_given_out_and_too_few_are_refused() -> None:
+    assert [s.device for s in free_gpu_slots("n0", 2, nvml=DividedDriver())] == [
+        "MIG-0/0", "MIG-0/3",
+    ]  # fmt: skip
+    with pytest.raises(WorldError, match=r"2 GPUs are wanted, 1 of 2 are free; in use: GPU 1 by"):
+        free_gpu_slots("n0", 2, nvml=Driver())
+    with pytest.raises(WorldError, match="no GPU was found"):
+        free_gpu_slots("n0", 1, nvml=Driver(present=False))
+
+
+def test_workers_may_share_a_gpu_if_they_are_told_to() -> None:
+    slots = free_gpu_slots("n0", 2, may_share=True, nvml=Driver())
+    assert [(slot.index, slot.device) for slot in slots] == [(0, "GPU-0"), (1, "GPU-0")]
 
 
 def test_a_gpu_in_use_by_another_process_is_shown_with_its_user() -> None:
@@ -101,8 +151,13 @@ def test_the_real_library_finds_none_here_or_some() -> None:
 def test_the_real_library_has_the_calls_and_numbers_that_groups_need() -> None:
     import pynvml
 
-    for name in ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor"):
+    for name in (
+        "nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
+        "nvmlDeviceGetHandleByUUID", "nvmlSystemGetDriverVersion",
+    ):  # fmt: skip
         assert callable(getattr(pynvml, name))
+    assert pynvml.NVML_DEVICE_MIG_ENABLE == DividedDriver.NVML_DEVICE_MIG_ENABLE
     for name in ("NVML_P2P_CAPS_INDEX_NVLINK", "NVML_P2P_STATUS_OK", "NVML_TOPOLOGY_SYSTEM"):
         assert getattr(pynvml, name) == getattr(Driver, name)
 

@@ -189,6 +189,21 @@ def test_a_sharded_model_is_refused() -> None:
         dist.destroy_process_group()
 
 
+class FullyShardedDataParallel(nn.Module):
+    """As torch's wrapper, by its name."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+def test_a_model_in_fsdp_is_refused() -> None:
+    net = FullyShardedDataParallel(model())
+    with pytest.raises(UserError, match=r"model is sharded \(FSDP or DTensor\)") as caught:
+        ones.join(net, OPTIMIZERS[0](net), data(), 4)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_worker_joins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = WorkerEnvironment(
         controller="http://127.0.0.1:9", token="t", job="j", worker="n0/0", plan=1,

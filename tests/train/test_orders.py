@@ -6,8 +6,10 @@ from pathlib import Path
 
 import torch
 
+from ones.lab.scripted_policy import JOB
 from ones.train.worker_context import FENCED
-from ones.wire.messages import CheckpointAndLeave, End, Order
+from ones.wire.messages import CheckpointAndLeave, End, Member, Order, Switch
+from tests.processes import wait_for
 from tests.train.elastic import Elastic, elastic
 from tests.train.test_equivalence import every_sample_exactly_once, replicas_are_equal
 from tests.train.test_failures import steps_seen, when
@@ -74,6 +76,34 @@ def test_a_job_that_is_cancelled_leaves_at_once(zygote: str, tmp_path: Path) -> 
     order_at(job, 15, End("cancelled", 99))
     assert exit_codes(job) == [0, 0]
     assert not (job.out / "final.pt").exists()
+    job.nothing_is_left()
+
+
+def test_a_joining_worker_that_its_first_plan_excludes_leaves_quietly(
+    zygote: str, tmp_path: Path
+) -> None:
+    job = elastic(zygote, tmp_path, "0:1,9999:2", exact=False, HOLD="5:nothing")
+    me = Member(worker="local/0", batch=16)
+    alone = Switch(plan=99, members=(me,), batch=16, base_batch=16)
+
+    def joined() -> list[str]:
+        live = job.run.engine.live.jobs.get(JOB)
+        workers = live.workers.items() if live is not None else ()
+        return [launch for launch, w in workers if w.joined and launch.endswith("local.1")]
+
+    def exclude() -> None:
+        (launch,) = joined()
+        job.run.engine.live.winding_down = True  # no other is started
+        job.run.engine.live.mailbox.put(launch, alone)
+        wait_for(lambda: job.run.outcome.exits)
+        job.order_last(End("converged", 100))
+
+    thread = when(job, lambda: steps_seen(job) >= 5 and bool(joined()), exclude)
+    job.run.run()
+    thread.join()
+    assert exit_codes(job) == [0, 0]
+    assert "Traceback" not in job.output()
+    assert {t["workers"] for t in job.traces} == {1}
     job.nothing_is_left()
 
 

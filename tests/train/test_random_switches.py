@@ -131,7 +131,8 @@ def test_a_few_random_switches(
 @pytest.mark.soak
 def test_many_random_switches(zygote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs of 25 phases until ONES_SWITCHES are made; three of four jobs under the strict group."""
-    wanted, done, seed = int(os.environ.get("ONES_SWITCHES", "100")), 0, 1000
+    wanted, done = int(os.environ.get("ONES_SWITCHES", "100")), 0
+    seed = int(os.environ.get("ONES_FIRST_SEED", "1000"))
     while done < wanted:
         directory = tmp_path / str(seed)
         directory.mkdir()

@@ -17,11 +17,11 @@ import torch.distributed
 from torch import Tensor, nn
 
 from ones.train import process_group
+from ones.train.emulation.strict_group import Device, StrictGroup
 from ones.train.process_group import GroupLostError, ProcessGroup, wait_all
 from ones.train.replica import STATE_LOST, StateLostError, broadcast_buffers
 from ones.train.tensor_messages import copy_to_cpu, send_value
 from tests.processes import PATIENCE
-from tests.train.scripts.strict_group import Device, StrictGroup
 from tests.train.test_equivalence import equal
 from tests.train.test_replica import replica
 from tests.train.thread_groups import CPU, run_in_group, strict_groups

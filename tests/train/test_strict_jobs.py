@@ -136,6 +136,17 @@ def test_an_unexpected_error_fails_the_plan_and_not_the_job(
         assert generations(job) == [(1, 0, 1), (2, 1, 2)]
 
 
+def test_an_error_while_a_worker_leaves_does_not_keep_it(zygote: str, tmp_path: Path) -> None:
+    """It would wait for ever for members of a group that is not its own."""
+    job = elastic(
+        zygote, tmp_path, "0:2x16,20:1x16", CRASH="local-1:leave:error:1", STRICT=1, **EXACT
+    )
+    job.play(PATIENCE_SECONDS)
+    assert (job.out / "crashed-local-1").exists()
+    assert generations(job) == [(1, 0, 2), (2, 0, 1)]
+    equals_one_process(job, "sgd", "0:1x16")
+
+
 def test_a_state_that_cannot_be_sent_keeps_the_worker_that_has_it(
     zygote: str, tmp_path: Path
 ) -> None:

@@ -15,8 +15,8 @@ import torch.distributed
 from torch import Tensor
 
 from ones.train import process_group
+from ones.train.emulation.strict_group import Device, StrictGroup
 from ones.train.process_group import ProcessGroup
-from tests.train.scripts.strict_group import Device, StrictGroup
 
 CPU = torch.device("cpu")
 SEEDED = threading.Lock()  # torch's global random generator is shared by all threads

@@ -10,17 +10,30 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ones.cli.output import say
 from ones.cli.scripts import look_at
+from ones.errors import UserError, WorldError
+from ones.extras import require
+
+if TYPE_CHECKING:
+    from ones.launchers import Launcher
+
+CPU_SLOTS = 4
 
 
 def run(
     command: Annotated[list[str], typer.Argument(help="After --: python train.py ...")],
-    slots: Annotated[int, typer.Option(help="Workers that fit this machine.", min=1)] = 4,
+    slots: Annotated[
+        int | None,
+        typer.Option(help="Workers that fit this machine, on CPUs (default: 4).", min=1),
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="Train on as many free GPUs instead of CPUs.", min=1)
+    ] = None,
     schedule: Annotated[
         str, typer.Option(help="STEP:WORKERS[xBATCH],... as 0:1,50:2,120:4x512.")
     ] = "0:1",
@@ -35,14 +48,19 @@ def run(
     from ones.lab.elastic_run import ElasticRun, check_outcome
     from ones.lab.scripted_policy import parse_schedule
 
-    phases = parse_schedule(schedule, slots)
+    if slots is not None and gpus is not None:
+        raise UserError("--slots (CPUs) and --gpus exclude each other: give one of them")
+    count = gpus or slots or CPU_SLOTS
+    phases = parse_schedule(schedule, count)
     look_at(command, Path.cwd(), dict(os.environ))  # raises if the command cannot run
-    with _without_warnings(), tempfile.TemporaryDirectory(prefix="ones-run-") as temporary:
+    with without_engine_warnings(), tempfile.TemporaryDirectory(prefix="ones-run-") as temporary:
+        place = directory or Path(temporary)
         job = ElasticRun(
             command,
             phases,
-            slots=slots,
-            directory=directory or Path(temporary),
+            slots=count,
+            directory=place,
+            launcher=None if gpus is None else _gpu_launcher(gpus, place),
             exact=exact,
             on_event=say,
         )
@@ -51,6 +69,20 @@ def run(
         if is_terminated():
             raise SystemExit(128 + signal.SIGTERM)
     check_outcome(outcome)
+
+
+def _gpu_launcher(count: int, directory: Path) -> Launcher:
+    """Raises WorldError if fewer GPUs are free. With gloo, workers may share a GPU."""
+    from ones.launchers.devices import free_gpu_slots
+    from ones.launchers.local import NODE, LocalLauncher
+
+    require("ones run --gpus", "pynvml")
+    may_share = os.environ.get("ONES_BACKEND") == "gloo"
+    try:
+        slots = free_gpu_slots(NODE, count, may_share=may_share)
+    except WorldError as problem:
+        raise WorldError(f"--gpus {count}: {problem} (on CPUs: --slots {count})") from None
+    return LocalLauncher(directory / "launcher", slots)
 
 
 @contextmanager
@@ -74,7 +106,7 @@ def _ended_by_sigterm(interrupt: Callable[[], None]) -> Iterator[Callable[[], bo
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
+def without_engine_warnings() -> Iterator[None]:
     """Silence the log of the engine: lost workers are printed as events of the run."""
     log = logging.getLogger("ones.control")
     before = log.level

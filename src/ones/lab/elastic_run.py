@@ -30,7 +30,7 @@ from ones.control.tokens import KEY_BYTES, JobTokens
 from ones.core.cluster import Cluster, NodeId
 from ones.core.engine import drive
 from ones.core.events import EpochFinished, Event, JobSubmitted, RescaleFailed, StepsDone
-from ones.core.job import Job
+from ones.core.job import EndReason, Job
 from ones.core.lifecycle import OrderKind
 from ones.core.plan import Plan
 from ones.core.scheduler import Scheduler
@@ -43,7 +43,7 @@ from ones.launchers import Exited, Launcher, LauncherEvent, Started
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import NODE, LocalLauncher
 from ones.wire import Reports
-from ones.wire.messages import Epoch, Leaving, Report, Switched
+from ones.wire.messages import End, Epoch, Leaving, Report, Switched
 
 OUTPUT_SECONDS = 0.1
 
@@ -100,8 +100,9 @@ class ElasticRun:
         cwd: Path | None = None,
         on_event: Callable[[str], None] = lambda text: None,
         launcher: Launcher | None = None,
+        shows_output: bool = True,
     ) -> None:
-        self.on_event = on_event
+        self.on_event, self._shows_output = on_event, shows_output
         self.outcome = RunOutcome()
         self.tokens = JobTokens(secrets.token_bytes(KEY_BYTES))
         self.limits = Limits.of(ServiceSettings())
@@ -145,12 +146,14 @@ class ElasticRun:
         )
         self._launches: dict[str, str] = {}  # launch -> worker, of processes that started
         self._over = threading.Event()
+        self._plan = 0  # the newest
 
     def run(self) -> RunOutcome:
         self.server.open()
         self.launcher.open(self._on_launcher)
         output = threading.Thread(target=self._show_output, daemon=True)
-        output.start()
+        if self._shows_output:
+            output.start()
         try:
             self.engine.live.post(self._submit)
             drive(self._scheduler, self.engine, self._recorder)
@@ -158,12 +161,23 @@ class ElasticRun:
             self.launcher.close(kill=True)
             self.server.close()
             self._over.set()
-            output.join()
+            if self._shows_output:
+                output.join()
         return self.outcome
 
     def interrupt(self) -> None:
         """End the run and its workers. For any thread."""
         self.engine.stop()
+
+    def finish(self) -> None:
+        """Ends the loop of the script in all workers, as for a job that has converged. For any
+        thread."""
+        self.engine.live.post(self._finish)
+
+    def _finish(self) -> None:
+        job = self.engine.live.jobs.get(JOB)
+        for launch in list(job.workers) if job is not None else ():
+            self.engine.live.mailbox.put(launch, End(EndReason.FINISHED.value, self._plan + 1))
 
     def report(self, message: Reports, done: Done) -> None:
         self.engine.report(message, done)
@@ -181,7 +195,9 @@ class ElasticRun:
     # called in the engine's thread
 
     def _on_entry(self, entry: Event | Plan) -> None:
-        if isinstance(entry, RescaleFailed):
+        if isinstance(entry, Plan):
+            self._plan = entry.number
+        elif isinstance(entry, RescaleFailed):
             plan = entry.generation.plan
             self.on_event(f"plan {plan} failed: {entry.reason}")
         elif isinstance(entry, StepsDone | EpochFinished):

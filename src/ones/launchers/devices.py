@@ -19,7 +19,7 @@ GONE = "no process: the driver does not list this GPU"
 
 
 def gpu_slots(node: str, is_ours: Callable[[int], bool], nvml: Any = None) -> list[Slot]:  # noqa: ANN401
-    """One slot for each GPU; `used_by` names processes on it that are not ours.
+    """One slot for each GPU or MIG device; `used_by` names processes on it that are not ours.
 
     Returns no slots without an NVIDIA driver. `nvml`: the module pynvml, or a replacement.
     """
@@ -32,8 +32,7 @@ def gpu_slots(node: str, is_ours: Callable[[int], bool], nvml: Any = None) -> li
     except nvml.NVMLError:
         return []
     try:
-        count = nvml.nvmlDeviceGetCount()
-        devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        devices = _devices(nvml)
         near = nvml_groups(devices, nvml)
         return [
             replace(_slot(node, index, device, is_ours, nvml), group=near[index])
@@ -43,6 +42,24 @@ def gpu_slots(node: str, is_ours: Callable[[int], bool], nvml: Any = None) -> li
         raise WorldError(f"the NVIDIA driver did not list its GPUs: {problem}") from problem
     finally:
         nvml.nvmlShutdown()
+
+
+def _devices(nvml: Any) -> list[Any]:  # noqa: ANN401
+    """Handles of the GPUs; of a GPU that is divided (MIG), those of its parts instead."""
+    found = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+        try:
+            is_divided = nvml.nvmlDeviceGetMigMode(gpu)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+        except nvml.NVMLError:  # not supported
+            is_divided = False
+        if not is_divided:
+            found.append(gpu)
+            continue
+        for part in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+            with suppress(nvml.NVMLError):  # fewer parts than possible
+                found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, part))
+    return found
 
 
 def _slot(
@@ -66,6 +83,28 @@ def _slot(
         device=_text(nvml.nvmlDeviceGetUUID(device)),
         used_by=tuple(_process_name(pid) for pid in sorted(set(others))),
     )
+
+
+def free_gpu_slots(
+    node: str,
+    count: int,
+    *,
+    may_share: bool = False,
+    nvml: Any = None,  # noqa: ANN401
+) -> list[Slot]:
+    """Slots for `count` GPUs that no process uses. Raises WorldError if there are too few.
+
+    `may_share`: several slots may have one GPU, if there are fewer GPUs than slots.
+    """
+    slots = gpu_slots(node, lambda pid: False, nvml)
+    if not slots:
+        raise WorldError("no GPU was found: no NVIDIA driver responds")
+    free = [slot for slot in slots if not slot.used_by]
+    if not free or (len(free) < count and not may_share):
+        used = [f"GPU {slot.index} by {', '.join(slot.used_by)}" for slot in slots if slot.used_by]
+        why = f"; in use: {'; '.join(used)}" if used else ""
+        raise WorldError(f"{count} GPUs are wanted, {len(free)} of {len(slots)} are free{why}")
+    return [replace(free[index % len(free)], index=index) for index in range(count)]
 
 
 def _process_name(pid: int) -> str:

@@ -57,8 +57,9 @@ class Bucket:
         self.used = self.flat[end : end + count]
         self.tail = self.flat[end:]
         self.notices = self.flat[end + count :] if notices else None
-        is_pinned = like.device.type == "cuda"  # copies from there do not hold the host up
-        self.initial_tail = torch.ones(tail, dtype=like.dtype, pin_memory=is_pinned)
+        self.initial_tail = torch.ones(tail, dtype=like.dtype)
+        if not like.is_cpu:  # the host then need not wait for the copy
+            self.initial_tail = self.initial_tail.pin_memory()
         self.missing = 0
         self.done = [False] * count  # by index: hashing a tensor costs a microsecond
 
@@ -67,7 +68,7 @@ class Bucket:
         self.done = [False] * len(self.done)
         if self.notices is None:
             self.tail.fill_(1.0)
-        else:
+        else:  # overwritten for the next step only after the host has read the sums of this one
             self.tail.copy_(self.initial_tail, non_blocking=True)
 
     def squared_norm(self, preconditioner: Preconditioner | None) -> Tensor:

@@ -95,7 +95,8 @@ class Buckets:
         self._buckets.append(Bucket(last, sampled, is_last=True, notices=notices))
         device = trained[-1].device
         self._own_notices = None if exact else torch.zeros(len(Notice), device=device)
-        self._own_staging = torch.zeros(len(Notice), pin_memory=device.type == "cuda")
+        staging = torch.zeros(len(Notice))
+        self._own_staging = staging if device.type == "cpu" else staging.pin_memory()
         tail = self._buckets[-1].initial_tail
         self._initial_notices = (tail[-len(Notice) :] if exact else self._own_staging).numpy()
         for bucket in self._buckets:
@@ -191,7 +192,8 @@ class Buckets:
         sums: list[float] = self.notices.tolist()  # the step's one wait of the host
         group.check()  # aborted reductions end without an error
         if self._has_unused:
-            used = torch.cat([bucket.used.float() for bucket in self.buckets]).tolist()
+            device = self._trained[0].device
+            used = torch.cat([b.used.to(device, torch.float32) for b in self.buckets]).tolist()
             parts = [part for b in self.buckets for part in zip(b.parameters, b.views, strict=True)]
             for (p, view), users in zip(parts, used, strict=True):
                 p.grad = view if users > 0 else None
@@ -199,8 +201,8 @@ class Buckets:
 
     def squared_norm(self) -> float:
         """Squared norm of the reduced gradient, after `finish`."""
-        norms = [bucket.squared_norm(self.preconditioner) for bucket in self.buckets]
-        return float(torch.stack(norms).sum())
+        squares = [bucket.squared_norm(self.preconditioner) for bucket in self.buckets]
+        return float(torch.stack([square.to(squares[0].device) for square in squares]).sum())
 
     # while backward runs
 

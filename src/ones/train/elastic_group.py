@@ -296,6 +296,9 @@ class ElasticGroup:
         if self._failures > _FAILURES:
             raise error
         _log.error("worker %s: a change of workers failed", self.context.worker, exc_info=error)
+        layout = self.context.layout
+        if layout is not None and self.context.worker not in layout:
+            self.context.leave()  # it was leaving: no group waits for it any more
         self._problem = logs.describe(error)
         self._lost = True
 

@@ -19,6 +19,7 @@ from ones.errors import UserError
 from ones.stopping import StopRule
 from ones.train.arguments import check_arguments
 from ones.train.buckets import Buckets
+from ones.train.device import find_device
 from ones.train.elastic_group import ElasticGroup
 from ones.train.elastic_job import ElasticJob, Entry, SchedulerStep
 from ones.train.learning_rate import LearningRate, Rule, optimizer_name, rule_for
@@ -90,7 +91,7 @@ def join(
             rate=LearningRate(rule_for(optimizers_of(optimizers)[0], lr_rule), 1, lr_ramp_steps),
             progress=TrainingProgress(seed=seed),
         ),
-        device=torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"),
+        device=find_device(),
         limit=max_local_batch,
         minimum=min_local_batch or (2 if has_norm else 1),
         rehearsal=rehearsal,

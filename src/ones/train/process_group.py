@@ -24,8 +24,10 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from ones.train import logs
+from ones.train import emulation, logs
 from ones.train.connection_tracking import shut_down, track_connections
+from ones.train.device import backend_name, module_of
+from ones.train.gloo_device import GlooDeviceGroup
 
 dist: Any = torch.distributed  # most of c10d has no types
 
@@ -52,8 +54,14 @@ def create_device_backend(store: Any, rank: int, size: int, device: torch.device
     """The communication library of a device; None on the CPU. Not connected yet."""
     if device.type == "cpu":
         return None
-    os.environ.update(_NCCL_ENVIRONMENT)
+    if device.type == emulation.DEVICE:
+        from ones.train.emulation.strict_group import EmulatedGroup
+
+        return EmulatedGroup(store, rank, size)
     torch.cuda.set_device(device)
+    if backend_name() == "gloo":
+        return GlooDeviceGroup(store, rank, size)
+    os.environ.update(_NCCL_ENVIRONMENT)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = _DEVICE_TIMEOUT
     return dist.ProcessGroupNCCL(store, rank, size, options)
@@ -61,7 +69,7 @@ def create_device_backend(store: Any, rank: int, size: int, device: torch.device
 
 def synchronise_device(device: torch.device) -> None:
     """Waits on the host for all that the current stream waits for."""
-    torch.cuda.current_stream(device).synchronize()
+    module_of(device).current_stream(device).synchronize()
 
 
 class ProcessGroup:

@@ -64,8 +64,7 @@ def share_compile_cache(job_dir: str) -> None:
 @contextmanager
 def _random_state(device: torch.device) -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 the script may use it
-    devices = [] if device.type == "cpu" else [device]
-    with torch.random.fork_rng(devices, device_type="cuda" if devices else "cpu"):
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         try:
             yield
         finally:
