@@ -14,7 +14,7 @@ import pytest
 
 from ones.client import AsyncClient, Client
 from ones.client.calls import act, job
-from ones.client.connection import find
+from ones.client.connection import Connection, find
 from ones.errors import UnknownNameError, UserError, WorldError
 from tests.control.inside import URL, Inside, inside
 from tests.processes import wait_for
@@ -109,7 +109,7 @@ def test_the_asynchronous_client_has_the_same_methods_and_answers(service: Insid
 
 def test_a_service_is_found_by_the_environment_or_its_directory(tmp_path: Path) -> None:
     there = {"ONES_URL": "http://a", "ONES_API_TOKEN": "t"}
-    assert find(None, there) == ("http://a", "t", "")
+    assert find(None, there) == Connection("http://a", "t")
     with pytest.raises(WorldError, match="no service is running"):
         find(tmp_path, {})
 

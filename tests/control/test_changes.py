@@ -127,9 +127,19 @@ def test_a_job_runs_again_as_it_was_submitted_and_changed(service: Inside) -> No
     assert late.status_code == 422
     assert f"again: ones rerun {first}" in late.json()["error"]
     assert post(service, first, "hold").status_code == 422
-    second = post(service, first, "rerun").json()["id"]
+    refused = post(service, first, "rerun")
+    assert refused.status_code == 422
+    assert "its environment was removed when it ended" in refused.json()["error"]
+    again = service.http.post(f"/api/jobs/{first}/rerun", json={"env": {"PATH": "/bin", "X": "1"}})
+    second = again.json()["id"]
+    assert card(service, second)["env"] == {"PATH": "/bin", "X": "1"}
+    dog = service.add_user("dog", role="admin")
+    other = service.http.post(
+        f"/api/jobs/{first}/rerun", json={"env": {"SECRET": "of dog"}}, headers=dog
+    )
+    assert other.status_code == 422
     old, new = card(service, first), card(service, second)
-    for name in ("command", "cwd", "env", "tags", "owner", "kind", "priority", "name"):
+    for name in ("command", "cwd", "tags", "owner", "kind", "priority", "name"):
         assert old[name] == new[name], name
     assert second != first
     assert post(service, "no-such-job", "rerun").status_code == 404

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -131,15 +132,24 @@ def release(
 def rerun(
     jobs: Annotated[list[str], JOBS], state: StateDirectory = None, json: Json = False
 ) -> None:
-    """Submit jobs again, with the same command, environment and options, and print the new ids.
+    """Submit jobs again, with the same command and options, and print the new ids.
+
+    The service removes the environment of a job when it ends; then the present one is used.
 
     Example: ones rerun digits-1
     """
     client = connect(state)
+    env = {"env": dict(os.environ)}
     for_each(
-        client, jobs, _posted(client, "rerun"), lambda job, answer: str(answer["id"]), json=json
+        client,
+        jobs,
+        _posted(client, "rerun", env),
+        lambda job, answer: str(answer["id"]),
+        json=json,
     )
 
 
-def _posted(client: Client, what: str) -> Callable[[str], Any]:
-    return lambda job: client.post(of_job(job, what))
+def _posted(
+    client: Client, what: str, body: Mapping[str, Any] | None = None
+) -> Callable[[str], Any]:
+    return lambda job: client.post(of_job(job, what), body)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from ones.client.transport import given, of_job
-from ones.control.api.request_models import Drained, JobChange, NewJob
+from ones.control.api.request_models import Again, Drained, JobChange, NewJob
 from ones.control.api.response_models import (
     Changed,
     ClusterShown,
@@ -85,7 +85,9 @@ def act(id: str, action: str) -> Call[Changed]:
 
 
 def rerun(id: str) -> Call[Submitted]:
-    return Call("POST", of_job(id, "rerun"), _SUBMITTED)
+    """The present environment is used if the service has removed that of the job."""
+    body = _checked(Again, {"env": dict(os.environ)})
+    return Call("POST", of_job(id, "rerun"), _SUBMITTED, body=body)
 
 
 def story(id: str) -> Call[list[StoryLine]]:

@@ -23,7 +23,7 @@ from ones.control.api.access import (
     job_of,
     reader_of,
 )
-from ones.control.api.request_models import JobChange, NewJob
+from ones.control.api.request_models import Again, JobChange, NewJob
 from ones.control.api.response_models import (
     ADMINS,
     NOT_FOUND,
@@ -267,14 +267,32 @@ async def release(card: TheJob, service: TheService, user: TheUser, record: TheR
 
 @router.post("/{job}/rerun", status_code=201, responses=NOT_FOUND)
 async def rerun(
-    card: TheJob, service: TheService, user: TheUser, record: TheRecord, request: Request
+    card: TheJob,
+    service: TheService,
+    user: TheUser,
+    record: TheRecord,
+    request: Request,
+    given: Again | None = None,
 ) -> Submitted:
-    """Submit a job again, as a new job with the same owner, command, environment and options."""
+    """Submit a job again, as a new job with the same owner, command, environment and options.
+
+    Environments of ended jobs are removed (`service.keep_environments`); then the owner's `env` is
+    used."""
     known = service.board.submission(card.id)
     job = await asyncio.to_thread(requested, service.store, card.id)
-    if known is None or job is None or not known.env:
+    if known is None or job is None:
         why = "its submission has been removed from the database (keep_output_days); submit it anew"
         raise InvalidJobError(card.id, why)
+    if not known.env:
+        if card.owner != user.name:
+            why = f"its environment was removed when it ended; only {card.owner} can run it again"
+            raise InvalidJobError(card.id, why)
+        env = scrubbed(given.env) if given is not None else {}
+        if not env:
+            why = "its environment was removed when it ended (keep_environments); give env"
+            raise InvalidJobError(card.id, why)
+        _limited(service, user, request, lambda: service.limits.check_environment(env))
+        known = replace(known, env=env)
     _limited(service, user, request, lambda: _check_room(service, card.owner, 1))
     again = replace(
         job, id=service.new_id(known.name), submitted_at=0.0, after=(), array="", array_limit=None

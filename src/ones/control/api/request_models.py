@@ -16,6 +16,12 @@ Priority = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 Tags = Annotated[list[Word], Field(max_length=100)]
 
 
+Environment = Annotated[
+    dict[Text, Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]],
+    Field(max_length=10_000),
+]
+
+
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -27,11 +33,7 @@ class NewJob(Strict):
         description="program and arguments", examples=[["python", "train.py"]]
     )
     cwd: Text = Field(description="working directory: an absolute path", examples=["/home/ann"])
-    env: dict[
-        Text, Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
-    ] = Field(
-        default_factory=dict, description="whole environment of the process", max_length=10_000
-    )
+    env: Environment = Field(default_factory=dict, description="whole environment of the process")
     name: Word | None = Field(None, description="name for people; default: the script's name")
     kind: Word | None = Field(
         None, description="policies learn from jobs of one kind; default: the script"
@@ -109,6 +111,12 @@ class NewJob(Strict):
             raise ValueError(f"max_batch: {most} is less than min_batch {least}")
         if self.batch is not None and not (least or 1) <= self.batch <= (most or self.batch):
             raise ValueError(f"batch: {self.batch} is not within min_batch and max_batch")
+
+
+class Again(Strict):
+    """What a rerun needs if the service has removed the environment of the ended job."""
+
+    env: Environment = Field(default_factory=dict, description="used if the job's own was removed")
 
 
 class JobChange(Strict):
