@@ -22,8 +22,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
 def served(service: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
     """The service of this module, which all commands reach; its jobs end with the test."""
 
-    def begin(self: Client, url: str, token: str, certificate: str = "") -> None:
-        self.url = url
+    def begin(self: Client, *connection: str) -> None:
+        self.url, self.is_local = connection[0], False
         self.__dict__["_http"] = service.http
 
     for variable in [name for name in os.environ if name.startswith("ONES_")]:
