@@ -1,4 +1,4 @@
-"""A command whose extra is not installed names the extra in one line."""
+"""A command without its extra names the extra in one line."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ CLIENTS = {
             *("set a -p 1", "hold a", "release a", "rerun a", "wait a", "usage", "user budget"),
             *("notify add https://a", "notify list", "notify test 1", "notify remove 1"),
             *("user add ann", "user token ann", "user list", "user limit ann 8", "user remove ann"),
+            "user unix ann ann",
         ),
         "no service is running",
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from ones.client import AsyncClient, Client
 from ones.client.calls import act, job
 from ones.client.connection import Connection, find
 from ones.errors import UnknownNameError, UserError, WorldError
+from tests.asynchronous import run_apart
 from tests.control.inside import URL, Inside, inside
 from tests.processes import wait_for
 
@@ -104,7 +104,7 @@ def test_the_asynchronous_client_has_the_same_methods_and_answers(service: Insid
             with pytest.raises(UnknownNameError):
                 await client.cancel("none")
 
-    asyncio.run(use())
+    run_apart(use())
 
 
 def test_a_service_is_found_by_the_environment_or_its_directory(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One for all tests of a module that only want to use it."""
-    world = World(tmp_path_factory.mktemp("world"))
+    world = World(tmp_path_factory.mktemp("world"), keep_environments=True)
     world.up()
     yield world
     world.down()

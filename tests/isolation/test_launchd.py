@@ -27,7 +27,7 @@ __all__ = ["machine", "monkeypatch_module"]
 
 
 class Lab:
-    """A launcher whose jobs run as the users of the machine."""
+    """A launcher that runs jobs as the users of the machine."""
 
     def __init__(self, machine: Machine, limits: JobLimits | None = None) -> None:
         self.machine, self.limits = machine, limits

@@ -9,6 +9,7 @@ from tests.train.forks import start_zygote
 # scripts: they run in workers, not here
 collect_ignore = [
     "scripts/emulated_device.py",
+    "scripts/loops.py",
     "scripts/planted_fault.py",
     "scripts/regress.py",
 ]

@@ -85,7 +85,7 @@ class RunDirs:
     def live(self, node: str = "*") -> list[Path]:
         """Run directories of jobs that are not forgotten, on one node or on all."""
         found = sorted(self._live.glob(f"*/{node}"))
-        for path in sorted(self._live.iterdir()):
+        for path in sorted(self._live.glob("*")):
             if (assigned := _assigned(path)) and node in ("*", assigned[1]):
                 user, there = assigned
                 found.append(self._of_user(user, unquote(path.name)) / there)
