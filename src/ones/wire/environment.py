@@ -18,6 +18,8 @@ KEPT_REPORTS = "reports.jsonl"
 MOST_KEPT_BYTES = 1 << 20
 #: variable with the path of the job's checkpoints (`checkpoints` below)
 CHECKPOINTS = "ONES_CHECKPOINTS"
+#: the controller's URL in a fixed-size job: its script may report progress but cannot join
+PROGRESS = "ONES_PROGRESS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,17 @@ class WorkerEnvironment:
 
     def to_env(self) -> dict[str, str]:
         return {_variable(f.name): str(getattr(self, f.name)) for f in fields(self)}
+
+    def to_progress_env(self) -> dict[str, str]:
+        """The variables of a fixed-size job: `ones.join` runs alone, `ones.progress` reports."""
+        variables = self.to_env()
+        variables[PROGRESS] = variables.pop("ONES_CONTROLLER")
+        return variables
+
+    @classmethod
+    def of_progress(cls, env: Mapping[str, str]) -> WorkerEnvironment | None:
+        """The values of the variables in a fixed-size job; None in any other process."""
+        return cls.from_env({**env, "ONES_CONTROLLER": env.get(PROGRESS, "")})
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> WorkerEnvironment | None:
