@@ -36,6 +36,7 @@ class WorkerEnvironment:
     host: str = "127.0.0.1"  # address at which other workers reach this one
     #: the controller's own certificate (PEM), to be trusted besides those of the machine
     authority: str = field(default="", repr=False)
+    steps_done: int = 0  # that the job had reported when this worker was launched
 
     def to_env(self) -> dict[str, str]:
         return {_variable(f.name): str(getattr(self, f.name)) for f in fields(self)}
@@ -61,12 +62,12 @@ class WorkerEnvironment:
             name = _variable(f.name)
             text = env.get(name)
             if text is None:
-                if f.name in ("incarnation", "host", "authority"):
+                if f.name in ("incarnation", "host", "authority", "steps_done"):
                     continue
                 raise UserError(
                     f"{name} is not set, but ONES_CONTROLLER is; unset it to run the script alone"
                 )
-            if f.name in ("plan", "incarnation"):
+            if f.name in ("plan", "incarnation", "steps_done"):
                 if not text.isdecimal():
                     raise UserError(f"{name} {text!r} is not a whole number")
                 values[f.name] = int(text)

@@ -116,6 +116,7 @@ class ActionRunner:
     def launch_for(self, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> Launch:
         submission, deps = job.submission, self._live.deps
         elastic = self._live.is_elastic(job)
+        record = self._live.record(job)
         environment = WorkerEnvironment(
             controller=deps.url,
             token=deps.tokens.of(job.id),
@@ -126,6 +127,7 @@ class ActionRunner:
             job_dir="",
             checkpoints=f"{deps.checkpoints}/{job.id}",
             authority=deps.authority,
+            steps_done=record.steps + record.epoch_steps if record is not None else 0,
         )
         if elastic:
             env = {**submission.env, **environment.to_env()}
