@@ -189,6 +189,28 @@ CONTROL_ROW_KEYS = {
     "restart_seconds": ("s", "from the start of the process to its first answer"),
     "database_mb": ("MB", "size of that log"),
 }
+FORECAST_ROW_KEYS = {
+    "case": ("", "`live` or `simulated`"),
+    "policy": ("", "name of the policy: `ones`"),
+    "jobs": ("jobs", "that were submitted"),
+    "completed": ("jobs", "that completed"),
+    "gpus": ("GPUs", "or slots"),
+    "seed": ("", "of the simulated jobs; null in the row `live`"),
+    "n": (
+        "forecasts",
+        "in effect at 20, 50 or 80 % of the time from a job's first trained step to its end",
+    ),
+    "missing": ("forecasts", "that were not there then: before the first one, or while it waited"),
+    "covered_percent": ("%", "of the `n` forecasts with the real end in their 90 % range"),
+    "covered_percent_at_20": ("%", "of those at 20 %; `_at_50` and `_at_80` alike"),
+    "covered_percent_at_50": ("%", "of those at 50 %"),
+    "covered_percent_at_80": ("%", "of those at 80 %"),
+    "early_percent": ("%", "with an end before the range"),
+    "late_percent": ("%", "with an end after the range"),
+    "median_range": ("", "width of the range over the forecast remaining time, median"),
+    "load_average": ("", "of the machine after the row was measured"),
+}
+
 FIDELITY_ROW_KEYS = {
     "case": ("", "`calibration`, a policy and its mechanism, or `order`"),
     "trace": ("", "name of the trace: `mixed`, `bursts` or `long`; `quick` with `--quick`"),
@@ -351,6 +373,9 @@ def results_page() -> str:
         "The row `calibration` has the mean of each [parameter](../fidelity.md) in ms, and the "
         "number of its samples (`_n`).",
         _keys(FIDELITY_ROW_KEYS),
+        "## ones bench forecasts",
+        "The same frame. The rows `live` and `simulated`:",
+        _keys(FORECAST_ROW_KEYS),
         "## ones bench embed",
         "The same frame. Each row:",
         _keys(EMBED_ROW_KEYS),

@@ -96,6 +96,9 @@ def test_a_start_from_zero_and_the_exception_before_it_are_told(
     assert [line for line in lines if line.startswith("Training began again")] == [
         "Training began again from the start: no checkpoint was found. Lost: 2 epochs done before."
     ]
+    said = "ones: no checkpoint was found: training starts from zero; "
+    told = [line for line in world.output(job).splitlines() if line.startswith(said)]
+    assert len(told) == 1, world.evidence(job)
     assert (card["epochs"], card["samples"], card["failures"]) == (4, 4 * 256, 1)
     batches = {batch for _, batch in world.get(f"/api/jobs/{job}/curves")["batch"]}
     assert batches == {32}

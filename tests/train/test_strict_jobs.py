@@ -1,4 +1,4 @@
-"""Jobs whose groups keep to the rules of NCCL (`scripts/strict_group.py`): no hang, equal states.
+"""Jobs with groups that keep to the rules of NCCL (`scripts/strict_group.py`): they do not hang.
 
 A job that hangs is ended after PATIENCE_SECONDS, and its test fails.
 """

@@ -18,6 +18,7 @@ HERE = WorkerEnvironment(
     job_dir="/run/j",
     checkpoints="/run/c",
     host="10.0.0.1",
+    steps_done=7,
 )
 
 
@@ -35,6 +36,7 @@ def test_it_arrives_as_it_was_written() -> None:
         "ONES_CHECKPOINTS",
         "ONES_HOST",
         "ONES_AUTHORITY",
+        "ONES_STEPS_DONE",
     }
     assert WorkerEnvironment.from_env({**env, "PATH": "/bin"}) == HERE
 

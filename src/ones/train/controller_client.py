@@ -50,21 +50,24 @@ class ControllerClient:
         on_order: Callable[[Order], None],
         on_fenced: Callable[[], None],
         on_store: Callable[[str], None],
+        first_number: int = 1,
     ) -> None:
         self._environment = environment
         self._on_order, self._on_fenced, self._on_store = on_order, on_fenced, on_store
         self.generation = (environment.plan, environment.incarnation)
         self._queue: deque[_Numbered] = deque()
-        self._next_number = 1
+        self._next_number = first_number
         self._last_order = 0  # its plan
         self._changed = threading.Condition()
         self._stopped = False
         self._warned = False
         self._send_singly_until = 0  # reports up to this number are sent one by one
 
-    def start(self) -> None:
+    def start(self, *, orders: bool = True) -> None:
+        """`orders`: also wait for orders."""
         atexit.register(self._write_unsent)
-        for name, next_batch in (("ones-reports", self._next_batch), ("ones-orders", None)):
+        threads = {"ones-reports": self._next_batch} | ({"ones-orders": None} if orders else {})
+        for name, next_batch in threads.items():
             threading.Thread(target=self._run, args=(next_batch,), name=name, daemon=True).start()
 
     def report(self, report: Report) -> None:

@@ -128,6 +128,11 @@ class ElasticGroup:
             else:
                 self._replica.has_state = not prepared.in_background
                 context.switched(time.perf_counter() - started, {})
+            if self.rank == 0 and context.steps_done and not self._replica.progress.step:
+                _log.warning(
+                    "no checkpoint was found: training starts from zero; %d steps are lost",
+                    context.steps_done,
+                )
             if self.rank:  # dropout must differ between workers
                 progress = self._replica.progress
                 torch.manual_seed(hash((progress.seed, progress.step, self.rank)))

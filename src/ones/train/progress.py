@@ -9,7 +9,7 @@ from msgspec import structs
 
 from ones.stopping import Track
 
-_PARTS = 20  # of a loop over steps
+PARTS = 20  # of a loop over steps
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class TrainingProgress:
     @property
     def planned(self) -> int | None:
         """Epochs as they are reported: parts of the total in a loop over steps."""
-        return self.epochs if self.total_steps is None else min(_PARTS, self.total_steps)
+        return self.epochs if self.total_steps is None else min(PARTS, self.total_steps)
 
     @property
     def reported(self) -> int:

@@ -66,6 +66,7 @@ class WorkerContext:
         minimum: int,
     ) -> None:
         self.worker = environment.worker
+        self.steps_done = environment.steps_done  # by the job, before this worker was launched
         self.replica = replica
         self.device = device
         self.limit, self._minimum = limit, minimum  # samples of a micro-batch

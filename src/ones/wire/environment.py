@@ -18,6 +18,8 @@ KEPT_REPORTS = "reports.jsonl"
 MOST_KEPT_BYTES = 1 << 20
 #: variable with the path of the job's checkpoints (`checkpoints` below)
 CHECKPOINTS = "ONES_CHECKPOINTS"
+#: the controller's URL in a fixed-size job: its script may report progress but cannot join
+PROGRESS = "ONES_PROGRESS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +36,21 @@ class WorkerEnvironment:
     host: str = "127.0.0.1"  # address at which other workers reach this one
     #: the controller's own certificate (PEM), to be trusted besides those of the machine
     authority: str = field(default="", repr=False)
+    steps_done: int = 0  # that the job had reported when this worker was launched
 
     def to_env(self) -> dict[str, str]:
         return {_variable(f.name): str(getattr(self, f.name)) for f in fields(self)}
+
+    def to_progress_env(self) -> dict[str, str]:
+        """The variables of a fixed-size job: `ones.join` runs alone, `ones.progress` reports."""
+        variables = self.to_env()
+        variables[PROGRESS] = variables.pop("ONES_CONTROLLER")
+        return variables
+
+    @classmethod
+    def of_progress(cls, env: Mapping[str, str]) -> WorkerEnvironment | None:
+        """The values of the variables in a fixed-size job; None in any other process."""
+        return cls.from_env({**env, "ONES_CONTROLLER": env.get(PROGRESS, "")})
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> WorkerEnvironment | None:
@@ -48,12 +62,12 @@ class WorkerEnvironment:
             name = _variable(f.name)
             text = env.get(name)
             if text is None:
-                if f.name in ("incarnation", "host", "authority"):
+                if f.name in ("incarnation", "host", "authority", "steps_done"):
                     continue
                 raise UserError(
                     f"{name} is not set, but ONES_CONTROLLER is; unset it to run the script alone"
                 )
-            if f.name in ("plan", "incarnation"):
+            if f.name in ("plan", "incarnation", "steps_done"):
                 if not text.isdecimal():
                     raise UserError(f"{name} {text!r} is not a whole number")
                 values[f.name] = int(text)

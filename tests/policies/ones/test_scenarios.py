@@ -422,3 +422,33 @@ def test_a_job_is_not_left_below_its_minimum_when_a_gpu_is_cordoned(policy: str)
         scheduler.handle(ev.Woke(float(at)))  # raises if a size is not allowed
     goal = scheduler.state.records[big.id].goal
     assert goal is None or goal.n_gpus >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpus", "gap"), [(2, 15.0), (4, 12.0)])
+def test_a_long_fixed_job_of_two_gpus_is_not_starved_by_elastic_jobs(gpus: int, gap: float) -> None:
+    """More elastic jobs arrive than the GPUs can do, all much shorter than the fixed one. It starts
+    while they still arrive, and nearly all that came later are still there then."""
+    kind = "resnet18-cifar10"
+    small = [
+        TraceJob(
+            Job(id=JobId(f"s{i}"), submitted_at=gap * i, kind="s", requested_batch=128, epochs=20),
+            Training(kind=kind, dataset_size=20_000, base_batch=128),
+        )
+        for i in range(30)
+    ]
+    fixed = TraceJob(
+        Job(
+            id=JobId("fixed"), submitted_at=60.0, kind="f", requested_gpus=2, min_gpus=2,
+            max_gpus=2, requested_batch=256, epochs=30, elastic=False,
+        ),
+        Training(kind=kind, dataset_size=50_000, base_batch=128),
+    )  # fmt: skip
+    jobs = sorted([fixed, *small], key=lambda entry: entry.job.submitted_at)
+    simulator, _ = play("ones", jobs, gpus)
+    ended = simulator.scheduler.state.ended
+    started = ended[JobId("fixed")].ended_at - ended[JobId("fixed")].run_seconds
+    assert started < small[-1].job.submitted_at
+    later = [o for o in ended.values() if o.submitted_at > 60.0]
+    overtook = sum(outcome.ended_at < started for outcome in later)
+    assert overtook <= len(later) // 8, f"{overtook} of {len(later)} ended before it started"

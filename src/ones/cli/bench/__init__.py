@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ones.cli.bench.service import control, faults, fidelity, scale
+from ones.cli.bench.service import control, faults, fidelity, forecasts, scale
 from ones.cli.bench.simulation import embed, search, sim
 from ones.cli.bench.training import convergence, overhead, rescale
 
@@ -19,6 +19,6 @@ def _group() -> None:
 
 
 for command in (
-    sim, search, convergence, rescale, overhead, fidelity, control, scale, embed, faults,
+    sim, search, convergence, rescale, overhead, fidelity, forecasts, control, scale, embed, faults,
 ):  # fmt: skip
     bench.command()(command)

@@ -1,4 +1,4 @@
-"""`ones bench fidelity`, `control`, `scale` and `faults`: the live service."""
+"""`ones bench fidelity`, `forecasts`, `control`, `scale` and `faults`: the live service."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ FIDELITY_COLUMNS = {
     "mean_job_error_percent": "mean job error %", "max_job_error_percent": "max job error %",
     "rescales": "rescales", "simulated_rescales": "simulated", "preemptions": "preemptions",
     "restarts": "restarts", "losses": "lost workers",
+}  # fmt: skip
+FORECAST_COLUMNS = {
+    "case": "jobs are", "completed": "jobs", "n": "forecasts", "missing": "missing",
+    "covered_percent": "within 90 % range, %", "covered_percent_at_20": "at 20 %",
+    "covered_percent_at_50": "at 50 %", "covered_percent_at_80": "at 80 %",
+    "early_percent": "earlier, %", "late_percent": "later, %",
+    "median_range": "range / time left",
 }  # fmt: skip
 SCALE_COLUMNS = {
     "workers": "workers", "jobs": "jobs", "settled_seconds": "all train, s",
@@ -95,6 +102,32 @@ def fidelity(
         if row["case"] == "order":
             print("live:     ", " < ".join(row["live_order"]))
             print("simulated:", " < ".join(row["simulated_order"]))
+
+
+def forecasts(
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Two live jobs: a test that it runs, not a measurement."),
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Simulated jobs.")] = 240,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated jobs.")] = 0,
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep run log and state directory here.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure how often jobs end within the 90 % range of their forecasts, live and simulated.
+
+    Takes about 5 minutes: 24 jobs on 8 slots, then 240 jobs in the simulator. Forecasts are those
+    in effect at 20, 50 and 80 % of a job's life.
+
+    Example: ones bench forecasts --json
+    """
+    from ones.cli.client import Client
+    from ones.lab.bench.forecasts import bench_forecasts
+
+    rows = bench_forecasts(Client, quick=quick, jobs=jobs, seed=seed, keep=keep, progress=say)
+    print_rows("forecasts", rows, json, "forecasts and real ends of jobs", FORECAST_COLUMNS)
 
 
 def control(

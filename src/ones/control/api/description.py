@@ -76,7 +76,8 @@ def _operation(method: str, path: str, plain: Mapping[str, Any]) -> Operation:
     )
     body = ""
     if "requestBody" in plain:
-        body = in_words(plain["requestBody"]["content"]["application/json"]["schema"])
+        schema = plain["requestBody"]["content"]["application/json"]["schema"]
+        body = in_words(schema).removesuffix(", or null")  # a body may be left out
     answers = []
     for status, answer in sorted(plain["responses"].items()):
         kinds = [

@@ -116,21 +116,24 @@ class ActionRunner:
     def launch_for(self, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> Launch:
         submission, deps = job.submission, self._live.deps
         elastic = self._live.is_elastic(job)
-        env = dict(submission.env)
+        record = self._live.record(job)
+        environment = WorkerEnvironment(
+            controller=deps.url,
+            token=deps.tokens.of(job.id),
+            job=job.id,
+            worker=str(gpus[0]),
+            plan=plan,
+            run_dir="",  # the launcher sets these two
+            job_dir="",
+            checkpoints=f"{deps.checkpoints}/{job.id}",
+            authority=deps.authority,
+            steps_done=record.steps + record.epoch_steps if record is not None else 0,
+        )
         if elastic:
-            env |= WorkerEnvironment(
-                controller=deps.url,
-                token=deps.tokens.of(job.id),
-                job=job.id,
-                worker=str(gpus[0]),
-                plan=plan,
-                run_dir="",  # the launcher sets these two
-                job_dir="",
-                checkpoints=f"{deps.checkpoints}/{job.id}",
-                authority=deps.authority,
-            ).to_env()
+            env = {**submission.env, **environment.to_env()}
         else:
-            env = torchrun_defaults(len(gpus)) | env
+            defaults = torchrun_defaults(len(gpus))
+            env = {**defaults, **submission.env, **environment.to_progress_env()}
         return Launch(
             id=launch_id(job.id, plan, gpus),
             job=job.id,

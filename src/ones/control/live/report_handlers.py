@@ -175,7 +175,13 @@ class ReportHandler:
     def _lost_epochs(self, job: LiveJob, report: wire.Report) -> int | None:
         """The epochs of a job that begins at step 0 although it has trained; None: it does not."""
         record = self._live.record(job)
-        if record is None or not isinstance(report, wire.Switched) or report.step != 0:
+        if record is None:
+            return None
+        if isinstance(report, wire.Steps | wire.Epoch):
+            # a fixed-size job has no Switched; one process reports its epochs in order
+            starts_again = not self._live.is_elastic(job) and report.epoch == 1
+            return record.epochs if starts_again and record.epochs else None
+        if not isinstance(report, wire.Switched) or report.step != 0:
             return None
         has_trained = record.epochs or record.steps or record.epoch_steps
         return record.epochs if has_trained else None

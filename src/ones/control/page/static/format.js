@@ -49,9 +49,9 @@ export function eta(card, now) {
 
 /** Completed epochs, and the completed part of the next one. */
 export function epoch(card) {
-  if (!card.dataset_size) return card.epochs ? String(card.epochs) : "";
-  if (card.ended_at !== null) return String(card.epochs);
-  const part = card.samples / card.dataset_size - card.epochs;
+  const known = card.dataset_size || card.epochs;
+  if (!known || card.ended_at !== null) return known ? String(card.epochs) : "";
+  const part = card.dataset_size ? card.samples / card.dataset_size - card.epochs : 0;
   const begun = part > 0.005 && part < 1 ? ` + ${Math.floor(100 * part)} %` : "";
   const planned = card.planned_epochs === null ? "" : ` of ${card.planned_epochs}`;
   return card.epochs + planned + begun;

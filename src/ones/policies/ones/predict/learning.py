@@ -23,6 +23,7 @@ from ones.policies.ones.predict.batch_changes import BatchChanges
 from ones.policies.ones.predict.cold_start import ColdStart
 from ones.policies.ones.predict.error_factors import error_factors
 from ones.policies.ones.predict.failed_rescales import FailedRescales
+from ones.policies.ones.predict.fixed_jobs import FixedJobs
 from ones.policies.ones.predict.forecast_errors import ForecastErrors
 from ones.policies.ones.predict.history import known_epochs
 from ones.policies.ones.predict.knowledge import JobStatus, Knowledge
@@ -51,6 +52,7 @@ class Learned(Remembers):
         "batch_changes": None,
         "_join_times": None,
         "_forecast_errors": None,
+        "_fixed_jobs": None,
         "_cold_start": None,
         "_epoch_seconds": dict[JobId, float],
     }
@@ -66,6 +68,7 @@ class Learned(Remembers):
         self.batch_changes = BatchChanges()
         self._gpus: dict[JobId, tuple[Gpu, ...]] = {}  # of the last order
         self._forecast_errors = ForecastErrors()
+        self._fixed_jobs = FixedJobs()
         self._cold_start = ColdStart()
         self._epoch_seconds: dict[JobId, float] = {}  # on one GPU, at the last epoch's end
         self._smallest_batch: dict[JobId, int] = {}  # since its last epoch ended
@@ -88,6 +91,7 @@ class Learned(Remembers):
                 if view.job(event.job).forecast is None:  # the first one, before an epoch ends
                     self._epoch_job = event.job
             case ev.StepsDone():
+                self._fixed_jobs.reported(view.job(event.job), event.epoch - 1, view.now)
                 self._effective_work.learn(view.job(event.job))
             case ev.EpochFinished():
                 self._effective_work.learn(view.job(event.job))
@@ -102,9 +106,11 @@ class Learned(Remembers):
                 self.batch_changes.rescale_done(event.job, event.pause_seconds)
                 self._join_times.rescale_done(event.job, event.at, event.pause_seconds)
             case ev.JobEnded():
-                self._forecast_errors.ended(event.job, view.now, completed=event.reason.completed)
+                completed = event.reason.completed
+                self._forecast_errors.ended(event.job, view.now, completed=completed)
+                self._fixed_jobs.ended(event.job, view.now, completed=completed)
                 self._residence_times.ended(event.job, view.now)
-                self._forget(event.job, completed=event.reason.completed)
+                self._forget(event.job, completed=completed)
             case _:
                 pass
 
@@ -115,13 +121,15 @@ class Learned(Remembers):
         self._effective_work.joined(job)
         self._epoch_seconds.pop(job.id, None)
         self._smallest_batch[job.id] = job.base_batch or 0
+        self._fixed_jobs.started(job.id)
         self.changed_jobs.append(job.id)
 
     def _learn_epoch(self, job: JobView, view: View) -> None:
         self._epoch_job = job.id
         self.changed_jobs.append(job.id)
-        if job.description is None:
-            return  # it has reported without joining
+        if job.description is None:  # it has reported without joining
+            self._fixed_jobs.epoch_ended(job, view.now)
+            return
         features = self._features([job])[0]
         self._progress.record_epoch(job.id, features)
         self._epoch_seconds[job.id] = self._speeds.epoch_seconds(job) or 0.0
@@ -146,6 +154,7 @@ class Learned(Remembers):
                 self._residence_times.started(job, event.at)
                 if isinstance(action, Start):
                     self._started_at[job] = event.at
+                    self._fixed_jobs.started(job)
                 before = self._gpus.get(job)
                 self._gpus[job] = gpus
                 grows = isinstance(action, Rescale) and not set(gpus) <= set(before or ())
@@ -217,7 +226,7 @@ class Learned(Remembers):
         if self._epoch_job is None or self._epoch_job not in view.jobs:
             return {}
         job = view.job(self._epoch_job)
-        seconds = self._seconds_to_go(job)
+        seconds = self._seconds_to_go(job) or self._fixed_jobs.seconds_to_go(job, view.now)
         if seconds is None:
             return {}
         return {job.id: Forecast(*(round(view.now + s, 3) for s in seconds))}
