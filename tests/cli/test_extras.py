@@ -61,6 +61,8 @@ CLIENTS = {
     "doctor": "pip install 'ones[serve]'",
     "slurm script --nodes 1 --gpus-per-node 1 --time 1:00:00": "#SBATCH",
     "trace generate --jobs 2 --out small.csv": "2 jobs",
+    "lab install --user ann": "ones-launchd",
+    "lab uninstall": "ones-launchd",
     **dict.fromkeys(
         (
             *("link", "ps", "show a", "why a", "logs a", "cancel a", "top", "audit"),
@@ -76,7 +78,7 @@ CLIENTS = {
 #: commands of the base that take longer; `make release-check` runs `ones sim` from the base wheel
 BASE = {
     *("run", "sim", "replay", "compare", "drl train"),
-    *("bench sim", "bench search", "bench embed"),
+    *("bench sim", "bench search", "bench embed", "bench forecasts"),
 }
 
 PAIRS = [(command, extra) for command, (_, extras) in NEEDS.items() for extra in extras]
