@@ -31,13 +31,11 @@ from ones.launchers.launchd_client import (
     remove_as_user,
 )
 from tests.processes import is_alive, wait_for
-from tests.unix_users import Machine, machine, monkeypatch_module
-
-__all__ = ["machine", "monkeypatch_module"]
+from tests.unix_users import Machine
 
 
 class Lab:
-    """A launcher whose jobs run as the users of the machine."""
+    """A launcher that runs jobs as the users of the machine."""
 
     def __init__(self, machine: Machine, limits: JobLimits | None = None) -> None:
         self.machine, self.limits = machine, limits
@@ -237,13 +235,18 @@ def test_bombs_hit_only_their_job(machine: Machine) -> None:
     wait_for(lambda: not machine.processes(), "processes of users are left")
 
 
-def test_jobs_go_on_without_launchd_and_a_restarted_one_knows_them(lab: Lab) -> None:
+def test_jobs_go_on_without_launchd_and_a_restarted_one_knows_them(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = lab.machine
     id = lab.run(machine.ann.pw_name, "echo up; sleep 1000")
     pid = lab.started(id)
     machine.kill()
     assert is_alive(pid)
-    assert lab.launcher.check_user(machine.ann.pw_name).startswith("ones-launchd does not answer")
+    with monkeypatch.context() as patch:
+        patch.setattr("ones.launchers.launchd_client.RESTART_SECONDS", 0.0)
+        reason = lab.launcher.check_user(machine.ann.pw_name)
+    assert reason.startswith("ones-launchd does not answer")
     machine.start()
     lab.launcher.close(kill=False)
     lab.open()
@@ -290,7 +293,9 @@ def test_output_and_checkpoints_are_removed_as_their_user(lab: Lab) -> None:
     assert pruning(lab, id, 5.0, 5.0) == []
     assert (output.exists(), (checkpoints / id).is_dir()) == (False, True)
     (checkpoints / id).chmod(0o700)
-    assert pruning(lab, id, 5.0, 11.0) == [], "its checkpoints are kept: whose they are, too"
+    assert pruning(lab, id, 5.0, 11.0) == [], (
+        "its checkpoints are kept, and with them the name of its user"
+    )
     assert pruning(lab, id, 5.0, 5.0) == [id]
     assert not (checkpoints / id).exists()
     assert [path.name for path in precious.iterdir()] == ["of-root"]

@@ -11,9 +11,7 @@ import pytest
 
 from tests.control.world import ENV, World
 from tests.processes import wait_for
-from tests.unix_users import Machine, machine, monkeypatch_module
-
-__all__ = ["machine", "monkeypatch_module"]
+from tests.unix_users import Machine
 
 SCRIPT = """
 import os, sys, time, torch, ones

@@ -267,7 +267,7 @@ def cgroup_of(job: str) -> str:
 def remove_as_user(
     client: LaunchdClient, user: JobUser, job: str, *paths: Path, seconds: float = REMOVE_SECONDS
 ) -> None:
-    """Removes directories of a user's job, as that user, who may stop the process that does it.
+    """Removes directories of a job as its user. That user may stop the process that does it.
 
     Raises LaunchdError if it has not ended in time; what is left is there for the next call.
     """
