@@ -38,7 +38,7 @@ def why_not() -> str:
         return "needs root: it makes Unix users"
     if not all(map(shutil.which, ("useradd", "userdel"))) or not Path(SYSTEM_PYTHON).exists():
         return f"needs useradd, userdel and {SYSTEM_PYTHON}"
-    probe = f"{PREFIX}{os.getpid()}"
+    probe = f"{PREFIX}{os.getpid()}probe"  # not the tree of a machine that is in use
     try:
         found = launchd.find_cgroup("auto", probe)
         missing = found.missing

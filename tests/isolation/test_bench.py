@@ -10,7 +10,7 @@ import pytest
 from ones.errors import UserError
 from ones.lab.bench.elastic import as_user
 from ones.launchers.launchd_client import LaunchdError
-from tests.unix_users import Machine, why_not
+from tests.unix_users import Machine
 
 
 def test_it_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,6 @@ def test_it_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_its_ones_launchd_serves_that_user_only_and_leaves_nothing(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not why_not()
     monkeypatch.setattr(sys, "executable", machine.python[0])
     monkeypatch.setenv("PYTHONPATH", machine.path)
     with as_user.jobs_of_user(machine.ann.pw_name) as jobs:
