@@ -38,7 +38,7 @@ def why_not() -> str:
         return "needs root: it makes Unix users"
     if not all(map(shutil.which, ("useradd", "userdel"))) or not Path(SYSTEM_PYTHON).exists():
         return f"needs useradd, userdel and {SYSTEM_PYTHON}"
-    probe = f"{PREFIX}{os.getpid()}"
+    probe = f"{PREFIX}{os.getpid()}probe"  # not the tree of a machine that is in use
     try:
         found = launchd.find_cgroup("auto", probe)
         missing = found.missing
@@ -152,21 +152,21 @@ class Machine:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def machine(monkeypatch_module: pytest.MonkeyPatch) -> Iterator[Machine]:
+@pytest.fixture(scope="session")
+def shared_machine() -> Iterator[Machine]:
     """The service is this process, which is root."""
     if reason := why_not():
         pytest.skip(reason)
     made = Machine()
-    monkeypatch_module.setenv("PYTHONPATH", made.path)
     yield made
     made.remove()
 
 
 @pytest.fixture(scope="module")
-def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
+def machine(shared_machine: Machine) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
-        yield patch
+        patch.setenv("PYTHONPATH", shared_machine.path)
+        yield shared_machine
 
 
 def _remove_left_overs() -> None:

@@ -120,9 +120,13 @@ RESCALE_ROW_KEYS = {
     ),
     "until_stepped_ms": ("ms", "until the first step with the new workers is complete"),
     "first_step_extra_ms": ("ms", "how much longer this first step takes than a plain step"),
-    "rival": ("", "`checkpoint`, `zygote` or `torchrun`"),
+    "rival": (
+        "",
+        "`checkpoint`, `zygote` or `torchrun`; with `--unix` `launchd`: the same job as that user,"
+        " in place",
+    ),
     "rival_n": ("", "changes of the rival"),
-    "rival_pause_ms": ("ms", "pause of the rival"),
+    "rival_pause_ms": ("ms", "pause of the rival; `_low` and `_high` as above"),
     "rival_save_ms": ("ms", "part of the rival's pause, like the next four; not for `torchrun`"),
     "rival_stop_and_start_ms": ("ms", "old processes end, new ones start"),
     "rival_import_and_build_ms": ("ms", ""),

@@ -56,7 +56,7 @@ class World:
             **settings,
         }
         self.process: subprocess.Popen[bytes] | None = None
-        self.env = dict(os.environ)
+        self.env, self.python = dict(os.environ), sys.executable
         self.trust = ""  # a certificate's file
         self._gates = count(1)
 
@@ -66,7 +66,7 @@ class World:
         self.dir.make()
         with self.dir.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ones.control.server"],
+                [self.python, "-m", "ones.control.server"],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, env=self.env,
             )  # fmt: skip
         assert self.process.stdin is not None

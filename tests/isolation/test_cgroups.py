@@ -43,13 +43,13 @@ def test_v2_sets_limits_and_devices_before_the_process_enters(
     monkeypatch.setattr(launchd, "attach_device_program", attach)
     cgroup = launchd.CgroupV2("ones", tmp_path)
     assert cgroup.missing == ()
-    enabled = [("cgroup.subtree_control", f"+{name}") for name in ("memory", "pids", "cpu")]
+    enabled = [("cgroup.subtree_control", f"+{name}") for name in ("cpu", "memory", "pids")]
     assert written == enabled * 2
     written.clear()
     cgroup.create("a-1", 77, LIMITS, DEVICES)
     assert written == [
-        ("memory.max", str(512 << 20)), ("pids.max", "100"), ("cpu.weight", "200"),
-        ("devices", ""), ("cgroup.procs", "77"),
+        ("memory.swap.max", "0"), ("devices", ""), ("cpu.weight", "200"),
+        ("memory.max", str(512 << 20)), ("pids.max", "100"), ("cgroup.procs", "77"),
     ]  # fmt: skip
     (tmp_path / "ones" / "a-1" / "memory.events").write_text("low 0\noom_kill 3\n")
     (tmp_path / "ones" / "a-1" / "memory.current").write_text("4096\n")
@@ -60,7 +60,7 @@ def test_v2_sets_limits_and_devices_before_the_process_enters(
 
 
 def test_v2_says_which_limits_the_machine_cannot_set(tmp_path: Path) -> None:
-    assert launchd.CgroupV2("ones", tmp_path).missing == ("memory_mb", "processes", "cpu_weight")
+    assert launchd.CgroupV2("ones", tmp_path).missing == ("cpu_weight", "memory_mb", "processes")
 
 
 class Bus:
@@ -92,11 +92,12 @@ def test_systemd_makes_a_scope_with_the_limits_and_devices(tmp_path: Path) -> No
         "ones-a-1.scope",
     ]  # fmt: skip
     assert call[8:] == [
-        "fail", "8",
+        "fail", "9",
         "PIDs", "au", "1", "77",
         "Slice", "s", "ones.slice",
         "CollectMode", "s", "inactive-or-failed",
         "DevicePolicy", "s", "strict",
+        "MemorySwapMax", "t", "0",
         "CPUWeight", "t", "200",
         "MemoryMax", "t", str(512 << 20),
         "TasksMax", "t", "100",
@@ -154,7 +155,7 @@ def unified() -> Iterator[launchd.CgroupV2]:
     try:
         cgroup = launchd.CgroupV2(name, mounts[0])
         cgroup.directory("probe").mkdir()
-        cgroup.allow_devices(cgroup.directory("probe"), {(1, 3)})
+        cgroup.allow_devices("probe", {(1, 3)})
     except OSError as problem:
         pytest.skip(f"cgroup v2 cannot be used: {problem}")
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import secrets
@@ -9,21 +10,28 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ones.control.pruning import DAY, Pruning, Retention
 from ones.exec import Exit, launchd
 from ones.launchers import Exited, Launch, LauncherEvent
-from ones.launchers.launchd_client import JobLimits, LaunchdError
+from ones.launchers.api import SupportsUsers
+from ones.launchers.job_user import JobUser
+from ones.launchers.launchd_client import (
+    JobLimits,
+    LaunchdClient,
+    LaunchdError,
+    remove_as_user,
+)
 from tests.processes import is_alive, wait_for
-from tests.unix_users import Machine, machine, monkeypatch_module
-
-__all__ = ["machine", "monkeypatch_module"]
+from tests.unix_users import Machine
 
 
 class Lab:
@@ -227,13 +235,18 @@ def test_bombs_hit_only_their_job(machine: Machine) -> None:
     wait_for(lambda: not machine.processes(), "processes of users are left")
 
 
-def test_jobs_go_on_without_launchd_and_a_restarted_one_knows_them(lab: Lab) -> None:
+def test_jobs_go_on_without_launchd_and_a_restarted_one_knows_them(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = lab.machine
     id = lab.run(machine.ann.pw_name, "echo up; sleep 1000")
     pid = lab.started(id)
     machine.kill()
     assert is_alive(pid)
-    assert lab.launcher.check_user(machine.ann.pw_name).startswith("ones-launchd does not answer")
+    with monkeypatch.context() as patch:
+        patch.setattr("ones.launchers.launchd_client.RESTART_SECONDS", 0.0)
+        reason = lab.launcher.check_user(machine.ann.pw_name)
+    assert reason.startswith("ones-launchd does not answer")
     machine.start()
     lab.launcher.close(kill=False)
     lab.open()
@@ -241,6 +254,75 @@ def test_jobs_go_on_without_launchd_and_a_restarted_one_knows_them(lab: Lab) -> 
     assert is_alive(pid)
     lab.launcher.stop(id, 1.0)
     assert lab.exit_of(id).cause == "stopped"
+
+
+# what is removed of ended jobs
+
+
+def pruning(lab: Lab, job: str, output_days: float, checkpoint_days: float) -> list[str]:
+    """What the service removes of this job, which has ended ten days ago."""
+    assert isinstance(lab.launcher, SupportsUsers)
+    keeping = Retention(output_days=output_days, checkpoint_days=checkpoint_days)
+    found = Pruning(
+        keeping, lab.root, str(lab.root / "none"), lambda: {job: 0.0}, lambda: 10 * DAY,
+        users=lab.launcher,
+    ).prune()  # fmt: skip
+    return [Path(path).name for path in found]
+
+
+def test_output_and_checkpoints_are_removed_as_their_user(lab: Lab) -> None:
+    """A link in them leads nowhere, and what cannot be removed yet is not forgotten."""
+    ann = lab.machine.ann
+    precious = lab.machine.root / "precious"
+    precious.mkdir()
+    (precious / "of-root").touch()
+    saves = (
+        f"echo hello; ln -s {precious} $ONES_JOB_DIR/; mkdir -p $SAVED/deep; touch $SAVED/deep/x"
+    )
+    checkpoints = lab.machine.jobs / ann.pw_name / "checkpoints"
+    id = lab.run(ann.pw_name, f"SAVED={checkpoints}/$(basename $ONES_RUN_DIR); {saves}")
+    assert lab.exit_of(id).code == 0
+    lab.launcher.forget(id)
+    wait_for((lab.root / "ended" / id).is_file)
+    output = lab.directory(ann.pw_name, id)
+    assert lab.output(id) == "hello\n"
+
+    assert pruning(lab, id, 11.0, 11.0) == []
+    assert (output.is_dir(), (checkpoints / id).is_dir()) == (True, True)
+    (checkpoints / id).chmod(0o500)  # as the user could: now nothing in it can be removed
+    assert pruning(lab, id, 5.0, 5.0) == []
+    assert (output.exists(), (checkpoints / id).is_dir()) == (False, True)
+    (checkpoints / id).chmod(0o700)
+    assert pruning(lab, id, 5.0, 11.0) == [], (
+        "its checkpoints are kept, and with them the name of its user"
+    )
+    assert pruning(lab, id, 5.0, 5.0) == [id]
+    assert not (checkpoints / id).exists()
+    assert [path.name for path in precious.iterdir()] == ["of-root"]
+    assert lab.output(id) == ""
+
+
+def test_a_user_that_stops_the_removal_of_files_does_not_stop_the_service(lab: Lab) -> None:
+    class Asked(LaunchdClient):
+        """Its process never ends: it keeps the other end of the pipe."""
+
+        asked: ClassVar[list[object]] = []
+        kept: ClassVar[list[int]] = []
+
+        def ask(self, request: Mapping[str, Any], *handles: int) -> dict[str, Any]:
+            self.asked.append(request["do"])
+            self.kept.extend(map(os.dup, handles))
+            return {}
+
+    client = Asked(lab.machine.socket)
+    ann = lab.machine.ann
+    user = JobUser(ann.pw_name, ann.pw_uid, str(lab.machine.jobs / ann.pw_name))
+    try:
+        with pytest.raises(LaunchdError, match="are not removed"):
+            remove_as_user(client, user, "a-1", Path("/nowhere"), seconds=0.01)
+    finally:
+        os.close(client.kept[0])
+    assert client.asked == ["start", "stop"]
 
 
 # what the controller believes
@@ -424,7 +506,22 @@ def test_a_config_or_program_that_others_can_change_is_refused(machine: Machine)
     assert (done.returncode, done.stderr) == (1, "error: must be run with: /usr/bin/python3 -I\n")
 
 
-def test_a_change_takes_a_device_from_processes_that_have_it_open(machine: Machine) -> None:
+HOLDS = """
+import ctypes, os, sys, threading, time
+def hold():
+    assert ctypes.CDLL(None).unshare(0x400) == 0  # CLONE_FILES: files of its own
+    os.open(sys.argv[1], os.O_RDWR)
+    print("has it", flush=True)
+    time.sleep(1000)
+threading.Thread(target=hold).start()
+"""
+ENDS = 'ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)'
+
+
+@pytest.mark.parametrize("how", ["plainly", "in-a-thread", "without-its-first-thread"])
+def test_a_change_takes_a_device_from_processes_that_have_it_open(
+    how: str, machine: Machine
+) -> None:
     """A GPU is given to another job only when no process of the old one can use it any more."""
     gpus = [machine.root / f"gpu{index}" for index in range(2)]
     for path, like in zip(gpus, ("/dev/fuse", "/dev/loop-control"), strict=True):
@@ -435,7 +532,12 @@ def test_a_change_takes_a_device_from_processes_that_have_it_open(machine: Machi
     machine.config["devices"] = f"{machine.root}/gpu*"
     machine.write_config()
     output, end = os.pipe()
-    hold = f"(exec sleep 1001) & exec 3<{gpus[0]} && echo has it; sleep 1000"
+    script = machine.root / "holds.py"
+    script.write_text(HOLDS + (ENDS if how == "without-its-first-thread" else ""))
+    takes = f"exec 3<{gpus[0]} && echo has it; sleep 1000"
+    if how != "plainly":
+        takes = f"(exec sleep 1002) & exec /usr/bin/python3 {script} {gpus[0]}"
+    hold = f"(exec sleep 1001) & {takes}"
     first = start(machine, job="gpus", argv=["/bin/sh", "-c", hold], devices=[str(gpus[0])])
     try:
         answer = exchange(machine, json.dumps(first).encode(), (end,))
@@ -457,4 +559,128 @@ def test_a_change_takes_a_device_from_processes_that_have_it_open(machine: Machi
         os.close(output)
         del machine.config["devices"]
         machine.write_config()
-    wait_for(lambda: not machine.processes(), f"left {time.time()}")
+        for path in gpus:
+            path.unlink()
+    wait_for(lambda: not machine.processes(), "processes of users are left")
+
+
+class Double(launchd.Cgroup):
+    """A job that hands its device to a new process whenever one is killed, `times` times."""
+
+    def __init__(self, times: int) -> None:
+        self.left, self.killed, self.is_killed = times, list[int](), False
+
+    def change(self, job: str, limits: launchd.Limits, devices: launchd.Devices) -> None:
+        pass
+
+    def exists(self, job: str) -> bool:
+        return True
+
+    def pids(self, job: str) -> list[int]:
+        return [self.left] if self.left else []
+
+    def kill_some(self, job: str, pids: list[int]) -> None:
+        self.killed += pids
+        self.left -= 1
+
+    def kill(self, job: str) -> bool:
+        self.is_killed = True
+        return True
+
+
+@pytest.mark.parametrize(("seconds", "ends"), [(1000.0, False), (-1.0, True)])
+def test_a_device_that_goes_from_process_to_process_is_followed(
+    seconds: float, ends: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And if that takes too long, the whole job is killed."""
+    monkeypatch.setattr(launchd, "holders", lambda pids, devices: pids)
+    monkeypatch.setattr(launchd, "own_numbers", lambda config: {(195, 0)})
+    monkeypatch.setattr(launchd, "KILL_SECONDS", seconds)
+    daemon = launchd.Launchd(str(machine.write_config()))
+    daemon.cgroup = double = Double(3)
+    killed = daemon.do_change("x", [], {}, [])["killed"]
+    assert double.is_killed is ends
+    assert (killed, double.killed) == (([3], []) if ends else ([3, 2, 1], [3, 2, 1]))
+
+
+def run_alone(machine: Machine, job: str, argv: list[str], **more: object) -> str:
+    """The output of a process that ones-launchd starts; the job is left."""
+    output, end = os.pipe()
+    with os.fdopen(output, "rb") as file:
+        request = start(machine, job=job, argv=argv, **more)
+        answer = exchange(machine, json.dumps(request).encode(), (end,))
+        os.close(end)
+        assert answer["ok"] is True, answer
+        return file.readline().decode()
+
+
+def test_a_job_that_uses_more_than_its_new_memory_loses_its_devices_all_the_same(
+    machine: Machine,
+) -> None:
+    code = "x = bytearray(200 << 20); print('up', flush=True); import time; time.sleep(1000)"
+    argv = ["/usr/bin/python3", "-c", code]
+    assert run_alone(machine, "fat", argv, limits={"memory_mb": 512}) == "up\n"
+    with closing(machine.client()) as client:
+        client.ask({"do": "change", "job": "fat", "devices": [], "limits": {"memory_mb": 64}})
+        assert client.ask({"do": "watch", "job": "fat"})["memory"] > 200 << 20
+        memory = Path(f"/sys/fs/cgroup/memory/{machine.name}/fat")
+        assert (memory / "memory.swappiness").read_text() == "0\n"
+        assert (memory / "memory.limit_in_bytes").read_text() == f"{512 << 20}\n"
+        assert "is not set" in machine.log.read_text()
+        wait_for(lambda: client.ask({"do": "stop", "job": "fat"})["empty"])
+
+
+def test_each_job_has_a_session_keyring_of_its_own(machine: Machine) -> None:
+    """A keyring that jobs share would show the keys of one user to another."""
+    numbers = {"x86_64": 250, "aarch64": 219}
+    if os.uname().machine not in numbers:
+        pytest.skip("keyctl has another number here")
+    machine.kill()
+    ctypes.CDLL(None).syscall(numbers[os.uname().machine], 1, None)  # one for ones-launchd to have
+    machine.start()
+    code = (
+        "import ctypes; print(ctypes.CDLL(None).syscall("
+        f"{numbers[os.uname().machine]}, 0, -3, 1))"  # KEYCTL_GET_KEYRING_ID, of the session
+    )
+    argv = ["/usr/bin/python3", "-c", code]
+    found = [
+        int(run_alone(machine, f"keys-{user.pw_name}", argv, user=user.pw_name))
+        for user in (machine.ann, machine.bob, machine.ann)
+    ]
+    if found == [-1, -1, -1]:
+        pytest.skip("keyctl is not allowed here")
+    mine = subprocess.run(["/usr/bin/python3", "-c", code], capture_output=True, check=True)
+    assert len({*found, int(mine.stdout)}) == 4
+
+
+def test_a_child_that_cannot_become_its_user_never_goes_on_as_root(machine: Machine) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            launchd.run_as(
+                launchd.Config(str(machine.write_config())), machine.ann, ["/bin/true"], {},
+                output=-1, wait=-1, problem=-1,
+            )  # fmt: skip
+        finally:
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+def test_a_wrong_config_starts_nothing_and_stops_everything(machine: Machine) -> None:
+    assert run_alone(machine, "goes-on", ["/bin/sh", "-c", "echo up; sleep 1000"]) == "up\n"
+    path = machine.write_config()
+    try:
+        for wrong in ("[launchd]\nprivate_tmp = perhaps\n", "[launchd]\ntree = ../x\n", "["):
+            path.write_text(wrong)
+            request = start(machine, job="other")
+            assert exchange(machine, json.dumps(request).encode())["ok"] is False
+        with closing(machine.client()) as client:
+            assert client.ask({"do": "watch", "job": "goes-on"})["processes"] > 0
+            wait_for(lambda: client.ask({"do": "stop", "job": "goes-on"})["empty"])
+    finally:
+        machine.write_config()
+
+
+def test_a_request_cannot_add_lines_to_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    launchd.say("refused a\nstarted job=x\r\u2028user=root")
+    assert capsys.readouterr().err.splitlines() == ["refused a started job=x user=root"]

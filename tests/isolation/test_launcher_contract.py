@@ -17,9 +17,7 @@ from ones.launchers.local import LocalLauncher
 from ones.testing import LauncherContract
 from ones.testing.launcher_harness import LauncherHarness
 from ones.testing.processes import alive_below, wait_for
-from tests.unix_users import Machine, machine, monkeypatch_module
-
-__all__ = ["machine", "monkeypatch_module"]
+from tests.unix_users import Machine
 
 
 class TestLaunchd(LauncherContract):

@@ -138,6 +138,8 @@ class Pruning:
             self._forget({job: ended[job] for job in old})
         if self._users is not None:
             for job in due(ended, now, self._keeping.checkpoint_days):
+                if self._over.is_set():
+                    break
                 with suppress(OSError):
                     self._users.remove(job, checkpoints=True)
         for place, days in (
@@ -157,8 +159,9 @@ class Pruning:
                 name = unquote(path.rstrip("/").rpartition("/")[2])
                 if name in old and not self._over.is_set():
                     with suppress(OSError):
-                        if self._users is not None and place == str(self._outputs):
-                            self._users.remove(name, checkpoints=False)
+                        of_user = self._users if place == str(self._outputs) else None
+                        if of_user and not of_user.remove(name, checkpoints=False):
+                            continue  # the file that names the job's user, until all is removed
                         files.rm(path, recursive=True)
                         removed.append(path)
         return removed

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import configparser
 import ctypes
+import errno
 import fnmatch
 import glob
 import grp
@@ -40,7 +41,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 CONFIG = "/etc/ones/launchd.conf"
 MAX_MESSAGE = 64 << 10  # bytes of a request
@@ -83,7 +84,8 @@ class RefusedError(Exception):
 
 
 def say(text: str) -> None:
-    print(text.encode(errors="backslashreplace").decode()[:500], file=sys.stderr, flush=True)
+    line = " ".join(text.encode(errors="backslashreplace").decode().split())
+    print(line[:500], file=sys.stderr, flush=True)
 
 
 # configuration: a file that only root can change
@@ -126,6 +128,8 @@ class Config:
         self.private_tmp = given.getboolean("private_tmp", True)
         self.cgroup = given.get("cgroup", "auto")
         self.tree = given.get("tree", "ones")
+        if not re.fullmatch(r"[a-z][a-z0-9]*", self.tree):
+            raise RefusedError(f"{path}: tree {self.tree!r} is not letters and digits")
 
     def find_user(self, name: str) -> pwd.struct_passwd:
         """The entry of a listed user. Raises RefusedError."""
@@ -140,19 +144,12 @@ class Config:
         groups = set(os.getgrouplist(name, user.pw_gid))
         if self.service_gid in groups and self.service_gid != 0:
             raise RefusedError(f"user {name!r} is in the group of the service")
-        listed = {"@" + _group_name(gid) for gid in groups} | {name}
-        if not listed & self.users:
+        of_groups = {f"@{group.gr_name}" for group in grp.getgrall() if group.gr_gid in groups}
+        if not (of_groups | {name}) & self.users:
             raise RefusedError(
                 f"user {name!r} is not listed in launchd.conf: ask the administrator"
             )
         return user
-
-
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return ""
 
 
 # requests
@@ -283,27 +280,60 @@ def read(path: str | Path) -> str:
 class Cgroup:
     """The cgroups of jobs. `create` puts a process, and so all that it starts, into a new one."""
 
+    #: limit -> controller, file, what is written
+    FILES: ClassVar[dict[str, tuple[str, str, Callable[[int], int]]]]
+    NO_SWAP: tuple[str, str]  # a file of the controller memory, and what keeps a job from swapping
+    MEMORY_KILLS: str  # the file that counts them
+    MEMORY_USED: str
+    roots: dict[str, Path]  # controller -> where the cgroups of jobs are
     missing: tuple[str, ...] = ()  # limits that this machine cannot set
 
-    def create(self, job: str, pid: int, limits: Limits, devices: Devices) -> None:
-        raise NotImplementedError
-
-    def change(self, job: str, limits: Limits, devices: Devices) -> None:
-        raise NotImplementedError
-
-    def directory(self, job: str) -> Path:
-        """A directory with the file cgroup.procs of the job."""
-        raise NotImplementedError
-
-    def remove(self, job: str) -> None:
-        raise NotImplementedError
-
-    def usage(self, job: str) -> tuple[int, int]:
-        """Bytes of memory, and processes that were killed because the limit was reached."""
+    def allow_devices(self, job: str, devices: Devices) -> None:
         raise NotImplementedError
 
     def begin_kill(self, job: str) -> None:
         """Keeps the job from starting further processes."""
+        raise NotImplementedError
+
+    def create(self, job: str, pid: int, limits: Limits, devices: Devices) -> None:
+        directories = sorted({root / job for root in self.roots.values()})
+        for directory in directories:
+            directory.mkdir(exist_ok=True)
+        with suppress(OSError, KeyError):  # a kernel without swap
+            write(self.roots["memory"] / job / self.NO_SWAP[0], self.NO_SWAP[1])
+        self.change(job, limits, devices)
+        for directory in directories:
+            write(directory / "cgroup.procs", pid)
+
+    def change(self, job: str, limits: Limits, devices: Devices) -> None:
+        self.allow_devices(job, devices)  # first: a limit may be refused
+        for limit, value in sorted(limits.items()):
+            if limit not in self.missing:
+                controller, file, convert = self.FILES[limit]
+                try:
+                    write(self.roots[controller] / job / file, convert(value))
+                except OSError as problem:
+                    if problem.errno != errno.EBUSY:
+                        raise
+                    say(f"job={job} uses more than its new limit: {limit}={value} is not set")
+
+    def directory(self, job: str) -> Path:
+        """A directory with the file cgroup.procs of the job."""
+        return self.roots["pids"] / job
+
+    def usage(self, job: str) -> tuple[int, int]:
+        """Bytes of memory, and processes that were killed because the limit was reached."""
+        if "memory" not in self.roots:
+            return 0, 0
+        directory = self.roots["memory"] / self.directory(job).name
+        killed = re.search(r"^oom_kill (\d+)", read(directory / self.MEMORY_KILLS), re.M)
+        used = read(directory / self.MEMORY_USED).strip() or "0"
+        return int(used), int(killed[1]) if killed else 0
+
+    def remove(self, job: str) -> None:
+        for root in reversed(dict.fromkeys(self.roots.values())):  # that of `directory` is last
+            with suppress(FileNotFoundError):
+                (root / job).rmdir()
 
     def pids(self, job: str) -> list[int]:
         return [int(pid) for pid in read(self.directory(job) / "cgroup.procs").split()]
@@ -316,168 +346,106 @@ class Cgroup:
         deadline = time.monotonic() + KILL_SECONDS
         if self.pids(job):
             self.begin_kill(job)
-        while pids := self.pids(job):
+        while True:
+            pids = self.pids(job)
             self.kill_some(job, pids)
             reap()
+            if not pids:
+                with suppress(OSError):  # the last process is not gone completely
+                    self.remove(job)
+                    return True
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.005)
-        try:
-            self.remove(job)
-        except OSError:  # the last process is not gone completely
-            return False
-        return True
 
     def kill_some(self, job: str, pids: list[int]) -> None:
-        for pid in pids:
-            try:
-                handle = os.pidfd_open(pid)
-            except OSError:
-                continue
-            try:
-                if pid in self.pids(job):  # else the number belongs to another process by now
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
-            except OSError:
-                pass
-            finally:
+        for start in range(0, len(pids), 256):
+            handles = {}
+            for pid in pids[start : start + 256]:
+                with suppress(OSError):
+                    handles[pid] = os.pidfd_open(pid)
+            there = set(self.pids(job))  # else the number belongs to another process by now
+            for pid, handle in handles.items():
+                with suppress(OSError):
+                    if pid in there:
+                        signal.pidfd_send_signal(handle, signal.SIGKILL)
                 os.close(handle)
 
 
 class CgroupV1(Cgroup):
     """One tree for each controller. `mounts`: controller -> where it is mounted."""
 
+    FILES: ClassVar = {
+        "cpu_weight": ("cpu", "cpu.shares", lambda weight: max(2, weight * 1024 // 100)),
+        "memory_mb": ("memory", "memory.limit_in_bytes", lambda mb: mb << 20),
+        "processes": ("pids", "pids.max", int),
+    }
+    NO_SWAP = ("memory.swappiness", "0")
+    MEMORY_KILLS, MEMORY_USED = "memory.oom_control", "memory.usage_in_bytes"
+
     def __init__(self, tree: str, mounts: Any) -> None:
-        if "devices" not in mounts or not {"pids", "freezer"} & set(mounts):
+        if not {"devices", "pids"} <= set(mounts):
             raise RefusedError("cgroup v1: the controllers devices and pids are not mounted")
-        self.roots = {
-            name: Path(mounts[name]) / tree
-            for name in ("pids", "freezer", "devices", "memory", "cpu")
-            if name in mounts
-        }
-        for name, limit in (("memory", "memory_mb"), ("pids", "processes"), ("cpu", "cpu_weight")):
-            if name not in self.roots:
-                self.missing += (limit,)
+        names = [name for name in ("pids", "devices", "memory", "cpu") if name in mounts]
+        self.roots = {name: Path(mounts[name]) / tree for name in names}
+        self.missing = tuple(key for key, file in self.FILES.items() if file[0] not in names)
         for root in self.roots.values():
             root.mkdir(exist_ok=True)
 
-    def create(self, job: str, pid: int, limits: Limits, devices: Devices) -> None:
-        for root in self.roots.values():
-            (root / job).mkdir(exist_ok=True)
-        if "devices" in self.roots:
-            write(self.roots["devices"] / job / "devices.deny", "a")
-        self.change(job, limits, devices)
-        for root in self.roots.values():
-            write(root / job / "cgroup.procs", pid)
-
-    def change(self, job: str, limits: Limits, devices: Devices) -> None:
-        for name, file, limit, value in (
-            ("memory", "memory.limit_in_bytes", "memory_mb", lambda mb: mb << 20),
-            ("pids", "pids.max", "processes", int),
-            ("cpu", "cpu.shares", "cpu_weight", lambda weight: max(2, weight * 1024 // 100)),
-        ):
-            if name in self.roots and limit in limits:
-                write(self.roots[name] / job / file, value(limits[limit]))
+    def allow_devices(self, job: str, devices: Devices) -> None:
         directory = self.roots["devices"] / job
-        allowed = read(directory / "devices.list").splitlines()
+        allowed = set(read(directory / "devices.list").splitlines())
         wanted = {f"c {major}:{'*' if minor is None else minor} rwm" for major, minor in devices}
-        for rule in sorted(wanted - set(allowed)):
+        if "a *:* rwm" in allowed:  # a new cgroup: whatever its parent may
+            write(directory / "devices.deny", "a")
+            allowed = set()
+        for rule in sorted(wanted - allowed):
             write(directory / "devices.allow", rule)
-        for rule in sorted(set(allowed) - wanted):
+        for rule in sorted(allowed - wanted):
             write(directory / "devices.deny", rule)
 
-    def directory(self, job: str) -> Path:
-        return next(iter(self.roots.values())) / job
-
     def begin_kill(self, job: str) -> None:
-        if "pids" in self.roots:
-            write(self.roots["pids"] / job / "pids.max", 0)
-
-    def kill_some(self, job: str, pids: list[int]) -> None:
-        frozen = "pids" not in self.roots
-        if frozen:
-            write(self.roots["freezer"] / job / "freezer.state", "FROZEN")
-        super().kill_some(job, pids)
-        if frozen:
-            write(self.roots["freezer"] / job / "freezer.state", "THAWED")
-
-    def remove(self, job: str) -> None:
-        for root in reversed(list(self.roots.values())):
-            try:
-                (root / job).rmdir()
-            except FileNotFoundError:
-                continue
-
-    def usage(self, job: str) -> tuple[int, int]:
-        if "memory" not in self.roots:
-            return 0, 0
-        directory = self.roots["memory"] / job
-        killed = re.search(r"^oom_kill (\d+)", read(directory / "memory.oom_control"), re.M)
-        used = read(directory / "memory.usage_in_bytes").strip() or "0"
-        return int(used), int(killed[1]) if killed else 0
+        write(self.roots["pids"] / job / "pids.max", 0)
 
 
 class CgroupV2(Cgroup):
     """The unified tree. A small eBPF program decides about devices. `mount`: where it is mounted"""
 
-    CONTROLLERS = ("memory", "pids", "cpu")
+    FILES: ClassVar = {
+        "cpu_weight": ("cpu", "cpu.weight", int),
+        "memory_mb": ("memory", "memory.max", lambda mb: mb << 20),
+        "processes": ("pids", "pids.max", int),
+    }
+    NO_SWAP = ("memory.swap.max", "0")
+    MEMORY_KILLS, MEMORY_USED = "memory.events", "memory.current"
 
     def __init__(self, tree: str, mount: Any) -> None:
         self.root = Path(mount) / tree
+        self.roots = dict.fromkeys(("pids", "memory", "cpu"), self.root)
         self.prepare(Path(mount))
 
-    def prepare(self, mount: Any) -> None:
+    def prepare(self, mount: Path) -> None:
         self.root.mkdir(exist_ok=True)
         for directory in (mount, self.root):
             there = read(directory / "cgroup.controllers").split()
-            for name in self.CONTROLLERS:
+            for name in sorted(self.roots):
                 if name in there:
                     write(directory / "cgroup.subtree_control", f"+{name}")
         there = read(self.root / "cgroup.controllers").split()
-        for name, limit in (("memory", "memory_mb"), ("pids", "processes"), ("cpu", "cpu_weight")):
-            if name not in there:
-                self.missing += (limit,)
+        self.missing = tuple(key for key, file in self.FILES.items() if file[0] not in there)
 
-    def create(self, job: str, pid: int, limits: Limits, devices: Devices) -> None:
-        self.directory(job).mkdir(exist_ok=True)
-        self.change(job, limits, devices)
-        write(self.directory(job) / "cgroup.procs", pid)
-
-    def change(self, job: str, limits: Limits, devices: Devices) -> None:
-        directory = self.directory(job)
-        for file, limit, value in (
-            ("memory.max", "memory_mb", lambda mb: mb << 20),
-            ("pids.max", "processes", int),
-            ("cpu.weight", "cpu_weight", int),
-        ):
-            if limit in limits and limit not in self.missing:
-                write(directory / file, value(limits[limit]))
-        self.allow_devices(directory, devices)
-
-    def allow_devices(self, directory: Path, devices: Devices) -> None:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    def allow_devices(self, job: str, devices: Devices) -> None:
+        handle = os.open(self.directory(job), os.O_RDONLY | os.O_DIRECTORY)
         try:
             attach_device_program(handle, device_program(devices))
         finally:
             os.close(handle)
-
-    def directory(self, job: str) -> Path:
-        return self.root / job
 
     def begin_kill(self, job: str) -> None:
         try:
             write(self.directory(job) / "cgroup.kill", 1)
         except FileNotFoundError:  # before Linux 5.14
             write(self.directory(job) / "pids.max", 0)
-
-    def remove(self, job: str) -> None:
-        with suppress(FileNotFoundError):
-            self.directory(job).rmdir()
-
-    def usage(self, job: str) -> tuple[int, int]:
-        directory = self.directory(job)
-        killed = re.search(r"^oom_kill (\d+)", read(directory / "memory.events"), re.M)
-        used = read(directory / "memory.current").strip() or "0"
-        return int(used), int(killed[1]) if killed else 0
 
 
 class Systemd(CgroupV2):
@@ -488,7 +456,7 @@ class Systemd(CgroupV2):
         super().__init__(f"{tree}.slice", mount)
         self.tree = tree
 
-    def prepare(self, mount: Any) -> None:
+    def prepare(self, mount: Path) -> None:
         """systemd makes the slice and enables its controllers."""
 
     def unit(self, job: str) -> str:
@@ -502,10 +470,9 @@ class Systemd(CgroupV2):
             "PIDs", "au", "1", str(pid), "Slice", "s", f"{self.tree}.slice",
             "CollectMode", "s", "inactive-or-failed", "DevicePolicy", "s", "strict",
         ]  # fmt: skip
-        count = 4
-        for name, value in self.limit_properties(limits):
+        given = [("MemorySwapMax", 0), *self.limit_properties(limits)]
+        for name, value in given:
             properties += [name, "t", str(value)]
-            count += 1
         paths = self.device_names(devices)
         properties += ["DeviceAllow", "a(ss)", str(len(paths))]
         for path in paths:
@@ -513,7 +480,7 @@ class Systemd(CgroupV2):
         self.command(
             "busctl", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
             "org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))",
-            self.unit(job), "fail", str(count + 1), *properties, "0",
+            self.unit(job), "fail", str(5 + len(given)), *properties, "0",
         )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
         while pid not in self.pids(job):  # systemd moves the process after its answer
@@ -621,23 +588,28 @@ def find_cgroup(kind: str, tree: str, mounts: str = "/proc/mounts") -> Cgroup:
 
 
 def holders(pids: list[int], devices: Devices) -> list[int]:
-    """Processes that have one of the devices open or mapped."""
-    numbers = {os.makedev(major, minor) for major, minor in devices if minor is not None}
+    """Processes that have one of the devices open or mapped. Each thread may have its own files."""
     found = []
     for pid in pids:
-        for path in glob.iglob(f"/proc/{pid}/fd/*"), glob.iglob(f"/proc/{pid}/map_files/*"):
-            if any(_device_of(name) in numbers for name in path):
-                found.append(pid)
-                break
+        files = (*glob.iglob(f"/proc/{pid}/task/*/fd/*"), *glob.iglob(f"/proc/{pid}/map_files/*"))
+        try:
+            os.readlink(f"/proc/{pid}/exe")
+            if devices.isdisjoint(map(device_of, files)):
+                continue
+        except OSError:  # its first thread has ended: nothing says what the others have mapped
+            pass
+        found.append(pid)
     return found
 
 
-def _device_of(path: str) -> int | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
+def device_of(path: str) -> tuple[int, int]:
+    """Numbers of an open device, (0, 0) for other files. Never waits for a file system."""
+    found = ctypes.create_string_buffer(256)
+    if LIBC.statx(-100, path.encode(), 0x4000 | 0x800, 3, found) != 0:  # AT_STATX_DONT_SYNC
+        return 0, 0
+    major, minor = struct.unpack_from("II", found, 128)
+    is_device = stat.S_ISCHR(struct.unpack_from("H", found, 28)[0])
+    return (major, minor) if is_device else (0, 0)
 
 
 # processes
@@ -684,6 +656,15 @@ def _mount(
         raise OSError(ctypes.get_errno(), f"mount {target.decode()}")
 
 
+def leave_keyring() -> None:
+    """Keys of the session of root, and of other jobs, would be readable by the process."""
+    number = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
+    if number is not None and LIBC.syscall(number, 1, None) < 0:  # KEYCTL_JOIN_SESSION_KEYRING
+        problem = ctypes.get_errno()
+        if problem not in (errno.ENOSYS, errno.EPERM):  # no keys here, for any process
+            raise OSError(problem, "no session keyring of its own")
+
+
 def run_as(
     config: Config,
     user: pwd.struct_passwd,
@@ -693,7 +674,7 @@ def run_as(
     wait: int,
     problem: int,
 ) -> NoReturn:
-    """In the child: becomes the user and the program. Does not return."""
+    """In the child: becomes the user and the program. Does not return, whatever happens."""
     try:
         os.setsid()
         if os.read(wait, 1) != b"g":  # until it is in the cgroup of its job
@@ -719,10 +700,12 @@ def run_as(
         problem = 3
         os.chdir("/")
         drop_to(user, config.groups)
+        leave_keyring()
         os.execve(argv[0], argv, env)
     except BaseException as error:
         os.write(problem, str(error).encode(errors="replace")[:500] or b"failed")
-    os._exit(1)
+    finally:
+        os._exit(1)  # never back into the loop of root
 
 
 class Launchd:
@@ -734,7 +717,8 @@ class Launchd:
         self.cgroup = find_cgroup(self.config.cgroup, self.config.tree)
 
     def answer(self, request: dict[str, Any], handles: list[int]) -> dict[str, Any]:
-        self.config = Config(self.config_path)  # root may have changed the users
+        if "user" in request:  # root may have changed the users; a wrong file stops no `stop`
+            self.config = Config(self.config_path)
         do: Callable[..., dict[str, Any]] = getattr(self, "do_" + request.pop("do"))
         return do(handles=handles, **request)
 
@@ -796,8 +780,7 @@ class Launchd:
             if text:
                 raise RefusedError(f"not started: {text}")
         except BaseException:
-            os.kill(pid, signal.SIGKILL)  # our child that nothing else reaps: its number is its own
-            os.waitpid(pid, 0)
+            os.kill(pid, signal.SIGKILL)  # our child, not reaped yet: its number is its own
             self.cgroup.kill(job)
             raise
         finally:
@@ -814,10 +797,18 @@ class Launchd:
             return {"killed": []}
         self.cgroup.change(job, limits, allowed)
         lost = own_numbers(self.config) - allowed
-        # a device that is open already stays open, whatever the cgroup says
-        left = holders(self.cgroup.pids(job), lost) if lost else []
-        self.cgroup.kill_some(job, left)
-        return {"killed": left}
+        killed: list[int] = []
+        deadline = time.monotonic() + KILL_SECONDS
+        # a device that is open already stays open, and may have gone on to a new process
+        while lost and (left := holders(self.cgroup.pids(job), lost)):
+            killed += [pid for pid in left if pid not in killed]
+            if time.monotonic() > deadline:
+                self.cgroup.kill(job)
+                break
+            self.cgroup.kill_some(job, left)
+            reap()
+            time.sleep(0.001)
+        return {"killed": killed[:1000]}
 
     def do_stop(self, job: str, handles: list[int]) -> dict[str, Any]:
         had = self.cgroup.exists(job)
@@ -914,7 +905,7 @@ def main(argv: list[str]) -> int:
             raise RefusedError("must be run with: /usr/bin/python3 -I")
         check_owned_by_root(os.path.abspath(__file__))
         Launchd(argv[1] if len(argv) == 2 else CONFIG).serve()
-    except (RefusedError, OSError, KeyError, configparser.Error) as problem:
+    except (RefusedError, OSError, KeyError, ValueError, configparser.Error) as problem:
         say(f"error: {problem}")
         return 1
     return 0

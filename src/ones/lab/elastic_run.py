@@ -86,7 +86,10 @@ class MemoryRecorder:
 
 
 class ElasticRun:
-    """One elastic job. `run` runs the engine in its thread and returns when the job has ended."""
+    """One elastic job. `run` runs the engine in its thread and returns when the job has ended.
+
+    `unix`: the Unix user that it runs as, if the launcher runs jobs as users.
+    """
 
     def __init__(  # noqa: PLR0913
         self,
@@ -100,6 +103,7 @@ class ElasticRun:
         cwd: Path | None = None,
         on_event: Callable[[str], None] = lambda text: None,
         launcher: Launcher | None = None,
+        unix: str = "",
         shows_output: bool = True,
     ) -> None:
         self.on_event, self._shows_output = on_event, shows_output
@@ -122,8 +126,9 @@ class ElasticRun:
             retries=RETRIES,
         )
         self._submission = Submission(
-            name=JOB, argv=tuple(argv), cwd=str(cwd or Path.cwd()), env=variables, elastic=True
-        )
+            name=JOB, argv=tuple(argv), cwd=str(cwd or Path.cwd()), env=variables, elastic=True,
+            unix=unix,
+        )  # fmt: skip
         waiting = Timeouts(join_seconds=inf)
         self._scheduler = Scheduler(Cluster(), self.policy)
         self._recorder = MemoryRecorder(self._on_entry)

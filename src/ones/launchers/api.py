@@ -184,8 +184,11 @@ class SupportsUsers(Protocol):
         """Empty if jobs may run as this Unix user; else why not."""
         ...
 
-    def remove(self, job: str, *, checkpoints: bool) -> None:
-        """Removes the output, or the checkpoints, of an ended job that ran as its own user."""
+    def remove(self, job: str, *, checkpoints: bool) -> bool:
+        """Removes the output, or the checkpoints, of an ended job that ran as its own user.
+
+        False if other files of the job are left. Raises OSError if it cannot.
+        """
         ...
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import socket
 import sys
 import threading
@@ -34,6 +35,8 @@ HTTP_SOCKET = Path("/run/ones/http/ones.sock")
 ANSWER_SECONDS = 20.0
 #: ones-launchd may be restarted: no request is lost if it is back within this time
 RESTART_SECONDS = 3.0
+#: to remove the files of a job; then it is ended, and tried again later
+REMOVE_SECONDS = 10.0
 _MAX_ANSWER = 1 << 16
 
 
@@ -261,8 +264,13 @@ def cgroup_of(job: str) -> str:
     return name if re.match(r"[A-Za-z0-9_]", name) else f"_{name}"
 
 
-def remove_as_user(client: LaunchdClient, user: JobUser, job: str, *paths: Path) -> None:
-    """Removes directories of a user's job, as that user."""
+def remove_as_user(
+    client: LaunchdClient, user: JobUser, job: str, *paths: Path, seconds: float = REMOVE_SECONDS
+) -> None:
+    """Removes directories of a job as its user. That user may stop the process that does it.
+
+    Raises LaunchdError if it has not ended in time; what is left is there for the next call.
+    """
     output, end = os.pipe()
     try:
         client.ask(
@@ -275,9 +283,10 @@ def remove_as_user(client: LaunchdClient, user: JobUser, job: str, *paths: Path)
         )  # fmt: skip
         os.close(end)
         end = -1
-        while os.read(output, 4096):  # until it has ended
-            continue
+        ended, _, _ = select.select([output], [], [], seconds)  # it writes nothing
         client.ask({"do": "stop", "job": f"{cgroup_of(job)}:rm"})
+        if not ended:
+            raise LaunchdError(f"files of job {job} are not removed after {seconds:g} s")
     finally:
         os.close(output)
         if end >= 0:

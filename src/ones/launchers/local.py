@@ -292,13 +292,17 @@ class LocalLauncher(ThreadedLauncher):
             return str(problem)
         return ""
 
-    def remove(self, job: str, *, checkpoints: bool) -> None:
+    def remove(self, job: str, *, checkpoints: bool) -> bool:
         user = self._dirs.user_of(job)
-        if user is None or self._users is None:
-            return
-        path = user.checkpoints / job if checkpoints else self._dirs.of_job(job)
+        if user is None:
+            return True
+        if self._users is None:
+            raise LaunchdError(f"files of job {job} belong to {user.name}: no ones-launchd")
+        places = user.checkpoints / job, self._dirs.of_job(job)
+        path = places[0 if checkpoints else 1]
         if path.is_dir():
             remove_as_user(self._users.client, user, job, path)
+        return not any(place.is_dir() for place in places)
 
     def _archive(self, run_dir: Path) -> None:
         """Moves a run directory without an ones-exec to those of ended jobs."""

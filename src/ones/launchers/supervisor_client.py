@@ -259,7 +259,9 @@ class SupervisorClient:
             self._connection = None
             if self._cut_at > time.monotonic() - CUT_SECONDS:  # again: it may send invalid data
                 self.state = SupervisorState.DISCONNECTED
-                self.retry_at = time.monotonic() + CUT_SECONDS
+                # one that was told to end may be about to: it still accepts, and then closes
+                pause = RETRY_SECONDS if self.closing else CUT_SECONDS
+                self.retry_at = time.monotonic() + pause
                 return
             self._cut_at = time.monotonic()
             self._reach()

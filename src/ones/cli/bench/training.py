@@ -10,6 +10,7 @@ import typer
 from ones.cli.bench.output import print_rows, print_rows_json
 from ones.cli.options import Json, parse_numbers
 from ones.cli.output import say
+from ones.errors import InvalidSettingError
 
 CONVERGENCE_TABLES = {
     "workers": ("epochs to the target accuracy: workers x local batch", {
@@ -73,6 +74,13 @@ def rescale(
     torchrun: Annotated[
         bool, typer.Option("--torchrun", help="Also against torchrun, when workers are added.")
     ] = False,
+    unix: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead: against the same job as this Unix user, through ones-launchd."
+            " Needs root."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure the pause of a job when its workers change, against stopping and restarting it.
@@ -84,18 +92,20 @@ def rescale(
         REPEATS,
         SIZES,
         bench_rescale,
+        bench_rescale_as_user,
         paper_sizes,
     )
 
     chosen: list[float] = list(parse_numbers("sizes", sizes, int, at_least=1))
     if not chosen:
         chosen = list(paper_sizes() if paper else QUICK_SIZES if quick else SIZES)
-    rows = bench_rescale(
-        chosen,
-        repeats=repeats or (1 if quick else REPEATS),
-        with_torchrun=torchrun,
-        progress=say,
-    )
+    count = repeats or (1 if quick else REPEATS)
+    if unix is not None:
+        if torchrun:
+            raise InvalidSettingError("--unix and --torchrun exclude each other")
+        rows = bench_rescale_as_user(unix, chosen, repeats=count, progress=say)
+    else:
+        rows = bench_rescale(chosen, repeats=count, with_torchrun=torchrun, progress=say)
     print_rows("rescale", rows, json, "pause of a job", RESCALE_COLUMNS)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from ones.errors import WorldError
 from ones.extras import require
+from ones.lab.bench.elastic.as_user import UserJobs, jobs_of_user
 from ones.lab.bench.elastic.restarts import fresh, restarts, torchrun, zygote
 from ones.lab.bench.elastic.step_traces import Pause, pauses_in_place, read_traces
 from ones.lab.bench.elastic.watched_run import run_until
@@ -28,7 +29,7 @@ SIZES, QUICK_SIZES = (1.0, 50.0, 400.0), (1.0, 50.0)
 CHAIN, GROWTH = (1, 2, 4, 2, 4, 1), (1, 2, 4)
 REPEATS = 3
 BATCH = 16
-CHECKPOINT, ZYGOTE, TORCHRUN = "checkpoint", "zygote", "torchrun"
+CHECKPOINT, ZYGOTE, TORCHRUN, LAUNCHD = "checkpoint", "zygote", "torchrun", "launchd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +114,44 @@ def bench_rescale(
     return rows
 
 
+def bench_rescale_as_user(
+    user: str,
+    sizes: Sequence[float] = SIZES,
+    *,
+    repeats: int = REPEATS,
+    chain: Sequence[int] = CHAIN,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[dict[str, Any]]:
+    """A row for each size and change: as the user of this process, and through ones-launchd."""
+    require("ones bench rescale", "torch")
+    rows = []
+    with jobs_of_user(user) as jobs:
+        for megabytes in sizes:
+            model, table, loads = RescaleModel.of(megabytes), Table(), [os.getloadavg()[0]]
+            for repeat in range(repeats):
+                # in turns: the load changes, and the first run is the slower one
+                for through in ((False, True), (True, False))[repeat % 2]:
+                    directory = jobs.directory / f"{megabytes:g}-{repeat}-{through}"
+                    for pause, parts in in_place(
+                        model, chain, _steps(model), directory, jobs if through else None
+                    ):
+                        key = (LAUNCHD if through else "", pause.before, pause.after)
+                        table.setdefault(key, MeasuredPauses()).add(pause, {} if through else parts)
+                loads.append(os.getloadavg()[0])
+                progress(f"{megabytes:g} MB: {repeat + 1} of {repeats}")
+            rows += _rows(megabytes, model, table, fmean(loads))
+    return rows
+
+
+def _steps(model: RescaleModel) -> int:
+    """Steps between two changes."""
+    return 4 if model.megabytes > 100 else 8
+
+
 def _measure(
     model: RescaleModel, chain: Sequence[int], table: Table, *, with_torchrun: bool
 ) -> None:
-    steps = 4 if model.megabytes > 100 else 8
+    steps = _steps(model)
 
     def note(mechanism: str, pause: Pause, parts: dict[str, float]) -> None:
         table.setdefault((mechanism, pause.before, pause.after), MeasuredPauses()).add(pause, parts)
@@ -137,11 +172,20 @@ def _measure(
 
 
 def in_place(
-    model: RescaleModel, chain: Sequence[int], steps: int, directory: Path
+    model: RescaleModel,
+    chain: Sequence[int],
+    steps: int,
+    directory: Path,
+    user: UserJobs | None = None,
 ) -> list[tuple[Pause, dict[str, float]]]:
-    """The pauses and their parts of one elastic job that goes through the sizes of the chain."""
+    """The pauses and their parts of one elastic job that goes through the sizes of the chain.
+
+    `user`: the job runs as this Unix user.
+    """
     out = directory / "out"
     out.mkdir(parents=True)
+    if user is not None:
+        os.chown(out, user.user.pw_uid, user.user.pw_gid)
 
     def is_done(outcome: RunOutcome) -> bool:
         """Every switch was reported, and its first step was recorded."""
@@ -155,6 +199,7 @@ def in_place(
         [SchedulePhase(steps * number, workers) for number, workers in enumerate(chain)],
         directory,
         directory,
+        user,
     )
     pauses = pauses_in_place(read_traces(out))
     if len(pauses) != len(chain) - 1:
@@ -188,6 +233,7 @@ def _rows(megabytes: float, model: RescaleModel, table: Table, load: float) -> l
             continue
         ours = table["", before, after]
         seconds = [1000 * pause.seconds for pause in ours.pauses]
+        theirs = [1000 * pause.seconds for pause in rival.pauses]
         rows.append(
             {
                 "case": f"{megabytes:g} MB{' compiled' if model.compiled else ''}"
@@ -205,12 +251,14 @@ def _rows(megabytes: float, model: RescaleModel, table: Table, load: float) -> l
                 "first_step_extra_ms": round(ours.ms(lambda pause: pause.first_step_extra), 1),
                 "rival": mechanism,
                 "rival_n": len(rival.pauses),
-                "rival_pause_ms": round(rival.ms(), 1),
+                "rival_pause_ms": round(rival.ms(), 1 if mechanism != LAUNCHD else 2),
+                "rival_pause_ms_low": round(min(theirs), 2),
+                "rival_pause_ms_high": round(max(theirs), 2),
                 **rival.parts_ms("rival_"),
                 "rival_until_stepped_ms": round(rival.ms(lambda p: p.until_stepped), 1),
                 "rival_first_step_extra_ms": round(rival.ms(lambda p: p.first_step_extra), 1),
                 "rival_steps_lost": round(median(pause.lost for pause in rival.pauses), 1),
-                "ratio": round(rival.ms() / ours.ms(), 1),
+                "ratio": round(rival.ms() / ours.ms(), 1 if mechanism != LAUNCHD else 2),
                 "load_average": round(load, 1),
             }
         )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ones.lab.bench.elastic.as_user import UserJobs
 from ones.lab.bench.elastic.restarts import TIMEOUT_SECONDS, one_thread
 from ones.lab.elastic_run import ElasticRun, RunOutcome
 from ones.lab.scripted_policy import SchedulePhase
@@ -23,15 +24,19 @@ def run_until(
     phases: Sequence[SchedulePhase],
     directory: Path,
     cwd: Path,
+    user: UserJobs | None = None,
 ) -> RunOutcome:
     """Runs `python -m module` by the schedule and interrupts it when `is_done` returns True."""
+    slots = max(phase.workers for phase in phases)
     run = ElasticRun(
         [sys.executable, "-m", module, *arguments],
         phases,
-        slots=max(phase.workers for phase in phases),
+        slots=slots,
         directory=directory,
         env=one_thread(),
         cwd=cwd,
+        launcher=user.launcher(directory / "launcher", slots) if user else None,
+        unix=user.user.pw_name if user else "",
     )
     over = threading.Event()
 
