@@ -53,6 +53,9 @@ _ANY_JOB = (
 class Gandiva:
     decides_on: ClassVar[frozenset[type[Event]]] = CAPACITY_EVENTS
     native_mechanism: ClassVar[str] = "suspend"
+    limits_live: ClassVar[str] = (
+        "packing (two jobs on one GPU) is in simulations only: here each GPU has one job"
+    )
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
