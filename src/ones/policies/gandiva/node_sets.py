@@ -5,7 +5,7 @@ turns. A set has one node; a job that needs several nodes merges their sets. Job
 nodes (the affinity of the publication), so that turns fit.
 
 Sets that are alike for a choice are kept together in one entry of an index. A choice compares the
-entries, whose number depends on the sizes of jobs and nodes, not on how many nodes there are.
+entries; there are as many as kinds of sets, however many nodes the cluster has.
 """
 
 from __future__ import annotations

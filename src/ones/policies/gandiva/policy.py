@@ -89,7 +89,7 @@ class Gandiva:
         #: when a job may use idle GPUs of its nodes, the earliest first
         self._grow_at: OrderedDict[JobId, float] = OrderedDict()
         self._growing: list[JobId] = []  # jobs for which that time has come with this event
-        self._measured: dict[JobId, None] = {}  # jobs whose pairs may have changed since then
+        self._measured: dict[JobId, None] = {}  # their pairs may have changed since then
         self._estimates = LossEstimates(flat_change=0.05, flat_epochs=10, most_epochs=100)
         self._candidates = CandidateMaker(self._estimates)
 
