@@ -14,7 +14,7 @@ class CuttingProxy:
     answers in full when the same request comes again."""
 
     def __init__(self, url: str) -> None:
-        self.cut: set[bytes] = set()  # bodies of the requests whose answer was cut off
+        self.cut: set[bytes] = set()  # bodies of requests with a cut answer
         proxy, netloc = self, urlsplit(url).netloc
 
         class Handler(BaseHTTPRequestHandler):

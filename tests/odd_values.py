@@ -112,7 +112,7 @@ VALUES: dict[type[Event], dict[str, tuple[object, ...]]] = {
         "configuration.micro_steps": _COUNTS,
         "step_seconds": _STEP_SECONDS,
         "steps": _FROM_ONE,
-        "first_step_extra_seconds": (None, *_STEP_SECONDS),
+        "first_step_extra_seconds": (None, 0.0, -0.0, 5e-324, 97.0, LONGEST),
     },
     ev.MemoryLimitLearned: {"max_local_batch": _BATCHES},
     ev.WorkerReady: {},

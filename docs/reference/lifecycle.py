@@ -25,8 +25,8 @@ def lifecycle_page() -> str:
     return "\n\n".join(
         [
             "# The life cycle of a job",
-            "A job that ends leaves every phase: its state is `converged`, `finished`, `failed`"
-            " or `cancelled`.",
+            "A job that ends leaves every phase: its state is `converged`, `finished`, `failed`,"
+            " `cancelled` or `refused`.",
             table(["phase", "state that users see", "meaning"], rows),
             f"```mermaid\n{diagram()}\n```",
             "Every change of phase is a row of this table (`core/lifecycle.py`); any other is an"

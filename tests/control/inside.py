@@ -60,7 +60,7 @@ def inside(root: Path, **settings: Any) -> Iterator[Inside]:
     chosen = ServiceSettings(**{"state": str(root / "state"), "slots": 1, **settings})
     directory = StateDir.of(chosen.state)
     directory.make()
-    options = replace(Options(policy="fifo"), limits=Limits.of(chosen))
+    options = replace(Options(policy=settings.get("policy", "fifo")), limits=Limits.of(chosen))
     service = Service(directory, launcher_of(chosen, directory, lambda: URL), options)
     service.start(URL)
     try:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ones.core import Cluster, Event, Job, JobId, Plan
+from ones.core import Cluster, Event, Job, JobId, NodeId, Plan
 from ones.core import events as ev
+from ones.core.cluster import Node
 from ones.core.job import Configuration
 from ones.core.plan import Start
 from ones.policies import create
-from ones.policies.gandiva.node_sets import NodeSets
+from ones.policies.gandiva.node_sets import NodeSet, NodeSets
 from ones.sim import Simulator
 from ones.workload import Trace, TraceJob, Training
 from tests.policies.immediate_engine import ImmediateEngine
@@ -52,6 +55,62 @@ def test_a_job_of_several_nodes_merges_them_and_they_separate_when_it_ends() -> 
     sets.remove(JobId("j2"))
     parts = sets.split(hole, {})
     assert all(len(part.nodes) == 1 for part in parts)
+
+
+def wished_set(sets: NodeSets, demand: int) -> tuple[NodeId, ...] | None:
+    """The rule of choice over all sets in order; None if nodes must be merged."""
+    every = list(sets)
+    room = [nodes for nodes in every if nodes.capacity - sum(nodes.jobs.values()) >= demand]
+    large = [nodes for nodes in every if nodes.capacity >= demand]
+
+    def height(nodes: NodeSet) -> float:
+        return sum(nodes.jobs.values()) / nodes.capacity
+
+    def is_for(nodes: NodeSet) -> bool:
+        return next(iter(nodes.jobs.values()), 0) == demand
+
+    if alike := list(filter(is_for, room)):
+        return min(alike, key=height).nodes
+    if empty := [nodes for nodes in room if not nodes.jobs]:
+        return min(empty, key=lambda nodes: nodes.capacity).nodes
+    if room:
+        return min(room, key=lambda nodes: nodes.capacity - sum(nodes.jobs.values())).nodes
+    if not any(len(nodes.nodes) == 1 for nodes in large):
+        return None
+    return min(list(filter(is_for, large)) or large, key=height).nodes
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 4, 4, 8]), min_size=1, max_size=6),
+    st.lists(st.tuples(st.sampled_from([1, 1, 2, 2, 4, 6, 9]), st.booleans()), max_size=40),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_indexes_choose_as_a_scan_of_all_sets(
+    widths: list[int], steps: list[tuple[int, bool]]
+) -> None:
+    sets = NodeSets()
+    sets.follow(Cluster([Node(NodeId(f"n{i}"), width) for i, width in enumerate(widths)]))
+    present: list[JobId] = []
+    for i, (demand, ends) in enumerate(steps):
+        if ends and present:
+            hole = sets.remove(present.pop(demand % len(present)))
+            if hole is not None:
+                sets.split(hole, {})
+        else:
+            wished = wished_set(sets, demand)
+            present.append(JobId(f"j{i}"))
+            sets.assign(present[-1], demand)
+            found = sets.of(present[-1])
+            assert wished is None or (found is not None and found.nodes == wished)
+        for nodes in sets:
+            assert nodes.demand == sum(nodes.jobs.values())
+        crowded = [nodes for nodes in sets if nodes.demand > nodes.capacity]
+        assert sets.crowded() == crowded
+        assert sets.any_crowded is bool(crowded)
+        assert list(sets.tallest(9)) == sorted(crowded, key=lambda nodes: -nodes.height)
+        again = NodeSets()
+        again.load(sets.save())
+        assert again.save() == sets.save()
 
 
 def test_a_job_larger_than_the_cluster_waits_until_it_has_grown() -> None:

@@ -29,7 +29,7 @@ def simulated(policy: str, trace: Trace, gpus: int) -> State:
 
 @pytest.mark.parametrize("policy", RIVALS)
 def test_a_wide_job_ends_although_small_jobs_keep_coming(policy: str) -> None:
-    """The wide job needs all GPUs; jobs of one GPU arrive faster than they end, for 20 minutes."""
+    """The wide job needs all GPUs; jobs of one GPU arrive faster than they end, for 8 minutes."""
     training = Training(kind="resnet18-cifar10", dataset_size=20_000, base_batch=128)
     wide = Job(
         id=JobId("wide"), submitted_at=60.0, kind="wide", requested_gpus=4, min_gpus=4,
@@ -37,20 +37,19 @@ def test_a_wide_job_ends_although_small_jobs_keep_coming(policy: str) -> None:
     )  # fmt: skip
     small = [
         Job(id=JobId(f"s{i}"), submitted_at=20.0 * i, kind="s", requested_batch=128, epochs=10)
-        for i in range(60)
+        for i in range(24)
     ]
     jobs = sorted([wide, *small], key=lambda job: job.submitted_at)
     trace = Trace.of("wide", [TraceJob(job, training) for job in jobs])
     state = simulated(policy, trace, 4)
     refused = [o.id for o in state.ended.values() if o.reason is EndReason.REFUSED]
     assert policy == "oasis" or not refused
-    last = max(outcome.ended_at for outcome in state.ended.values())
-    assert "wide" in refused or state.ended[JobId("wide")].ended_at <= last
+    assert "wide" in refused or state.ended[JobId("wide")].reason.completed
 
 
 @pytest.mark.parametrize("policy", RIVALS)
 def test_all_jobs_end_although_half_of_the_nodes_are_lost(policy: str) -> None:
-    trace = generate(jobs=15, seed=4, gap=10.0)
+    trace = generate(jobs=8, seed=4, gap=10.0)
     incidents: list[Incident] = [
         ev.NodeDown(120.0, NodeId("n0")),
         ev.NodeDown(130.0, NodeId("n3")),
@@ -58,6 +57,7 @@ def test_all_jobs_end_although_half_of_the_nodes_are_lost(policy: str) -> None:
         ev.NodeUp(900.0, NodeId("n1"), 4),
     ]
     state = simulated(policy, Trace.of("losses", trace.jobs, incidents), 16)
+    assert any(outcome.losses for outcome in state.ended.values())
     assert sum(o.reason.completed for o in state.ended.values()) >= (
         1 if policy == "oasis" else len(trace.jobs)
     )

@@ -1,8 +1,10 @@
-"""Durations as people type them: `90s`, `2h`, `1d12h`, `30:00`, `1-02:00`."""
+"""Durations as people type them, `90s`, `2h`, `1d12h`, `30:00`, `1-02:00`, and dates."""
 
 from __future__ import annotations
 
 import re
+import time
+from datetime import datetime
 from math import isfinite
 
 from ones.errors import UserError
@@ -36,3 +38,24 @@ def seconds_of(text: str, option: str) -> float:
     if not (isfinite(seconds) and seconds >= 0):
         raise UserError(f"{option}: {text!r} is not a duration such as 90s, 15m, 2h or 1-02:00")
     return seconds
+
+
+def seconds_until(text: str, option: str) -> float:
+    """The seconds from now until a time: a duration, or a date such as `2026-01-31T18:00`.
+
+    >>> seconds_until("2h", "")
+    7200.0
+    """
+    try:
+        left = datetime.fromisoformat(text.strip()).astimezone().timestamp() - time.time()
+    except (ValueError, OverflowError):
+        try:
+            left = seconds_of(text, option)
+        except UserError:
+            raise UserError(
+                f"{option}: {text!r} is neither a duration (90m, 2h, 1-02:00) nor a date"
+                " (2026-01-31T18:00)"
+            ) from None
+    if left <= 0:
+        raise UserError(f"{option}: {text!r} is not in the future")
+    return left

@@ -25,7 +25,7 @@ MOST_JOBS = 10_000  # in one response
 WATCH_SECONDS = 2.0
 STATES = (
     *("waiting", "held", "blocked", "starting", "running", "changing", "stopping"),
-    *("converged", "finished", "failed", "cancelled"),
+    *("converged", "finished", "failed", "cancelled", "refused"),
 )
 
 
@@ -245,7 +245,7 @@ def _on_terminal() -> bool:
 
 
 def _shown(name: str, value: object) -> object:
-    if name.endswith("_at") and isinstance(value, float):
+    if (name.endswith("_at") or name == "deadline") and isinstance(value, float):
         return moment(value)
     if name.endswith("_seconds") and isinstance(value, float) and value >= 60:
         return duration(value)

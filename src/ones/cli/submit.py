@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import date
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ones.cli.client import Client, connect, of_job
-from ones.cli.durations import seconds_of
+from ones.cli.durations import seconds_of, seconds_until
 from ones.cli.job_files import MARK, lines_in_script, read_job_file, runnable, sweep_of
 from ones.cli.logs import follow_job
 from ones.cli.options import Json, StateDirectory
@@ -24,7 +25,7 @@ from ones.cli.wait import await_all
 from ones.errors import InvalidFileError, UserError
 
 #: options that have another name in the HTTP API
-IN_FILES = {"max_run": "max_run_seconds", "tag": "tags"}
+IN_FILES = {"max_run": "max_run_seconds", "deadline": "deadline_seconds", "tag": "tags"}
 NOT_IN_SCRIPTS = ("command", "file", "env", "cwd", "wait", "follow", "state", "json")
 
 
@@ -82,6 +83,14 @@ def submit(
             help="Cancel the job after this time of running: 90s, 2h, 1-02:00.",
         ),
     ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="When the job should have ended: 2h, or 2026-01-31T18:00. The policy oasis uses"
+            " it; no job is cancelled for it.",
+        ),
+    ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(
@@ -136,7 +145,8 @@ def submit(
         "fixed_batch": fixed_batch or None, "min_batch": min_batch, "max_batch": max_batch,
         "max_epochs": max_epochs, "target_accuracy": target_accuracy,
         "target_epochs": target_epochs, "patience": patience, "retries": retries,
-        "max_run": max_run, "tag": tag, "after": after, "array": array, "sweep": sweep,
+        "max_run": max_run, "deadline": deadline, "tag": tag, "after": after, "array": array,
+        "sweep": sweep,
     }  # fmt: skip
     given["command"] = command or given.get("command")
     if not given["command"] or not given["command"][0]:
@@ -269,6 +279,9 @@ def _for_api(options: Mapping[str, Any]) -> dict[str, Any]:
     limit = given.get("max_run_seconds")
     if isinstance(limit, str):
         given["max_run_seconds"] = seconds_of(limit, "--max-run")
+    wished = given.get("deadline_seconds")
+    if isinstance(wished, str | date):
+        given["deadline_seconds"] = seconds_until(str(wished), "--deadline")
     if isinstance(given.get("sweep"), list | tuple):
         given["sweep"] = sweep_of(given["sweep"])
     return given

@@ -82,7 +82,7 @@ def up(
     from ones.control.server import ServiceReady, configure_logs, insecurity, serve
     from ones.control.statedir import StateDir
     from ones.lab.kernel_warmup import warm_up
-    from ones.policies import located
+    from ones.policies import limits_live, located
 
     found = effective(
         section="service",
@@ -118,6 +118,8 @@ def up(
             return
         slots = "1 slot" if ready.slots == 1 else f"{ready.slots} slots"
         print(f"ONES is up: {ready.url} ({slots}, policy {service.policy})")
+        if limits := limits_live(service.policy):
+            print(f"policy {service.policy}: {limits}")
         print(ready.isolation)
         for gpu in ready.unused:
             print(f"not used, in use by another process: {gpu}")

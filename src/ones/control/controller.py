@@ -217,7 +217,7 @@ class Controller:
             "submitted_at": self.clock.now(),
             "body": submission.encoded(),
         }
-        self.board.submitted(job.id, submission)
+        self.board.submitted(job.id, submission, job)
 
         def enter() -> None:
             self._live.jobs[job.id] = live

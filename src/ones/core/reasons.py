@@ -298,8 +298,9 @@ NOT_FOUND = "its process was not found after the controller had restarted"
 
 def refused(value: float, price: float) -> str:
     """`value`: the most that the job's result is worth at any end; `price`: of the GPUs for it."""
+    worth = f"{value:.3g}" if value >= 0.001 else "0"
     return (
-        f"Refused: the GPUs that it needs cost {price:.3g} now, more than its value of {value:.3g}."
+        f"Refused: the GPUs that it needs cost {price:.3g} now, more than its value of {worth}."
         " Submit it later, with a higher priority, or with a later deadline."
     )
 

@@ -8,7 +8,7 @@ from ones.errors import InvalidSettingError
 from ones.extensions import ExtensionPoint, SettingInfo, located
 from ones.models.oracle import Oracle
 
-__all__ = ["OURS", "create", "located", "names", "require", "settings_of"]
+__all__ = ["OURS", "create", "limits_live", "located", "names", "require", "settings_of"]
 
 #: name -> module and factory; a factory takes `seed` and the policy's own settings
 OURS: dict[str, str] = {
@@ -71,6 +71,11 @@ def create(
             f"policy {name}: {type(policy).__name__} has no {', '.join(missing)}"
         )
     return policy
+
+
+def limits_live(name: str) -> str:
+    """What the policy does only in simulations; empty: it does the same in the service."""
+    return str(getattr(_POLICIES.find(name), "limits_live", ""))
 
 
 def settings_of(name: str) -> list[SettingInfo]:

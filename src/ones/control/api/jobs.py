@@ -81,6 +81,7 @@ async def submit(new: NewJob, service: TheService, user: TheUser, request: Reque
         requested_batch=new.batch,
         min_batch=new.min_batch,
         max_batch=new.max_batch,
+        deadline=new.deadline_seconds,
         epochs=new.epochs,
         stop=StopRule(
             target_accuracy=new.target_accuracy,

@@ -64,6 +64,9 @@ class NewJob(Strict):
     )
     retries: Annotated[int, Field(ge=0, le=100)] = 0
     max_run_seconds: Seconds | None = None
+    deadline_seconds: Seconds | None = Field(
+        None, description="wished end, in seconds from now; for policies that use deadlines"
+    )
     elastic: bool | None = Field(
         None, description="whether the script calls ones.join; null: found out when it runs"
     )

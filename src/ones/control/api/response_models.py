@@ -83,6 +83,7 @@ class JobShown(BaseModel):
         description="first epoch since which the loss is not a finite number; 0: it is one"
     )
     step_seconds: float | None
+    deadline: float | None = Field(description="end that the user wishes, a time")
     eta: float | None = Field(
         description="expected end, a time; the 90 % interval is eta_low to eta_high"
     )

@@ -34,7 +34,7 @@ from ones.control.stored_submissions import submissions_of
 from ones.control.submission import Submission
 from ones.core import reasons
 from ones.core.cluster import Cluster, Gpu, NodeState
-from ones.core.job import JobId
+from ones.core.job import Job, JobId
 from ones.core.record import JobRecord
 from ones.core.state import State
 from ones.wire.decoding import CodecError
@@ -84,6 +84,7 @@ class JobBoard:
         self._version = 0  # counts the updates of the cards
         self._line: tuple[int, float, WaitingLine] = (0, -inf, WaitingLine())
         self._submissions: dict[str, Submission] = {}
+        self._requests: dict[str, Job] = {}  # of jobs without a card
         self._places: dict[str, WorkerPlaces] = {}  # by job, of jobs that have not ended
         self._cluster: Cluster | None = None  # the cluster from which `nodes` was made
         self._followers: dict[int, Follower] = {}
@@ -104,9 +105,12 @@ class JobBoard:
         self._submissions = submissions_of(self._store, rest)
         self.update(state, rest)
 
-    def submitted(self, job: str, submission: Submission) -> None:
-        """Note a submission before the scheduler gets the job, so that its first card is named."""
+    def submitted(self, job: str, submission: Submission, request: Job | None = None) -> None:
+        """Note a submission before the scheduler gets the job, so that its first card is named.
+        `request`: of a new job, which may end before its first card is made."""
         self._submissions[job] = submission
+        if request is not None:
+            self._requests[job] = request
 
     def submission(self, job: str) -> Submission | None:
         """The submission of any job; read from the database if the job has ended."""
@@ -171,14 +175,16 @@ class JobBoard:
         submission = self._submissions.get(job)
         record = _record(state, job)
         if record is not None:
+            self._requests.pop(job, None)
             places = self._places[job] = WorkerPlaces.of(record, self._places.get(job))
             card = card_of(record, places, submission, elastic=self._is_elastic(job))
             note = self._wait_note(state, record, card) if _waits(card) else card.note
             return replace(card, note=note)
         outcome = state.ended.get(job)  # type: ignore[call-overload]
         if outcome is not None:
-            last = self.cards.get(job)
-            return card_of_ended(outcome, submission, last, elastic=self._is_elastic(job))
+            last, request = self.cards.get(job), self._requests.pop(job, None)
+            elastic = self._is_elastic(job)
+            return card_of_ended(outcome, submission, last, elastic=elastic, request=request)
         return None
 
     def _wait_note(self, state: State, record: JobRecord, card: JobCard) -> str:

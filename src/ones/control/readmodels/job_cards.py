@@ -9,6 +9,7 @@ import msgspec
 
 from ones.control.submission import Submission
 from ones.core.cluster import Gpu
+from ones.core.job import Job
 from ones.core.lifecycle import Phase
 from ones.core.reasons import diverged, end_message
 from ones.core.record import JobFigures, JobRecord, Outcome
@@ -48,6 +49,7 @@ class JobCard(JobFigures, frozen=True, kw_only=True):  # type: ignore[misc]  # m
     batch: int | None  # global, per optimizer step
     planned_epochs: int | None = None  # declared by the user or by the training loop
     dataset_size: int | None
+    deadline: float | None = None  # time of the end that the user wishes
     eta: float | None
     eta_low: float | None
     eta_high: float | None
@@ -142,6 +144,7 @@ def card_of(
         batch=places.batch,
         planned_epochs=job.epochs,
         dataset_size=record.description.dataset_size if record.description else None,
+        deadline=None if job.deadline is None else job.submitted_at + job.deadline,
         eta=forecast.eta if forecast else None,
         eta_low=forecast.low if forecast else None,
         eta_high=forecast.high if forecast else None,
@@ -165,13 +168,23 @@ def _state(record: JobRecord) -> str:
 
 
 def card_of_ended(
-    outcome: Outcome, submission: Submission | None, last: JobCard | None, *, elastic: bool
+    outcome: Outcome,
+    submission: Submission | None,
+    last: JobCard | None,
+    *,
+    elastic: bool,
+    request: Job | None = None,
 ) -> JobCard:
-    """The card of an ended job. `last`: its last card before the end, if there is one.
+    """The card of an ended job. `last`: its last card before the end; `request`: for a job that
+    ended at once, as a refused one does, and never had a card.
 
     The outcome has precedence over `last`, which may lack the last epoch.
     """
     figures = shared(outcome, JobFigures)
+    known = last or request
+    deadline = last.deadline if last else None
+    if last is None and request is not None and request.deadline is not None:
+        deadline = outcome.submitted_at + request.deadline
     if last is not None:  # outcomes written by earlier versions lack some figures
         for name in ("loss", "accuracy", "step_seconds"):
             figures[name] = getattr(last, name) if figures[name] is None else figures[name]
@@ -185,13 +198,14 @@ def card_of_ended(
         kind=outcome.kind,
         command=submission.argv if submission else last.command if last else (),
         tags=submission.tags if submission else last.tags if last else (),
-        priority=last.priority if last else 0.0,
-        min_gpus=last.min_gpus if last else 1,
-        max_gpus=last.max_gpus if last else None,
+        priority=known.priority if known else 0.0,
+        min_gpus=known.min_gpus if known else 1,
+        max_gpus=known.max_gpus if known else None,
         workers=(),
         batch=last.batch if last else None,
         planned_epochs=last.planned_epochs if last else None,
         dataset_size=last.dataset_size if last else None,
+        deadline=deadline,
         eta=None,
         eta_low=None,
         eta_high=None,
@@ -200,7 +214,7 @@ def card_of_ended(
         submitted_at=outcome.submitted_at,
         ended_at=outcome.ended_at,
         booked_at=outcome.ended_at,
-        array=last.array if last else "",
+        array=known.array if known else "",
         **figures,
     )
 

@@ -7,7 +7,8 @@ ends, a waiting job of the most crowded set moves into the hole. Lengths are not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import floor, inf
 from typing import Any, ClassVar
@@ -52,6 +53,9 @@ _ANY_JOB = (
 class Gandiva:
     decides_on: ClassVar[frozenset[type[Event]]] = CAPACITY_EVENTS
     native_mechanism: ClassVar[str] = "suspend"
+    limits_live: ClassVar[str] = (
+        "packing (two jobs on one GPU) is in simulations only: here each GPU has one job"
+    )
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Settings:
@@ -79,8 +83,13 @@ class Gandiva:
         self._switch_at = inf  # the next end of a turn
         self._switching = False  # whether the current event ends a turn
         self._open: dict[JobId, None] = {}  # jobs of sets in which something has changed
-        self._grow_at: dict[JobId, float] = {}  # when a job may use idle GPUs of its nodes
+        self._decided_at: float | None = None  # time of the last event, if a decision followed it
+        #: when to look again at the sets of jobs, the earliest first
+        self._look_at: OrderedDict[JobId, float] = OrderedDict()
+        #: when a job may use idle GPUs of its nodes, the earliest first
+        self._grow_at: OrderedDict[JobId, float] = OrderedDict()
         self._growing: list[JobId] = []  # jobs for which that time has come with this event
+        self._measured: dict[JobId, None] = {}  # their pairs may have changed since then
         self._estimates = LossEstimates(flat_change=0.05, flat_epochs=10, most_epochs=100)
         self._candidates = CandidateMaker(self._estimates)
 
@@ -91,7 +100,7 @@ class Gandiva:
             for action in event.plan.actions:
                 self._pairs.follow(action.job, view)
             return
-        packed = isinstance(event, ev.ThroughputMeasured) and self._pairs.measure(event, view)
+        packed = isinstance(event, ev.ThroughputMeasured) and self._measure(event, view)
         if not packed:  # a step of a packed job says nothing about the job alone
             self._estimates.observe(event, view)
         if isinstance(event, _REPORTS):
@@ -99,13 +108,26 @@ class Gandiva:
         self._follow(event, view)
         self._end_turn(view)
 
+    def _measure(self, event: ev.ThroughputMeasured, view: View) -> bool:
+        """Keeps a step time, which may change pairs of the job's set; whether the job is packed."""
+        there = self._sets.of(event.job)
+        if there is not None and there.is_crowded and view.cluster.n_devices < view.cluster.n_gpus:
+            self._measured[event.job] = None
+        return self._pairs.measure(event, view)
+
     def _follow(self, event: Event, view: View) -> None:
         """Takes over what the event changes: jobs, nodes, and pairs on shared GPUs."""
         self._switching = False
-        self._close(view)
-        self._growing = [job for job, at in self._grow_at.items() if at <= view.now]
-        for job_id in self._growing:
-            del self._grow_at[job_id]
+        if self._decided_at is not None:
+            self._close(view, self._decided_at)
+        self._decided_at = view.now if type(event) in self.decides_on else None
+        self._growing = []
+        while self._grow_at and next(iter(self._grow_at.values())) <= view.now:
+            self._growing.append(self._grow_at.popitem(last=False)[0])
+        self._open |= {job: None for job in self._measured if job in view.jobs}
+        self._measured = {}
+        while self._look_at and next(iter(self._look_at.values())) <= view.now:
+            self._open[self._look_at.popitem(last=False)[0]] = None
         self._sets.follow(view.cluster)
         job: JobId | None = None
         if not isinstance(event, ev.JobSubmitted):
@@ -123,7 +145,7 @@ class Gandiva:
 
     def _end_turn(self, view: View) -> None:
         """Notes whether a turn ends now, and when the next one does."""
-        if not self._sets.crowded():
+        if not self._sets.any_crowded:
             self._switch_at = inf
         elif view.now >= self._switch_at or self._switch_at == inf:
             self._switching = self._switch_at < inf
@@ -146,6 +168,7 @@ class Gandiva:
         """Removes an ended job; waiting jobs of crowded sets move into the hole."""
         self._turns.pop(job, None)
         self._open.pop(job, None)
+        self._look_at.pop(job, None)
         self._grow_at.pop(job, None)
         hole = self._sets.remove(job)
         if hole is None:
@@ -172,15 +195,15 @@ class Gandiva:
                 self._grow_at[job] = view.now + self._settings.grow_after
 
     def _fill(self, view: View, hole: NodeSet) -> None:
-        tallest = sorted(self._sets.crowded(), key=lambda nodes: -nodes.height)
-        for nodes in tallest:
+        if hole.free < 1:
+            return
+        for nodes in self._sets.tallest(hole.free):
             for job, demand in list(nodes.jobs.items()):
-                if hole.free < 1:
-                    return
-                over = nodes.demand > nodes.capacity
-                if nodes is not hole and over and demand <= hole.free and job not in view.schedule:
+                if nodes.is_crowded and demand <= hole.free and job not in view.schedule:
                     self._sets.move(job, hole)
                     self._open[job] = None
+            if hole.free < 1:
+                return
 
     def _count_turns(self, view: View) -> None:
         for nodes in self._sets.crowded():
@@ -188,17 +211,24 @@ class Gandiva:
                 if job in view.schedule:
                     self._turns[job] = self._turns.get(job, 0) + 1
 
-    def _close(self, view: View) -> None:
-        """Forgets the changed jobs of settled sets."""
-        for job in list(self._open):
-            there = self._sets.of(job)
-            if there is None or all(
-                other in view.jobs
-                and view.job(other).wanted is not None
-                and not view.job(other).pinned
-                for other in there.jobs
-            ):
-                del self._open[job]
+    def _close(self, view: View, decided_at: float) -> None:
+        """Forgets the changed jobs of sets that were decided; looks again later at those in which
+        a job is being changed."""
+        rests: dict[int, bool] = {}
+        changing: dict[int, bool] = {}
+        for job_id in list(self._open):
+            there = self._sets.of(job_id)
+            if there is None:
+                del self._open[job_id]
+                continue
+            if id(there) not in rests:
+                jobs = [view.job(job) for job in there.jobs if job in view.jobs]
+                changing[id(there)] = any(job.pinned for job in jobs)
+                rests[id(there)] = changing[id(there)] or not _has_room(there, jobs)
+            if rests[id(there)]:
+                del self._open[job_id]
+                if changing[id(there)]:
+                    self._look_at.setdefault(job_id, decided_at + RETRY_SECONDS)
 
     # decisions
 
@@ -214,9 +244,13 @@ class Gandiva:
             sets |= {id(nodes): nodes for nodes in self._sets.crowded()}
         edit = view.schedule.edit()
         notes: dict[JobId, str] = {}
-        wake_at = min(self._switch_at, min(self._grow_at.values(), default=inf))
+        wake_at = min(
+            self._switch_at,
+            next(iter(self._grow_at.values()), inf),
+            next(iter(self._look_at.values()), inf),
+        )
         members = [view.job(job) for nodes in sets.values() for job in nodes.jobs]
-        movable = [job for job in members if job.wanted is not None and not job.pinned]
+        movable = [job for job in members if job.wanted is not None and not self._stays(view, job)]
         owners, pool = OwnerQuota(view, movable), GpuPool(view)
         for job in movable:
             pool.release(view.schedule[job.id].gpus)
@@ -236,14 +270,15 @@ class Gandiva:
         notes: dict[JobId, str],
     ) -> float:
         """Decides which jobs of a set run; returns when to look at it again."""
-        jobs = [view.job(job) for job in nodes.jobs]
+        members = [view.job(job) for job in nodes.jobs]
         retry = inf
-        if any(job.pinned and job.job.elastic for job in jobs):
+        if any(job.pinned and job.job.elastic for job in members):
             retry = view.now + RETRY_SECONDS
+        jobs = [job for job in members if not self._stays(view, job)]
         whole = FreeDevices(view.cluster, pool)
         free = sum(len(whole.on(node)) for node in nodes.nodes)
         chosen: list[JobView] = []
-        for job in sorted((job for job in jobs if not job.pinned), key=self._turn_order):
+        for job in sorted(jobs, key=self._turn_order):
             size = size_of(job)
             if size <= free and owners.take(job.job.owner, size):
                 free -= size
@@ -264,8 +299,6 @@ class Gandiva:
             places[job.id] = gpus
         guests = self._guests(view, jobs, chosen, places, owners)
         for job in jobs:
-            if job.pinned:
-                continue
             gpus = places.get(job.id) or guests.get(job.id, ())
             if not gpus:
                 if job.wanted is not None:
@@ -279,6 +312,13 @@ class Gandiva:
                 notes[job.id] = reasons.changed(job.wanted, allocation, why)
         return retry
 
+    def _stays(self, view: View, job: JobView) -> bool:
+        """Whether the job is left as it is: it is being changed, or the one beside it is."""
+        if job.pinned or view.cluster.n_devices == view.cluster.n_gpus:
+            return job.pinned
+        other = self._pairs.partner(job.id, view.cluster)
+        return other is not None and other in view.jobs and view.job(other).pinned
+
     def _guests(
         self,
         view: View,
@@ -289,7 +329,7 @@ class Gandiva:
     ) -> dict[JobId, tuple[Gpu, ...]]:
         """Waiting jobs that share the GPUs of jobs of the same size."""
         found: dict[JobId, tuple[Gpu, ...]] = {}
-        waits = [job for job in jobs if job.id not in places and not job.pinned]
+        waits = [job for job in jobs if job.id not in places]
         if not waits or not self._settings.pack:
             return found
         hosts = {
@@ -356,7 +396,7 @@ class Gandiva:
         return tuple(sorted((*gpus, *_take(pool, nodes, more))))
 
     def _why(self, nodes: NodeSet) -> str:
-        if nodes.demand > nodes.capacity:
+        if nodes.is_crowded:
             return f"{len(nodes.jobs)} jobs take turns on these GPUs"
         return "these GPUs were free"
 
@@ -372,8 +412,11 @@ class Gandiva:
             "switch_at": None if self._switch_at == inf else self._switch_at,
             "switching": self._switching,
             "open": list(self._open),
+            "decided_at": self._decided_at,
+            "look_at": dict(self._look_at),
             "grow_at": dict(self._grow_at),
             "growing": list(self._growing),
+            "measured": list(self._measured),
             "estimates": self._estimates.save(),
             "pairs": self._pairs.save(),
         }
@@ -384,10 +427,25 @@ class Gandiva:
         self._switch_at = inf if saved["switch_at"] is None else float(saved["switch_at"])
         self._switching = bool(saved["switching"])
         self._open = {JobId(job): None for job in saved["open"]}
-        self._grow_at = {JobId(job): float(at) for job, at in saved["grow_at"].items()}
+        decided = saved["decided_at"]
+        self._decided_at = None if decided is None else float(decided)
+        self._look_at = OrderedDict((JobId(job), float(at)) for job, at in saved["look_at"].items())
+        self._grow_at = OrderedDict((JobId(job), float(at)) for job, at in saved["grow_at"].items())
         self._growing = [JobId(job) for job in saved["growing"]]
+        self._measured = {JobId(job): None for job in saved["measured"]}
         self._estimates.load(saved["estimates"])
         self._pairs.load(saved["pairs"])
+
+
+def _has_room(nodes: NodeSet, jobs: Iterable[JobView]) -> bool:
+    """Whether a waiting job of the set fits beside the others: the limit of its owner stops it."""
+    free, smallest = nodes.capacity, inf
+    for job in jobs:
+        if job.wanted is None:
+            smallest = min(smallest, size_of(job))
+        else:
+            free -= min(size_of(job), job.wanted.n_gpus)
+    return smallest <= free
 
 
 def _take(pool: FreeDevices, nodes: NodeSet, size: int) -> tuple[Gpu, ...]:
