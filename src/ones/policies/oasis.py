@@ -192,7 +192,10 @@ class Oasis:
             wished += [(job, self._idle_size(present[job])) for job in idle]
         for job_id, wish in wished:
             job = present[job_id]
-            size = wish if wish <= left else job.job.min_gpus
+            # the limits of a job may have changed since it was planned
+            least, most = job.job.min_gpus, job.job.max_gpus or wish
+            size = max(least, min(wish, most))
+            size = size if size <= left else least
             if wish and size <= left and owners.take(job.job.owner, size):
                 sizes[job_id] = size
                 left -= size
