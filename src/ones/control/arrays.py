@@ -70,7 +70,9 @@ def tasks_of(
             raise UserError(f"array: {array!r} is not a list of indexes such as 0-15%4 or 1,3,5-7")
         first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         if last < first or not step:
-            raise UserError(f"array: {part!r} has no index")
+            raise UserError(
+                f"array: {part!r} has no index: the smaller number is first, a step at least 1"
+            )
         _check_number(len(indexes) + (last - first) // step + 1)
         indexes.update(dict.fromkeys(range(first, last + 1, step)))
     return [Task(index) for index in indexes], limit
