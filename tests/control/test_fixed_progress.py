@@ -19,6 +19,7 @@ from tests.control.world import World
 
 A = JobId("a-1")
 SCRIPT = """
+import os
 import sys
 import torch
 import torch.distributed as dist
@@ -33,7 +34,7 @@ for step in range(40):
     model(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
     ones.progress(step + 1, 40)
-print("rank", dist.get_rank(), "of", dist.get_world_size(), flush=True)
+os.write(1, f"rank {dist.get_rank()} of {dist.get_world_size()}\\n".encode())  # in one piece
 dist.destroy_process_group()
 """
 

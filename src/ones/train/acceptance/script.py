@@ -115,7 +115,8 @@ class _Overhead:
         if self._ddp is None:
             rank = job._elastic.rank
             self._ddp = DdpSteps(self._case, self._device, self._out, rank, job.workers)
-        plain = self._ddp.seconds(_BLOCK)
+        with job._guard.allowed():  # backward and optimizer of DDP are not the job's
+            plain = self._ddp.seconds(_BLOCK)
         if self._blocks:  # the first one warms up
             self._notes.write("overhead", elastic=elastic, ddp=plain)
         self._blocks += 1
