@@ -124,6 +124,31 @@ def test_jobs_are_filtered_ordered_and_changed_together(world: World, open_page:
     world.post(f"/api/jobs/{hog}/cancel")
 
 
+def test_the_tasks_of_an_array_are_one_row_that_opens(world: World, open_page: OpenPage) -> None:
+    hog = world.run(["sleep", "1000"], gpus=4, name="hog")
+    array = world.run(["sleep", "1000"], gpus=1, name="many", array="0-2")
+    page = open_page(world)
+    folded = page.locator(f"#queue tr[data-array='{array}']")
+    expect(folded).to_contain_text("3 tasks")
+    expect(row(page, "queue", f"{array}_1")).to_have_count(0)
+    folded.get_by_role("button", name=array).click()
+    expect(folded.get_by_role("button", name=array)).to_have_attribute("aria-expanded", "true")
+    expect(page.locator("#queue tbody tr")).to_have_count(4)
+    expect(row(page, "queue", f"{array}_1").get_by_role("link")).to_be_visible()
+    row(page, "queue", f"{array}_1").get_by_role("button").click()
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(folded).to_contain_text("2 tasks")
+    expect(page.locator("#queue tbody tr")).to_have_count(3)
+    folded.get_by_role("button", name=array).click()
+    expect(page.locator("#queue tbody tr")).to_have_count(1)
+    page.get_by_label("Filter").fill(f"array:{array}")
+    page.get_by_role("button", name="Cancel all shown…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Cancel 2 jobs?")
+    page.get_by_role("button", name="Do it").click()
+    expect(page.locator(f"#ended tr[data-array='{array}']")).to_contain_text("3 tasks")
+    world.post(f"/api/jobs/{hog}/cancel")
+
+
 def test_a_job_is_held_and_released_with_the_button(world: World, open_page: OpenPage) -> None:
     hog = world.run(["sleep", "1000"], gpus=4, name="hog")
     job = world.run(["sleep", "1000"], gpus=1, name="held")

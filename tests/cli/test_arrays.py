@@ -21,6 +21,13 @@ def test_an_array_is_one_row_that_opens(served: Inside, ones: Ones) -> None:
     opened = ones("ps", "--array", array).out
     assert all(f"{array}_{i}" in opened for i in range(3))
     assert [job["array"] for job in ones("ps", "--json").json] == [array] * 3
+    single = ones("submit", "-g", "1", "--", "sleep", "100").out.strip()
+    listed = ones("ps", "-n", "2").out
+    assert array in listed, "the number counts rows, and the array is one"
+    assert single in listed
+    assert array not in ones("ps", "-n", "1").out
+    assert [job["id"] for job in ones("ps", "-n", "2", "--json").json] == [single, f"{array}_2"]
+    ones("cancel", single)
     after = ones("submit", "-g", "1", "--after", f"{array}:any", "--", "true").out.strip()
     held = ones("hold", array)
     assert f"{array}_1: held" in held.out  # the one that runs has a fixed size

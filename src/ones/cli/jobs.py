@@ -22,6 +22,7 @@ from ones.errors import UnknownNameError, UserError
 
 JOB = typer.Argument(help="Job id.")
 MOST_JOBS = 10_000  # in one response
+MOST_ROWS = 1000  # unless --limit says another number
 WATCH_SECONDS = 2.0
 STATES = (
     *("waiting", "held", "blocked", "starting", "running", "changing", "stopping"),
@@ -42,7 +43,12 @@ def ps(
         str | None, typer.Option(help="Tasks of this array, each in a row of its own.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", help="Only this number of newest jobs.")
+        int | None,
+        typer.Option(
+            "--limit",
+            "-n",
+            help="Only this number of newest rows; an array is one (with --json: of newest jobs).",
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Print anew every 2 s until Ctrl-C.")
@@ -87,7 +93,8 @@ def _states(text: str | None) -> list[str] | None:
 
 
 def _print_jobs(client: Client, query: dict[str, Any]) -> None:
-    jobs = client.get("/api/jobs", **query)
+    # the tasks of an array are one row: the number of rows is known after they are folded
+    jobs = client.get("/api/jobs", **{**query, "limit": MOST_JOBS})
     cluster = client.get("/api/cluster")
     for warning in cluster.get("warnings", ()):
         say(f"warning: {warning}")
@@ -102,6 +109,7 @@ def _print_jobs(client: Client, query: dict[str, Any]) -> None:
         say(missing)
     if query["array"] is None:
         jobs = with_arrays(jobs)
+    jobs = jobs[: query["limit"] or MOST_ROWS]
     if sys.stdout.isatty():
         console = out()
         same_owner = len({job["owner"] for job in jobs}) == 1

@@ -4,6 +4,7 @@ import { $, Keyed, el, setText } from "./dom.js";
 import { jobColour } from "./colours.js";
 import { askToCancel } from "./cancel.js";
 import { clock, duration, epoch, eta, iso, number, percent, stateClass } from "./format.js";
+import { arrayCell, foldArrays } from "./arrays.js";
 
 const MOST_ENDED = 100;
 
@@ -59,6 +60,7 @@ export class JobTables {
     this.order = null; // null: each table has its own
     this.shown = [];
     this.now = 0;
+    this.open = new Set(); // arrays of which each task has a row
     this.running = this.table(
       "running",
       [["State"], ["GPUs", "number"], ["Batch", "number"], ["Epoch", "number"], ["Loss", "number"], ["Accuracy", "number"], ["Done in (90 % range)", "wide"], ["", "why"]],
@@ -98,7 +100,8 @@ export class JobTables {
         setText(waited, duration(card.queue_seconds));
         setText(ran, duration(card.run_seconds));
         setText(rescales, number(card.rescales));
-        if (!ended.firstChild) ended.append(el("time", { datetime: iso(card.ended_at) }));
+        if (!ended.firstChild) ended.append(el("time"));
+        ended.firstChild.dateTime = iso(card.ended_at);
         setText(ended.firstChild, clock(card.ended_at));
         setText(why, card.message);
       },
@@ -108,11 +111,23 @@ export class JobTables {
   table(id, columns, canCancel, fill) {
     const make = (card) => {
       const cells = columns.map(([label, kind]) => cell(label, kind));
-      const row = el("tr", { role: "row", "data-job": card.id }, jobCell(card), ...cells, canCancel ? actCell(card) : null);
+      const head = card.tasks ? arrayCell(card, () => this.toggle(card.array)) : jobCell(card);
+      const last = !canCancel ? null : card.tasks ? cell("", "act") : actCell(card);
+      const row = el("tr", { role: "row", [card.tasks ? "data-array" : "data-job"]: card.id }, head, ...cells, last);
       row.cells_ = cells;
       return row;
     };
-    return new Keyed($(id).tBodies[0], make, (row, card) => fill(row.cells_, card));
+    const show = (row, card) => {
+      row.classList.toggle("task", card.under);
+      fill(row.cells_, card);
+      if (card.tasks) row.firstElementChild.show_(card, this.open.has(card.array));
+    };
+    return new Keyed($(id).tBodies[0], make, show);
+  }
+
+  toggle(array) {
+    if (!this.open.delete(array)) this.open.add(array);
+    this.show(this.now);
   }
 
   take(news) {
@@ -131,14 +146,14 @@ export class JobTables {
       .sort((a, b) => b.priority - a.priority || a.submitted_at - b.submitted_at);
     const ended = all
       .filter((card) => card.ended_at !== null)
-      .sort((a, b) => b.ended_at - a.ended_at)
-      .slice(0, MOST_ENDED);
+      .sort((a, b) => b.ended_at - a.ended_at);
     for (const [id, rows, list] of [
       ["running", this.running, running],
       ["queue", this.queue, waiting],
       ["ended", this.ended, ended],
     ]) {
-      rows.show(this.order ? list.sort(this.order) : list);
+      const folded = foldArrays(this.order ? list.sort(this.order) : list, this.open);
+      rows.show(id === "ended" ? folded.slice(0, MOST_ENDED) : folded, (card) => (card.tasks ? `array ${card.id}` : card.id));
       setText($(`${id}-count`), list.length ? String(list.length) : "");
       $(id).hidden = !list.length;
       $(id).parentElement.querySelector(".empty").hidden = list.length > 0;
