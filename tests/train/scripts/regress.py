@@ -2,12 +2,13 @@
 
 Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, HOLD, HOLD_MOST, LOADERS, NORM,
 DTYPE, AMP, OVERFLOW, TOO_MANY, TOO_MANY_BACK, CLIP, CLAMP, CRASH, STRICT, SKEW,
-CONVOLUTION, COMPILE.
+CONVOLUTION, COMPILE, DIGESTS.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import hashlib
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from parts import Samples, build, optimizer_of, synchronised  # type: ignore[imp
 from torch import nn
 
 import ones
+from ones.train.elastic_job import ElasticJob
 
 env = os.environ
 out = Path(env["OUT"])
@@ -129,6 +131,34 @@ class Trace:
 trace_of = Trace()
 
 
+class SwitchDigests:
+    """Writes a digest of the whole state at the first step of each group, with DIGESTS."""
+
+    def __init__(self, job: ElasticJob, net: nn.Module, opt: torch.optim.Optimizer) -> None:
+        self._job, self._net, self._opt = job, net, opt
+        self._generation: tuple[int, int] | None = None
+
+    def write(self) -> None:
+        layout = self._job._elastic.context.layout
+        if layout.generation == self._generation:
+            return
+        self._generation = layout.generation
+        digest = hashlib.sha256()
+        moments = self._opt.state_dict()["state"]
+        for state in (self._net.state_dict(), *(moments[index] for index in sorted(moments))):
+            for name, value in sorted(state.items()):
+                digest.update(name.encode())
+                digest.update(
+                    bytes(value.detach().contiguous().view(-1).view(torch.uint8).tolist())
+                )
+        line = {
+            "generation": layout.generation, "step": int(self._job.steps),
+            "worker": me, "workers": len(layout.workers), "digest": digest.hexdigest(),
+        }  # fmt: skip
+        with (out / f"digests-{me}-{os.getpid()}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
 def main() -> None:
     if env.get("STRICT"):
         import strict_group  # type: ignore[import-not-found]
@@ -154,7 +184,7 @@ def main() -> None:
         lr_ramp_steps=5,
         scaler=scaler,
     )
-    workers, pace = 0, Pace()
+    workers, pace, digests = 0, Pace(), SwitchDigests(job, net, opt)
     for epoch in job.epochs(int(env.get("EPOCHS", "4"))):
         for x, y, index in job.batches():
             if job.workers != workers:
@@ -162,6 +192,8 @@ def main() -> None:
                 state = {"net": net.state_dict(), "opt": opt.state_dict()}
                 state["scaler"] = scaler.state_dict() if scaler else {}
                 torch.save(state, out / f"replica-{job.steps}-{workers}-{me}.pt")
+            if env.get("DIGESTS"):
+                digests.write()
             trace_of.step = job.steps
             trace_of.write(
                 epoch=epoch, step=job.steps, batch=job.batch, workers=job.workers,
