@@ -245,9 +245,15 @@ class ElasticGroup:
         self._release_claim()
 
     def end_epoch(self, *, last: bool) -> bool:
-        """Copies the buffers of rank 0 to all workers. False: a worker was lost meanwhile."""
+        """Copies the buffers of rank 0 to all workers. False: call `settle`, then try again.
+
+        A worker was lost meanwhile, or one that joined after the last step needs the state again.
+        """
         if self.group is not None:
             try:
+                if not self.group.all_equal(-2 if self.transfer.has_mismatch() else -1):
+                    self._mismatch = True
+                    return False
                 self.comparison.compare_parameters(self.group)
                 broadcast_buffers(self.group, self._replica.model)
                 if last:  # no more collectives: each worker may end at any time
