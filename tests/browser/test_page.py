@@ -195,6 +195,31 @@ def test_a_job_s_page_has_curves_its_story_and_its_output(
     expect(page.locator(".asked")).to_contain_text("paced.py 12 0.4")
 
 
+def test_curves_of_several_jobs_are_drawn_on_one_chart(world: World, open_page: OpenPage) -> None:
+    jobs = [world.submit(epochs, 0.1, name="drawn", tags=["set"]) for epochs in (3, 5)]
+    for job in jobs:
+        world.wait_end(job)
+    page = open_page(world)
+    page.get_by_label("Filter").fill("tag:set")
+    page.locator("#bulk-curves").click()
+    values = page.locator("#chart .values li")
+    expect(values).to_have_count(2)
+    expect(values.nth(1)).to_contain_text(f"{jobs[0]} 0.3333 at epoch 3")
+    expect(values.nth(0)).to_contain_text(f"{jobs[1]} 0.2 at epoch 5")
+    expect(page.locator("#chart canvas")).to_be_visible()
+    page.locator("#against").select_option("samples")
+    expect(values.nth(0)).to_contain_text("0.2 at 500 samples")
+    page.locator("#curve").select_option("accuracy")
+    expect(values.nth(0)).to_contain_text("96.9 % at 500 samples")
+    page.get_by_role("checkbox", name=jobs[0]).uncheck()
+    expect(values).to_have_count(1)
+    page.reload()
+    expect(values).to_have_count(1)
+    expect(values).to_contain_text(f"{jobs[1]} 96.9 % at 500 samples")
+    page.get_by_role("button", name="None").click()
+    expect(page.get_by_text("Choose jobs to compare.")).to_be_visible()
+
+
 def test_output_is_shown_as_a_terminal_would_and_never_as_html(
     world: World, open_page: OpenPage
 ) -> None:
@@ -227,7 +252,13 @@ def test_the_timeline_and_the_decisions_name_the_jobs(world: World, open_page: O
 
 @pytest.mark.parametrize(
     ("path", "named_in"),
-    [("/", "#ended"), ("/timeline", "#legend"), ("/decisions", "#decisions"), ("/jobs/JOB", "h1")],
+    [
+        ("/", "#ended"),
+        ("/curves", "#jobs"),
+        ("/timeline", "#legend"),
+        ("/decisions", "#decisions"),
+        ("/jobs/JOB", "h1"),
+    ],
 )
 def test_nothing_is_wider_than_a_phone(
     world: World, open_page: OpenPage, path: str, named_in: str

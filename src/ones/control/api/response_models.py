@@ -184,7 +184,7 @@ class DecisionShown(BaseModel):
 
 
 class Curves(BaseModel):
-    """Pairs of (time, value)."""
+    """Pairs of (time, value), or of (position, value) in `/api/curves`."""
 
     loss: list[list[float]]
     accuracy: list[list[float]]

@@ -17,7 +17,7 @@ from ones.control.api.access import reader_of
 from ones.control.api.cluster import all_decisions, cluster
 from ones.control.api.jobs import launches
 from ones.control.readmodels.entry_texts import HistoryReader, Shown
-from ones.control.readmodels.history import CURVES, CurveReader, Line, entries_of
+from ones.control.readmodels.history import CURVES, CurveReader, Line, entries_of, thinned
 from ones.control.readmodels.job_cards import JobCard
 from ones.control.service import Service
 from ones.core.lifecycle import Phase
@@ -189,21 +189,11 @@ class _Past:
         if lines or is_first:
             yield "story", [asdict(line) for line in lines[-MOST_LINES:]]
         if any(curves.values()) or is_first:
-            yield "points", {name: _thinned(values) for name, values in curves.items()}
+            yield "points", {name: thinned(values, MOST_POINTS) for name, values in curves.items()}
 
 
 def _waits(card: JobCard) -> bool:
     return card.state == Phase.WAITING
-
-
-def _thinned(values: list[list[float]]) -> list[list[float]]:
-    """At most about MOST_POINTS of the points, always with the last one.
-
-    >>> _thinned([[0, 1], [1, 1]])
-    [[0, 1], [1, 1]]
-    """
-    step = -(-len(values) // MOST_POINTS)
-    return values if step <= 1 else [*values[:-1:step], values[-1]]
 
 
 @dataclass(slots=True)

@@ -26,6 +26,11 @@ def overview(request: Request, service: TheService) -> HTMLResponse:
     return _shown(request, service, "overview.html")
 
 
+@router.get("/curves")
+def curves(request: Request, service: TheService) -> HTMLResponse:
+    return _shown(request, service, "curves.html")
+
+
 @router.get("/timeline")
 def timeline(request: Request, service: TheService) -> HTMLResponse:
     return _shown(request, service, "timeline.html")

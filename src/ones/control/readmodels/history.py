@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from msgspec.structs import replace
@@ -17,6 +17,8 @@ from ones.core.job import Job
 from ones.core.plan import Action, Finish, Plan, Rescale, Start, Stop
 from ones.core.reason_markers import render
 from ones.runlog import Entry, Header, decode
+
+T = TypeVar("T")
 
 #: maximum number of plans that are read to find those with actions or notes
 MOST_LOOKED_AT = 20_000
@@ -136,6 +138,16 @@ def curves(store: Store, job: str, limit: int = 20_000) -> dict[str, list[list[f
         for name, value in plotter.points(entry):
             found[name].append([entry.at, value])
     return found
+
+
+def thinned(values: list[T], most: int) -> list[T]:
+    """At most about `most` of the values, always with the last one.
+
+    >>> thinned([1, 2, 3, 4, 5, 6, 7], 3), thinned([1, 2], 3)
+    ([1, 4, 7], [1, 2])
+    """
+    step = -(-len(values) // most)
+    return values if step <= 1 else [*values[:-1:step], values[-1]]
 
 
 CURVES = ("loss", "accuracy", "batch", "gpus", "throughput")

@@ -14,7 +14,7 @@ const CURVES = [
   { name: "throughput", title: "Samples per second", text: (v) => number(v, 3), fromZero: true },
 ];
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export class Charts {
   constructor() {
@@ -135,7 +135,7 @@ export class Charts {
 const axisText = (curve, value) => (curve.name === "accuracy" ? `${Math.round(100 * value)} %` : number(value, 3));
 
 /** The range of the values with a margin; never empty. */
-function spread(low, high) {
+export function spread(low, high) {
   if (low === null || low === undefined || high === null) return [0, 1];
   if (low === high) return low === 0 ? [0, 1] : [Math.min(0, low * 2), Math.max(0, high * 1.25)];
   const air = 0.08 * (high - low);

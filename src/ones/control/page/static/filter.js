@@ -55,6 +55,7 @@ export function listenToFilter(tables, changed) {
     tables.accepts = matcher(box.value);
     tables.order = ORDERS[$("order").value] ?? null;
     $("bulk").hidden = !box.value.trim();
+    $("bulk-curves").href = `/curves#${new URLSearchParams({ filter: box.value.trim() })}`;
     history.replaceState(null, "", box.value.trim() ? `#${encodeURIComponent(box.value)}` : location.pathname);
     changed();
   };
