@@ -237,6 +237,17 @@ def test_output_is_shown_as_a_terminal_would_and_never_as_html(
     assert page.locator("#output img").count() == 0
 
 
+def test_the_history_of_the_cluster_is_drawn(world: World, open_page: OpenPage) -> None:
+    job = world.run(["sleep", "1000"], gpus=3, name="counted")
+    world.wait_state(job, "running")
+    page = open_page(world, "/history")
+    page.locator("#window").select_option("3600")
+    expect(page.locator("#step")).to_have_text("in steps of a minute")
+    expect(page.locator("[data-chart=gpus] .values")).to_contain_text("in the cluster 4 at")
+    expect(page.locator("#history canvas")).to_have_count(4)
+    world.post(f"/api/jobs/{job}/cancel")
+
+
 def test_the_timeline_and_the_decisions_name_the_jobs(world: World, open_page: OpenPage) -> None:
     page = open_page(world, "/timeline")
     job = world.submit(4, 0.4, name="drawn")

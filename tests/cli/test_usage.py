@@ -32,3 +32,14 @@ def test_a_budget_is_set_and_shown(served: Inside, ones: Ones) -> None:
     assert ones("user", "budget", "ann", "none", "--json").json[0]["gpu_hours"] is None
     assert "'much' is neither a number nor `none`" in ones("user", "budget", "ann", "much").err
     assert "did you mean 'ann'?" in ones("user", "budget", "anna").err
+
+
+def test_the_history_of_the_cluster_is_shown(served: Inside, ones: Ones) -> None:
+    shown = ones("cluster", "history", "--since", "1h", "--rows", "5", "--json").json
+    assert len(shown["points"]) <= 5
+    assert shown["points"][-1]["gpus"] == 2
+    assert shown["step_seconds"] % 60 == 0
+    assert "GPUs used" in ones("cluster", "history", "--since", "1h").out
+    assert "'yesterday' is neither a duration" in ones(
+        "cluster", "history", "--since", "yesterday"
+    ).err  # fmt: skip

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
 
+from ones.cli.audit import moment_of
 from ones.cli.client import connect
 from ones.cli.options import Json, StateDirectory
 from ones.cli.output import print_json, print_table, say
 from ones.cli.terminal import tell
+from ones.cli.words import duration, moment
 
 PLACE = typer.Argument(help="A node, or one GPU as NODE/INDEX.", metavar="PLACE")
 
@@ -122,3 +125,46 @@ def _still_out(found: dict[str, Any], place: str) -> str:
 
 def _is_in(slot: dict[str, Any], place: str) -> bool:
     return place in (slot["id"], slot["node"])
+
+
+@cluster.command()
+def history(
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="From this time on: 6h, 7d, or 2026-01-31.")
+    ] = "24h",
+    rows: Annotated[
+        int,
+        typer.Option(
+            "--rows", "-n", min=2, max=5000, help="Maximum number of rows, of equal time."
+        ),
+    ] = 24,
+    state: StateDirectory = None,
+    json: Json = False,
+) -> None:
+    """Show the use of the cluster over time: GPUs used, waiting jobs, decisions per hour.
+
+    Example: ones cluster history --since 7d --rows 28
+    """
+    at = moment_of(since, time.time())
+    found = connect(state).get("/api/history", since=at, points=rows)
+    if json:
+        print_json(found)
+        return
+    if not found["points"]:
+        say("nothing was counted in this time")
+        return
+    shown = [
+        (
+            moment(point["at"]),
+            f"{point['gpus_used']:.1f} of {point['gpus']:.1f}",
+            None if point["utilisation"] is None else f"{100 * point['utilisation']:.0f} %",
+            round(point["running"], 1),
+            round(point["waiting"], 1),
+            point["most_waiting"],
+            round(point["decisions_per_hour"], 1),
+        )
+        for point in found["points"]
+    ]
+    heads = ["from", "GPUs used", "allocated", "running", "waiting", "most", "decisions/h"]
+    print_table(None, heads, shown)
+    tell(f"means of {duration(found['step_seconds'])}; gaps: no controller ran")

@@ -10,6 +10,7 @@ from functools import partial
 
 from ones.control import logs
 from ones.control.archive import archive
+from ones.control.cluster_history import ClusterHistory
 from ones.control.controller import NOT_IN_IDS, Controller, Options
 from ones.control.health import Health
 from ones.control.heartbeat import Heartbeat
@@ -62,11 +63,15 @@ class Service(Controller):
             self.launcher if isinstance(self.launcher, SupportsUsers) else None,
         )
         self.usage = Usage(self.store, self.clock.now)
-        for part in (self.notifier, self.usage):
+        self.history = ClusterHistory(
+            self.store, self.clock.now, self.board.n_gpus, lambda: self.board.plan_number
+        )
+        for part in (self.notifier, self.usage, self.history):
             part.fill(list(self.board.cards.values()))
             self.board.follow(part.take)
         self._thread.start()
         self._pruning.start()
+        self.history.start()
 
     def _archive(self) -> None:
         days = self._options.keeping.event_days
@@ -97,6 +102,7 @@ class Service(Controller):
             self.engine.stop()
             self._thread.join()
             self.usage.flush()
+            self.history.close()
         self.notifier.close()
         self.launcher.close(kill=kill)
         self.audit.settle()

@@ -41,6 +41,11 @@ def decisions(request: Request, service: TheService) -> HTMLResponse:
     return _shown(request, service, "decisions.html")
 
 
+@router.get("/history")
+def history(request: Request, service: TheService) -> HTMLResponse:
+    return _shown(request, service, "history.html")
+
+
 @router.get("/usage")
 def usage(request: Request, service: TheService) -> HTMLResponse:
     user = _visitor(request, service)

@@ -230,6 +230,10 @@ class JobBoard:
 
     # queries
 
+    def n_gpus(self) -> int:
+        """GPUs of all nodes that are not down."""
+        return sum(node.gpus for node in self.nodes if node.state != NodeState.DOWN)
+
     def live(self) -> list[JobCard]:
         return [card for card in list(self.cards.values()) if not card.over]
 
