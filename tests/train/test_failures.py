@@ -59,6 +59,14 @@ def test_a_worker_dies_in_a_step(zygote: str, tmp_path: Path, victim: str, momen
     all_is_well(job)
 
 
+def test_a_worker_dies_that_reads_shards_of_a_stream(zygote: str, tmp_path: Path) -> None:
+    crash = "local-1:step:SIGKILL:20"
+    job = elastic(zygote, tmp_path, "0:3", CRASH=crash, STREAM=5, EPOCHS=EPOCHS)
+    job.play()
+    assert generations(job) == [(1, 0, 3), (1, 1, 2)]
+    all_is_well(job)
+
+
 @pytest.mark.parametrize("moment", ["forward", "step"])
 def test_a_worker_dies_beside_layers_that_are_synchronised(
     zygote: str, tmp_path: Path, moment: str
@@ -102,10 +110,14 @@ def test_a_worker_that_hangs_is_killed_and_the_others_go_on(zygote: str, tmp_pat
     all_is_well(job)
 
 
-def test_after_the_last_one_a_checkpoint_is_left(zygote: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shards", ["", 5])
+def test_after_the_last_one_a_checkpoint_is_left(
+    zygote: str, tmp_path: Path, shards: object
+) -> None:
     job = elastic(
         zygote, tmp_path, "0:1", CRASH="local-0:forward:SIGKILL:30", ONES_CHECKPOINT_SECONDS=0,
         HOLD="10:../checkpoints/run/*.pt,40:../checkpoints/run/0000000002-*.pt", EPOCHS=EPOCHS,
+        STREAM=shards,
     )  # fmt: skip
     job.play()
     assert [m.plan for m, _ in job.run.outcome.switches] == [1, 2]

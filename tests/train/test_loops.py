@@ -13,17 +13,27 @@ from ones.core.plan import Plan
 from tests.train.elastic import Elastic, elastic
 
 
-def job_of(zygote: str, tmp_path: Path, shape: str, schedule: str = "0:1,6:2") -> Elastic:
-    return elastic(zygote, tmp_path, schedule, exact=False, SCRIPT="loops.py", SHAPE=shape)
+def job_of(
+    zygote: str, tmp_path: Path, shape: str, schedule: str = "0:1,6:2", **env: str
+) -> Elastic:
+    return elastic(zygote, tmp_path, schedule, exact=False, SCRIPT="loops.py", SHAPE=shape, **env)
 
 
 def ends(job: Elastic) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(job.out.glob("end-*.json"))]
 
 
-@pytest.mark.parametrize("shape", ["break", "return", "stop", "return at end", "stop at end"])
-def test_a_loop_that_one_worker_leaves_ends_on_all(zygote: str, tmp_path: Path, shape: str) -> None:
-    job = job_of(zygote, tmp_path, shape)
+@pytest.mark.parametrize(
+    ("shape", "env"),
+    [
+        *((shape, {}) for shape in ("break", "return", "stop", "return at end", "stop at end")),
+        *((shape, {"STREAM": "1"}) for shape in ("break", "stop at end")),
+    ],
+)
+def test_a_loop_that_one_worker_leaves_ends_on_all(
+    zygote: str, tmp_path: Path, shape: str, env: dict[str, str]
+) -> None:
+    job = job_of(zygote, tmp_path, shape, "0:1,6:2", **env)
     outcome = job.play()
     assert [len(s.members) for _, s in outcome.switches] == [1, 2]
     first, second = ends(job)

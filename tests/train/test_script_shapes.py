@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import ones
 from ones.errors import UserError
 from ones.train.elastic_job import ElasticJob
-from tests.train.test_elastic_job import OPTIMIZERS, apart, data, model, plain
+from tests.train.test_elastic_job import OPTIMIZERS, apart, data, model, plain, train
 
 
 def joined(net: nn.Module, **options: Any) -> ElasticJob:
@@ -345,7 +350,12 @@ def refusals() -> list[tuple[Callable[[], object], str]]:
         (lambda: ones.join(net, opt, data(), 4, batch=3), "batch is not an option"),
         (lambda: ones.join(net, opt, data(), 4, scheduler=lambda: 1), "scheduler function is not"),
         (lambda: ones.join(net, opt, data(), 60, drop_last=True), "drop_last leaves no sample"),
-        (lambda: ones.join(net, opt, grouped), "a batch_sampler of its own"),
+        (lambda: ones.join(net, opt, grouped), "batch_size is missing"),
+        (lambda: ones.join(net, opt, grouped, 1), "yields a batch of 2 samples"),
+        (
+            lambda: ones.join(net, opt, DataLoader(data(), batch_size=None)),
+            "the DataLoader has no batch_size",
+        ),
         (
             lambda: ones.join(net, opt, DataLoader(data(), 4), drop_last=True),
             "drop_last is given twice",
@@ -374,3 +384,51 @@ def test_wrong_arguments_are_refused_in_one_line(attempt: Callable[[], object], 
         attempt()
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+class ByLength:
+    """A batch sampler that puts samples of similar length together, in another order each epoch."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        starts = list(range(0, 48, 8))
+        for start in starts[self.epoch :] + starts[: self.epoch]:
+            yield list(range(start, start + 8))
+
+
+def test_batches_of_the_scripts_sampler_are_taken_in_order() -> None:
+    seen: dict[int, list[int]] = {}
+    numbers = torch.arange(48.0).unsqueeze(1)
+    pairs = TensorDataset(numbers, numbers)
+    loader: Any = DataLoader(pairs, batch_sampler=ByLength())
+    net = nn.Linear(1, 1)
+    job = ones.join(net, torch.optim.SGD(net.parameters(), lr=1e-6), loader, 8, max_local_batch=4)
+    for epoch in job.epochs(2):
+        for x, y in job.batches():
+            seen.setdefault(epoch, []).extend(x[:, 0].int().tolist())
+            job.step(loss_of(net, x, y))
+    assert seen[0] == list(range(48))
+    assert seen[1] == [*range(8, 48), *range(8)]
+    assert job.steps == 12
+
+
+class Shrinking:
+    """A batch sampler whose epochs have fewer and fewer samples."""
+
+    left = 40
+
+    def __iter__(self) -> Iterator[list[int]]:
+        Shrinking.left -= 8
+        return iter([[i] for i in range(self.left)])
+
+
+def test_a_batch_sampler_has_equally_many_samples_in_each_epoch() -> None:
+    net = model()
+    job = ones.join(net, OPTIMIZERS[0](net), data(), 16, batch_sampler=Shrinking())
+    with pytest.raises(UserError, match="yields 24 samples in epoch 0 and 32 at first"):
+        train(job, net, 1)

@@ -20,7 +20,7 @@ dist: Any = torch.distributed
 
 SHAPES = Path(__file__).parents[2] / "examples" / "shapes"
 TOLERANCE = 1e-9
-NAMES = ["epochs", "ddp", "steps", "accumulation", "average", "gan"]
+NAMES = ["epochs", "ddp", "steps", "accumulation", "average", "gan", "stream"]
 
 
 def numbers(output: str) -> list[float]:

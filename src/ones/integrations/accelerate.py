@@ -25,10 +25,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ones.errors import UserError
-from ones.integrations.position import Position, clip, show_rank
+from ones.integrations.position import Position, clip, options_of, show_rank
 from ones.train import join
 from ones.train.elastic_job import ElasticJob
-from ones.train.script_samplers import options_of_dataloader
 
 
 class Accelerator(accelerate.Accelerator):
@@ -115,7 +114,7 @@ class Accelerator(accelerate.Accelerator):
             **options,
         )
         job.also(**{f"object{n}": item for n, item in enumerate(self._custom_objects)})
-        data = options_of_dataloader(loader)
+        data = options_of(loader, "Accelerate")
         batch = data.pop("batch_size")
         if self._resumed is not None:
             epoch, skipped = self._resumed

@@ -27,10 +27,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ones.errors import UserError
-from ones.integrations.position import Position
+from ones.integrations.position import Position, options_of
 from ones.train import join
 from ones.train.elastic_job import ElasticJob
-from ones.train.script_samplers import options_of_dataloader
 
 _ENDLESS = 1_000_000  # epochs of Trainer(max_epochs=-1)
 
@@ -113,7 +112,7 @@ class OnesStrategy(SingleDeviceStrategy):
         resumed = loop.epoch_progress.current.processed
         position.resume(steps=trainer.global_step, epoch=resumed, offset=0)
         job.also(lightning=_LoopState(trainer))
-        data = options_of_dataloader(loaders[0])
+        data = options_of(loaders[0], "Lightning")
         batch = data.pop("batch_size")
         job.loader(loaders[0].dataset, batch * accumulated, **data)
         limit = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else _ENDLESS

@@ -6,8 +6,11 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import DataLoader, IterableDataset
 
+from ones.errors import UserError
 from ones.train.elastic_job import ElasticJob
+from ones.train.script_samplers import options_of_dataloader
 
 
 class Position:
@@ -36,6 +39,22 @@ class Position:
         progress.base_steps = progress.schedule_steps = steps
         progress.epoch = progress.schedule_epochs = epoch
         progress.offset = offset
+
+
+def options_of(loader: DataLoader[Any], library: str) -> dict[str, Any]:
+    """Batch size and options of `ones.join`, for a loader of samples that can be indexed."""
+    if isinstance(loader.dataset, IterableDataset):
+        raise UserError(
+            f"a streaming dataset is not supported with {library}: give a dataset with __len__ and"
+            " __getitem__, or train with ones.join, which takes streams"
+        )
+    options = options_of_dataloader(loader)
+    if "batch_sampler" in options:
+        raise UserError(
+            f"a batch sampler is not supported with {library}: give a sampler of single samples, or"
+            " train with ones.join"
+        )
+    return options
 
 
 def clip(job: ElasticJob, parameters: Any, max_norm: float, norm_type: float = 2.0) -> Tensor:

@@ -24,10 +24,9 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
 from ones.errors import UserError
-from ones.integrations.position import Position, clip, show_rank
+from ones.integrations.position import Position, clip, options_of, show_rank
 from ones.train import join
 from ones.train.elastic_job import ElasticJob
-from ones.train.script_samplers import options_of_dataloader
 
 
 def elastic(trainer: Trainer, **options: Any) -> Trainer:
@@ -79,7 +78,7 @@ class _Loop:
         )
         model, _ = trainer._prepare_for_training(total, loader, resume_from_checkpoint)
         job = self._join(model)
-        data = options_of_dataloader(loader)
+        data = options_of(loader, "Trainer")
         own_batch = data.pop("batch_size")
         self._position = Position(job)
         if resume_from_checkpoint is not None:

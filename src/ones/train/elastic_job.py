@@ -27,7 +27,6 @@ from ones.train.arguments import check_scheduler
 from ones.train.elastic_group import ElasticGroup
 from ones.train.evaluation import mean_over_workers, shard_of
 from ones.train.job_reports import JobReports
-from ones.train.loading import Loader
 from ones.train.optimizer_set import OptimizerSet, optimizers_of
 from ones.train.optimizer_step import OptimizerStepper
 from ones.train.replica import Replica
@@ -37,6 +36,7 @@ from ones.train.script_exit import handle_exit
 from ones.train.script_files import load_file, save_file
 from ones.train.script_guard import ScriptGuard
 from ones.train.several_optimizers import SeveralStepper
+from ones.train.stream_loader import AnyLoader
 from ones.train.training_loop import TrainingLoop
 
 SchedulerStep = Literal["epoch", "step"]
@@ -61,7 +61,7 @@ torch.serialization.add_safe_globals([int])  # such a number in a file read with
 class Entry:
     """What a job has from the moment that it knows its data."""
 
-    loader: Loader
+    loader: AnyLoader
     partition: BatchPartition
     base_batch: int
     elastic: ElasticGroup | None  # None: without a controller
@@ -84,6 +84,8 @@ class JobLoader:
 
     def __len__(self) -> int:
         """Steps of an epoch at the script's own batch size, as of a DataLoader."""
+        if not self._loader.has_size:
+            raise TypeError("the training data is a stream: its length is not known")
         return (self._loader.size + self.batch_size - 1) // self.batch_size
 
     def __iter__(self) -> Iterator[Any]:
@@ -118,7 +120,7 @@ class ElasticJob:
     def loader(
         self, dataset: Any = None, batch_size: int | None = None, **options: Any
     ) -> JobLoader:
-        """The training data of the job: a dataset with a batch size, or a DataLoader.
+        """The training data of the job: a dataset or stream with a batch size, or a DataLoader.
 
         Options are those of `ones.join`. With no dataset: the one that `ones.join` got.
         """
@@ -363,7 +365,7 @@ class ElasticJob:
         progress.last.accuracy = self._reported.get("accuracy")
         if self._elastic is not None:
             reports.report_speed()
-            reports.report_epoch()
+            reports.report_epoch(is_pass=True)
             if self._elastic.context.save_if_due(epoch_ends=True):
                 self.checkpoint_begun()
         elif reports.is_stopped():
@@ -408,7 +410,13 @@ class ElasticJob:
             events=self,
             has_micro_batches=not has_several,
         )
-        reports = JobReports(self._replica, stepper, elastic, self._stop_rule)
+        reports = JobReports(
+            self._replica,
+            stepper,
+            elastic,
+            self._stop_rule,
+            has_unknown_size=not entry.loader.has_size,
+        )
         self._running = _Running(entry, loop, stepper, reports)
         if elastic is not None:
             elastic.context.on_switched.append(self._on_switched)

@@ -25,7 +25,10 @@ class JobReports:
         stepper: OptimizerStepper,
         elastic: ElasticGroup | None,
         stop: StopRule | None,
+        *,
+        has_unknown_size: bool = False,
     ) -> None:
+        self._has_unknown_size = has_unknown_size  # of an epoch, before the first has ended
         self._progress, self._stepper, self._elastic = replica.progress, stepper, elastic
         self._stop = stop
         self.reporter = None if elastic is None else Reporter(elastic.context.report)
@@ -41,6 +44,8 @@ class JobReports:
         if elastic is None or elastic.context.layout is None:
             return
         is_disturbed = elastic.after_step()
+        if self._has_unknown_size and elastic.rank == 0 and self._progress.total_steps is None:
+            elastic.context.describe_larger(self._progress.offset)
         if elastic.rank == 0 and self.reporter is not None:
             self.reporter.after_step(
                 elastic.context.layout,
@@ -68,10 +73,13 @@ class JobReports:
             assert planned is not None
             self._elastic.context.describe_again(max(1, round(total_samples / planned)))
 
-    def report_epoch(self) -> None:
-        """Reports the last complete epoch."""
+    def report_epoch(self, *, is_pass: bool = False) -> None:
+        """Reports the last complete epoch. `is_pass`: it was a pass over the data, just now."""
         if not self._is_reporting:
             return
+        if is_pass and self._has_unknown_size:
+            assert self._elastic is not None
+            self._elastic.context.describe_again(max(1, self._progress.last.samples))
         assert self._elastic is not None
         assert self.reporter is not None
         progress, last = self._progress, self._progress.last

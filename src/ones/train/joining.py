@@ -30,6 +30,8 @@ from ones.train.rehearsal import Rehearse, rehearse, share_compile_cache
 from ones.train.replica import Replica
 from ones.train.sampler import BatchPartition
 from ones.train.script_samplers import options_of_dataloader
+from ones.train.stream_loader import AnyLoader, StreamLoader
+from ones.train.streams import is_stream
 from ones.train.worker_context import WorkerContext
 from ones.wire.environment import WorkerEnvironment
 from ones.wire.messages import Joined
@@ -65,16 +67,18 @@ def join(
     `lr_rule` ("linear" for SGD, "sqrt" for the Adam family, "none", or a function of
     batch/batch_size) and rises over `lr_ramp_steps`. `scheduler` is stepped after each epoch,
     or with `scheduler_step="step"` once per `batch_size` samples: do not call it yourself.
-    `dataset`: a map-style dataset, or a DataLoader, which brings its batch size and options. It
-    may be given later: `job.loader(dataset, batch_size)`.
+    `dataset`: a map-style dataset, a stream (an IterableDataset, an iterable, or a function that
+    returns one), or a DataLoader, which brings its batch size and options. It may be given later:
+    `job.loader(dataset, batch_size)`.
     `max_local_batch`: samples that fit one device; larger batches are accumulated.
     `min_local_batch`: default 2 for models with batch norm, which cannot train on one sample.
     `stop` ends a script under plain `python`; a job of the service has its own stop rule.
     `rehearsal`: the loss of one micro-batch, as `lambda batch: loss_fn(model(batch[0]), batch[1])`.
     A new worker calls it and runs backward before others wait for it, so that torch.compile, cuDNN
     and memory allocation do not slow the first step down. The results are thrown away.
-    `loading`: collate_fn, num_workers, worker_init_fn, pin_memory, sampler and drop_last as in
-    DataLoader, and start_epoch.
+    `loading`: collate_fn, num_workers, worker_init_fn, pin_memory, sampler, batch_sampler and
+    drop_last as in DataLoader, start_epoch, and for a stream `samples`: those of an epoch, if
+    known.
     """
     whole, optimizers = check_arguments(
         model, optimizer, scheduler, scheduler_step, max_local_batch
@@ -132,7 +136,8 @@ class _Joining:
         self.environment = WorkerEnvironment.from_env(os.environ)
 
     def enter(self, dataset: Any, batch_size: int | None, **options: Any) -> Entry:
-        loader, base_batch = make_loader(dataset, batch_size, self._options | options)
+        progress = self.replica.progress
+        loader, base_batch = make_loader(dataset, batch_size, self._options | options, progress)
         replica, elastic = self.replica, None
         replica.rate.base_batch = base_batch
         if self.environment is not None:
@@ -150,7 +155,7 @@ class _Joining:
         return Entry(loader, partition, base_batch, elastic)
 
     def _connect(
-        self, environment: WorkerEnvironment, loader: Loader, base_batch: int
+        self, environment: WorkerEnvironment, loader: AnyLoader, base_batch: int
     ) -> WorkerContext:
         replica, device = self.replica, self.device
         context = WorkerContext(
@@ -170,7 +175,7 @@ class _Joining:
             self._rehearse(loader, base_batch)
         parameters = replica.model.parameters()
         context.description = Joined(
-            dataset_size=loader.size,
+            dataset_size=loader.described_size,
             base_batch=base_batch,
             optimizer=optimizer_name(optimizers_of(replica.optimizer)[0]),
             parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
@@ -188,7 +193,7 @@ class _Joining:
             context.set_entering(False)
         return context
 
-    def _rehearse(self, loader: Loader, base_batch: int) -> None:
+    def _rehearse(self, loader: AnyLoader, base_batch: int) -> None:
         if self._rehearsal is None:
             return
         most = min(base_batch, self._limit or base_batch)
@@ -203,8 +208,8 @@ class _Joining:
 
 
 def make_loader(
-    dataset: Any, batch_size: int | None, options: dict[str, Any]
-) -> tuple[Loader, int]:
+    dataset: Any, batch_size: int | None, options: dict[str, Any], progress: TrainingProgress
+) -> tuple[AnyLoader, int]:
     """The loader of a job's data, and the batch size of the script."""
     seed, shuffle = options.pop("seed"), options.pop("shuffle")
     if isinstance(dataset, DataLoader):
@@ -213,6 +218,8 @@ def make_loader(
         twice = sorted(set(options) & set(given))
         if twice:
             raise UserError(f"{twice[0]} is given twice: to ones.join and to the DataLoader")
+        if own_batch is None:  # a batch sampler that does not tell
+            own_batch = batch_size
         if batch_size not in (None, own_batch):
             raise UserError(f"batch_size is {batch_size}, and {own_batch} in the DataLoader")
         dataset, batch_size, options = dataset.dataset, own_batch, given | options
@@ -223,6 +230,9 @@ def make_loader(
     if unknown:
         raise UserError(f"{unknown[0]} is not an option of ones.join")
     made = LoaderOptions(**options)
+    if is_stream(dataset):
+        stream = StreamLoader(dataset, made, progress=progress, batch_size=batch_size)
+        return stream, batch_size
     return Loader(dataset, made, seed=seed, shuffle=shuffle, batch_size=batch_size), batch_size
 
 

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import (
     DataLoader,
-    IterableDataset,
     Sampler,
     TensorDataset,
     default_collate,
@@ -23,23 +22,16 @@ from torch.utils.data import (
 
 from ones.errors import UserError
 from ones.train.sampler import BatchPartition, StepSlice, permutation
-from ones.train.script_samplers import order_of_sampler, size_of_sampler
+from ones.train.script_samplers import OrderOfBatches, order_of_sampler, size_of_sampler
 
 _FILLER = 2  # samples: batch norm needs two
 
 
 def size_of(dataset: object) -> int:
     """Samples of one epoch. Raises UserError for a dataset that cannot be indexed."""
-    if isinstance(dataset, IterableDataset):
-        raise UserError(
-            f"dataset {type(dataset).__name__} is iterable: ones.join needs a map-style one"
-            " (with __len__ and __getitem__), so that every sample is seen once per epoch"
-            " however the workers change"
-        )
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UserError(
-            f"dataset {type(dataset).__name__} has no __len__ and __getitem__:"
-            " ones.join needs a map-style dataset"
+            f"dataset {type(dataset).__name__} has no __len__ and __getitem__, and is no iterable"
         )
     size = len(dataset)
     if size < 1:
@@ -58,6 +50,8 @@ class LoaderOptions:
     sampler: Any = None
     drop_last: bool = False
     start_epoch: int = 0
+    batch_sampler: Any = None  # its batches are taken in order, and divided as the job needs it
+    samples: int | None = None  # of an epoch of a stream, if known: for forecasts
 
 
 class _BatchSampler(Sampler[list[int]]):
@@ -86,6 +80,9 @@ class Loader:
         self.size = size_of(dataset)  # samples of an epoch
         if options.sampler is not None:
             self.size = size_of_sampler(options.sampler)
+        if options.batch_sampler is not None:
+            self._orders = OrderOfBatches(options.batch_sampler, batch_size, seed)
+            self.size = self._orders.size
         if options.drop_last:
             self.size -= self.size % batch_size
             if not self.size:
@@ -106,11 +103,27 @@ class Loader:
                 persistent_workers=True,
             )
 
+    # as `stream_loader` has it
+
+    has_size = True
+
+    @property
+    def described_size(self) -> int:
+        return self.size
+
+    def connect(
+        self, generation: Callable[[], tuple[int, int]], exchange: Callable[[torch.Tensor], bool]
+    ) -> None:
+        """Does nothing: all workers know the order of samples."""
+
+    def must_agree(self, offset: int) -> bool:
+        return False
+
     def steps(
         self, partition: BatchPartition, epoch: int, offset: int, end: int | None = None
-    ) -> Iterator[tuple[StepSlice, Iterator[Any]]]:
+    ) -> Iterator[tuple[StepSlice, Iterator[Any]] | None]:
         """The steps from `offset` to `end`, or of the epoch, each with its micro-batches."""
-        size = self.size if end is None else end
+        size = self.size if end is None else min(end, self.size)
         order = self._order_of(epoch)
         if self._loader is None:
             for part in _slices(partition, offset, size):
@@ -133,7 +146,10 @@ class Loader:
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
         cached = self._permutation
         if cached is None or cached[:2] != (self.seed, epoch):
-            if self.options.sampler is not None:
+            if self.options.batch_sampler is not None:
+                order = self._orders.of_epoch(epoch)
+                self.mark = zlib.crc32(order.tobytes())
+            elif self.options.sampler is not None:
                 order = order_of_sampler(self.options.sampler, seed=self.seed, epoch=epoch)
                 self.mark = zlib.crc32(order.tobytes())
             else:

@@ -90,7 +90,7 @@ class OptimizerStepper:
     def begin(self, part: StepSlice, partition: BatchPartition) -> bool:
         """False: another worker has left the loop, or was lost."""
         # synchronised layers reduce in forward: a worker that leaves must tell before
-        if self._batch_norm is not None and not self._agree(0):
+        if self._batch_norm is not None and not self.agree():
             return False
         self._step = Step(part, partition)
         if self._buffers and self._elastic is not None and self._elastic.group is not None:
@@ -137,16 +137,17 @@ class OptimizerStepper:
         """The script does not train on this micro-batch."""
         self._current("job.skip").is_skipped = True
 
-    def announce(self, notice: Notice) -> bool:
+    def announce(self, notice: Notice, *, is_agreeing: bool) -> bool:
         """Takes part in the next step of the other workers, without samples, to end their loops.
 
-        False: a worker was lost; try again when the survivors have formed a group.
+        `is_agreeing`: they call `agree` before that step. False: a worker was lost; try again when
+        the survivors have formed a group.
         """
         elastic = self._elastic
         if elastic is None or elastic.group is None:
             return True
-        if self._batch_norm is not None:
-            self._agree(-1 - (notice is Notice.STOP))
+        if self._batch_norm is not None or is_agreeing:
+            self.agree(-1 - (notice is Notice.STOP))
             return not elastic.has_lost
         self._zero_grad()
         elastic.transfer.wait_until_sent()
@@ -160,7 +161,7 @@ class OptimizerStepper:
             self._zero_grad()
         return True
 
-    def _agree(self, code: int) -> bool:
+    def agree(self, code: int = 0) -> bool:
         """Whether all workers have this code. Below 0 a worker leaves its loop: -1 over batches,
         -2 over epochs."""
         elastic = self._elastic
@@ -460,6 +461,7 @@ class OptimizerStepper:
         self._largest = max(self._largest, *part.micro_batches, 0)
         progress.step += 1
         progress.offset = part.end
+        progress.positions = list(part.positions)
         self._after_step(part, loss)
 
     def _undo(self) -> None:

@@ -46,6 +46,10 @@ class TrainingProgress:
     weighted: bool = False  # the script counts valid targets
     limit: int | None = None  # samples that fit one worker, where one ran out of memory
     epochs: int | None = None  # as the script asked for
+    #: of a stream, in this epoch: samples of each shard that were trained on, and the lengths of
+    #: the shards, as far as they are known (else -1)
+    positions: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
     track: Track = field(default_factory=Track)
 
     @property
@@ -62,6 +66,7 @@ class TrainingProgress:
         if self.total_steps is None:
             self._end_sums()
         self.epoch, self.offset = self.epoch + 1, 0
+        self.positions, self.lengths = [], []
 
     def end_part(self) -> bool:
         """Whether a part of a loop over steps has ended; call it after each step."""

@@ -89,6 +89,7 @@ class StepSlice:
     total: int  # samples of the step, of all workers
     first: int  # of this worker
     micro_batches: tuple[int, ...]  # sizes; empty: no samples in this step
+    positions: tuple[int, ...] = ()  # of a stream: how far its shards are read after the step
 
     @property
     def is_filler(self) -> bool:
@@ -125,7 +126,10 @@ class BatchPartition:
         """The step at `start` of an epoch of `size` samples; None at the end of the epoch."""
         if start >= size:
             return None
-        total = step_samples(size - start, self.batch, self.minimum)
+        return self.part(start, step_samples(size - start, self.batch, self.minimum))
+
+    def part(self, start: int, total: int) -> StepSlice:
+        """The part of this worker in a step of `total` samples."""
         counts = split_samples(total, self.shares, self.minimum)
         sizes = self._micro_batches(counts[self.rank], self.micro_steps[self.rank])
         return StepSlice(start, total, start + sum(counts[: self.rank]), tuple(sizes))

@@ -91,7 +91,7 @@ class SeveralStepper(OptimizerStepper):
             return False
         if not step.losses:
             raise UserError("job.update was called without job.backward for this batch")
-        if not self._agree(index + 1) or not self._reduce_one(step, index):
+        if not self.agree(index + 1) or not self._reduce_one(step, index):
             step.is_over = True
             self._undo_update(step)
             return False

@@ -18,12 +18,14 @@ import torch
 from ones.errors import UserError
 from ones.train.buckets import Notice
 from ones.train.elastic_group import ElasticGroup
-from ones.train.loading import Loader, to_device
+from ones.train.loading import to_device
 from ones.train.optimizer_step import OptimizerStepper
+from ones.train.process_group import GroupLostError
 from ones.train.progress import TrainingProgress
-from ones.train.sampler import BatchPartition
+from ones.train.sampler import BatchPartition, StepSlice
 from ones.train.schedules import Schedule
 from ones.train.script_guard import ScriptGuard
+from ones.train.stream_loader import AnyLoader
 
 
 class LoopEvents(Protocol):
@@ -47,7 +49,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        loader: Loader,
+        loader: AnyLoader,
         partition: BatchPartition,
         progress: TrainingProgress,
         stepper: OptimizerStepper,
@@ -70,6 +72,7 @@ class TrainingLoop:
         self._stop_asked = False
         self._is_running = False  # the script is within `epochs` or `steps`
         self._is_complete = False  # all batches of the current epoch were handled
+        loader.connect(self._generation, self._exchange)
 
     @property
     def is_over(self) -> bool:
@@ -117,19 +120,19 @@ class TrainingLoop:
                 " `for epoch in job.epochs(n):` around it"
             )
         epoch = self._progress.epoch
-        yield from self._batches(epoch, self.loader.size)
+        yield from self._batches(epoch)
         if self._progress.epoch == epoch and not self.is_over:
             self._end_data(epoch)
 
     def steps(self, total: int) -> Iterator[Any]:
-        progress, size = self._progress, self.loader.size
+        progress = self._progress
         self._schedule.start()
         self._is_running = True
         while progress.base_steps < total and not self.is_over:
             epoch, left = progress.epoch, total - progress.base_steps
             end = (self.base_steps_at(progress.offset) + left) * self._base_batch
-            yield from self._batches(epoch, min(size, end))
-            if progress.epoch == epoch and progress.offset >= size and not self.is_over:
+            yield from self._batches(epoch, end)
+            if progress.epoch == epoch and self._has_all_data and not self.is_over:
                 self._events.data_ended(epoch)
                 self._events.epoch_ended(epoch)
             if self._stop_asked and progress.base_steps < total:
@@ -173,17 +176,16 @@ class TrainingLoop:
 
     # within
 
-    def _batches(self, epoch: int, end: int) -> Iterator[Any]:
+    def _batches(self, epoch: int, end: int | None = None) -> Iterator[Any]:
         stepper, elastic, progress = self._stepper, self._elastic, self._progress
         self._guard.enter_loop()
         try:
             while self._settle(epoch):
                 steps = self.loader.steps(self.partition, epoch, progress.offset, end)
-                for part, micro_batches in steps:
-                    if elastic is not None:
-                        elastic.comparison.order = self.loader.mark
-                    if not stepper.begin(part, self.partition):
-                        break
+                for step in steps:
+                    if step is None or not self._begin(step[0]):
+                        break  # a worker was lost, or has left the loop
+                    _, micro_batches = step
                     for data in micro_batches:
                         if not stepper.next_micro_batch():
                             break  # the step was undone: memory ran out
@@ -193,7 +195,7 @@ class TrainingLoop:
                     stepper.end()
                     if elastic is not None and elastic.context.save_if_due():
                         self._events.checkpoint_begun()
-                    if self._stop_asked and progress.offset < end:  # else the loop ends anyway
+                    if self._stop_asked and not self._is_at(end):  # else the loop ends anyway
                         self._announce(Notice.STOP)
                     if self._must_settle:
                         break
@@ -204,6 +206,11 @@ class TrainingLoop:
         finally:
             self._guard.leave_loop()
         stepper.cancel()
+
+    def _begin(self, part: StepSlice) -> bool:
+        if self._elastic is not None:
+            self._elastic.comparison.order = self.loader.mark
+        return self._stepper.begin(part, self.partition)
 
     @property
     def _must_settle(self) -> bool:
@@ -256,8 +263,32 @@ class TrainingLoop:
             if elastic.group is None:
                 elastic.is_over |= notice is Notice.STOP
                 return
-            if self._stepper.announce(notice):
+            is_agreeing = self.loader.must_agree(self._progress.offset)
+            if self._stepper.announce(notice, is_agreeing=is_agreeing):
                 return
+
+    def _is_at(self, end: int | None) -> bool:
+        return self._has_all_data or (end is not None and self._progress.offset >= end)
+
+    # for the loader of a stream
+
+    def _generation(self) -> tuple[int, int]:
+        layout = None if self._elastic is None else self._elastic.context.layout
+        return (0, 0) if layout is None else layout.generation
+
+    def _exchange(self, values: torch.Tensor) -> bool:
+        """Sums values over all workers; False: a worker was lost, or has left the loop."""
+        elastic = self._elastic
+        if elastic is None or elastic.group is None:
+            return True
+        if not self._stepper.agree():
+            return False
+        try:
+            elastic.group.sum_on_host(values)
+        except GroupLostError:
+            elastic.step_failed()
+            return False
+        return True
 
     def _close(self) -> None:
         """After the last loop: from here on each worker may end at any time."""

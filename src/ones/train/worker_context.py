@@ -168,6 +168,11 @@ class WorkerContext:
             self.description = replace(self.description, dataset_size=epoch_samples)
             self.report(self.description)
 
+    def describe_larger(self, epoch_samples: int) -> None:
+        """Reports twice this number of samples per epoch if it is larger than reported so far."""
+        if self.description is not None and self.description.dataset_size < epoch_samples:
+            self.describe_again(2 * epoch_samples)
+
     # the group
 
     def wait_for_order(self, *, connected: bool = True) -> None:

@@ -1,7 +1,7 @@
 """Scripts that leave their loops, keep state of their own, or train differently in each worker.
 
-Environment: OUT, SHAPE. A step waits for the file `joined` from step 6 on, so that all workers of
-the schedule come.
+Environment: OUT, SHAPE, STREAM. A step waits for the file `joined` from step 6 on, so that all
+workers of the schedule come.
 """
 
 from __future__ import annotations
@@ -97,7 +97,10 @@ def train(job: Any, net: nn.Module, average: Average) -> None:  # noqa: ANN401
 def main() -> None:
     net = build()
     opt = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
-    job = ones.join(net, opt, Samples(64), batch_size=16)
+    samples = Samples(64)
+    # a stream: a function that returns an iterable
+    data = (lambda: (samples[i] for i in range(64))) if "STREAM" in os.environ else samples
+    job = ones.join(net, opt, data, batch_size=16)
     average = Average(net)
     job.also(average=average)
     if shape == "steps":

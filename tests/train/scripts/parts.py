@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,6 +22,18 @@ class Samples(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
         return self.x[index], self.y[index], index
+
+
+class Stream:
+    """The same samples in shards of unequal length."""
+
+    def __init__(self, samples: Samples, shards: int) -> None:
+        self.num_shards = shards
+        cuts = [len(samples) * n * n // (shards * shards) for n in range(shards + 1)]
+        self._shards = [[samples[i] for i in range(a, b)] for a, b in itertools.pairwise(cuts)]
+
+    def read(self, shard: int, start: int, epoch: int) -> Iterator[Any]:
+        return iter(self._shards[shard][start:])
 
 
 def build(

@@ -2,7 +2,7 @@
 
 Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, HOLD, HOLD_MOST, LOADERS, NORM,
 DTYPE, AMP, OVERFLOW, TOO_MANY, TOO_MANY_BACK, CLIP, CLAMP, CRASH, STRICT, SKEW,
-CONVOLUTION, COMPILE, DIGESTS.
+CONVOLUTION, COMPILE, DIGESTS, STREAM.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parts import Samples, build, optimizer_of, synchronised  # type: ignore[import-not-found]
+from parts import (  # type: ignore[import-not-found]
+    Samples,
+    Stream,
+    build,
+    optimizer_of,
+    synchronised,
+)
 from torch import nn
 
 import ones
@@ -178,10 +184,11 @@ def main() -> None:
     forward = torch.compile(net) if env.get("COMPILE") else net
     opt = optimizer_of(net, env.get("OPTIMIZER", "sgd"))
     limit = int(env["LIMIT"]) if env.get("LIMIT") else None
+    samples = Samples(int(env.get("SAMPLES", "203")), dtype)
     job = ones.join(
         net,
         opt,
-        Samples(int(env.get("SAMPLES", "203")), dtype),
+        Stream(samples, int(env["STREAM"])) if env.get("STREAM") else samples,
         batch_size=int(env.get("BATCH", "16")),
         max_local_batch=limit,
         num_workers=int(env.get("LOADERS", "0")),

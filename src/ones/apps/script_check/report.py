@@ -74,7 +74,7 @@ def check_script(path: Path) -> ScriptReport:
 def _verdict(shape: Shape) -> str:
     if shape is Shape.JOINED:
         return "yes"
-    fixed = (Shape.SHARDED, Shape.STREAMING, Shape.NO_OPTIMIZER, Shape.NOT_TRAINING)
+    fixed = (Shape.SHARDED, Shape.NO_OPTIMIZER, Shape.NOT_TRAINING)
     return "no" if shape in fixed else "after changes"
 
 
@@ -108,7 +108,8 @@ def _changes(shape: Shape, facts: Facts) -> Iterator[Change]:
                 facts.methods("backward"), "a torch.optim optimizer must make the update"
             )
         case Shape.STREAMING:
-            yield from _at(streams(facts), "a map-style dataset (with __len__) can be elastic")
+            yield from _at(streams(facts), "give it to ones.join: each worker reads its own shards")
+            yield from _loop_changes(shape, facts)
         case Shape.SHARDED:
             found = facts.named("FullyShardedDataParallel", "fully_shard", "initialize")
             yield from _at(found, "keep it: submit with --gpus N")

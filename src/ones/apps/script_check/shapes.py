@@ -37,9 +37,7 @@ TEXTS = {
         "sharded model (FSDP, DeepSpeed, DTensor): fixed size only", "guides/fixed-size.md"
     ),
     Shape.SEVERAL: ShapeText("loop with several optimizers", "guides/script-shapes.md"),
-    Shape.STREAMING: ShapeText(
-        "loop over a stream of data: fixed size only", "guides/fixed-size.md"
-    ),
+    Shape.STREAMING: ShapeText("loop over a stream of data", "guides/script-shapes.md"),
     Shape.STEPS: ShapeText("loop over steps", "guides/script-shapes.md"),
     Shape.PLAIN: ShapeText("loop over epochs", "guides/script-shapes.md"),
     Shape.NO_OPTIMIZER: ShapeText(
