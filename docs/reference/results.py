@@ -249,8 +249,13 @@ FIDELITY_ROW_KEYS = {
 }
 EMBED_ROW_KEYS = {
     "case": ("", "the policy and the cost of a change"),
-    "policy": ("", "name of the policy; `ideal` knows the true speed and length of jobs"),
+    "policy": ("", "policy or variant; `ideal` knows the true speed and length of jobs"),
+    "model": ("", "laws of training, or the name of the workload file"),
+    "kinds": ("", "kinds of jobs: `given` or `hidden`"),
+    "hours": ("h", "in which the jobs of a generated workload arrive"),
+    "scatter": ("", "lognormal sigma of lengths"),
     "gpus": ("GPUs", "of the cluster"),
+    "first_seed": ("", "seed of the first workload"),
     "workloads": ("", "number of workloads"),
     "n": ("", "jobs of all workloads"),
     "tick_seconds": ("s", "between two decisions"),
@@ -264,10 +269,14 @@ EMBED_ROW_KEYS = {
     "size_changes": ("", "changes of the number of GPUs of a job after its first start"),
     "taken_back": ("", "of `size_changes`: the job had its former number again within 300 s"),
     "policy_cpu_seconds": ("s", "CPU time of the scheduler"),
-    "rival": ("", "`ideal`; null in its own row"),
+    "rival": ("", "value of `--rival`; null in its own row, or if the file has no row of the same"
+              " policy and jobs"),
     "rival_mean_jct_seconds": ("s", "mean completion time under the rival"),
     "ratio": ("", "mean completion time divided by the rival's"),
-}
+    "ratio_low": ("", "95 % interval of the mean of the ratios of workloads, lower end; null with"
+                  " one workload"),
+    "ratio_high": ("", "upper end"),
+}  # fmt: skip
 REPLAY_KEYS = {
     "log": ("", "path of the log"),
     "policy": ("", "of the log"),

@@ -30,7 +30,8 @@ SEARCH_COLUMNS = {
 }  # fmt: skip
 EMBED_COLUMNS = {
     "policy": "policy", "cost_seconds": "s per change", "n": "jobs", "mean_jct_seconds": "mean s",
-    "ratio": "x ideal", "median_jct_seconds": "median s", "p99_jct_seconds": "99 % within s",
+    "rival": "rival", "ratio": "x rival", "ratio_low": "95 % from", "ratio_high": "to",
+    "median_jct_seconds": "median s", "p99_jct_seconds": "99 % within s",
     "rescales": "rescales", "preemptions": "preemptions", "size_changes": "size changes",
     "taken_back": "taken back", "policy_cpu_seconds": "policy CPU s",
 }  # fmt: skip
@@ -97,7 +98,24 @@ def search(
 
 
 def embed(
-    policies: Annotated[str, typer.Option(help="Policies, as ones,equi.")] = "ones,equi,pollux,sia",
+    policies: Annotated[
+        str, typer.Option(help="Policies, as `ones,equi`; `NAME:VARIANT` for a variant.")
+    ] = "ones,equi,pollux,sia",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="POLICY.KEY=VALUE",
+            help="A setting of a policy, or of one variant (NAME:VARIANT.KEY=VALUE); repeatable.",
+        ),
+    ] = None,
+    rival: Annotated[
+        str,
+        typer.Option(
+            help="Policy to compare with; or a JSON file of an earlier run: every policy is"
+            " compared with itself."
+        ),
+    ] = "ideal",
     quick: Annotated[
         bool, typer.Option("--quick", help="One workload of 40 jobs, 30 s per change.")
     ] = False,
@@ -153,5 +171,5 @@ def embed(
     )
     names = [name.strip() for name in policies.split(",")]
     with results_only():
-        rows = bench_embed(names, trial, progress=say)
+        rows = bench_embed(names, trial, given=set_ or [], rival=rival, progress=say)
     print_rows("embed", rows, json, "second simulator", EMBED_COLUMNS)

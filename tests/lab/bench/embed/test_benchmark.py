@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from docs.reference.results import EMBED_ROW_KEYS
 from ones.core import Cluster, Scheduler, SwitchCost
-from ones.errors import UnknownNameError
+from ones.errors import InvalidFileError, UnknownNameError
 from ones.lab.bench.embed import simulator, workload
 from ones.lab.bench.embed.benchmark import IDEAL, QUICK, bench_embed, run
 from ones.lab.bench.embed.kinds import KINDS
@@ -75,3 +76,34 @@ def test_rows_have_the_ideal_as_rival_and_cheap_changes_are_better() -> None:
     assert by["ones", 1.0]["size_changes"] > by["ones", 1.0]["taken_back"] >= 0
     with pytest.raises(UnknownNameError, match="'onse'; did you mean 'ones'"):
         bench_embed(["onse"], SMALL)
+
+
+def test_variants_are_compared_pair_by_pair(tmp_path: Path) -> None:
+    trial = replace(SMALL, workloads=2, jobs=6)
+    labels, given = ["fifo", "ones:still"], ["ones:still.spacing=1000000"]
+    rows = bench_embed(labels, trial, given=given, rival="fifo")
+    by = {row["policy"]: row for row in rows}
+    assert by["fifo"]["rival"] is None
+    still = by["ones:still"]
+    assert (still["rival"], still["rival_mean_jct_seconds"]) == (
+        "fifo",
+        by["fifo"]["mean_jct_seconds"],
+    )
+    assert still["ratio_low"] <= still["ratio"] <= still["ratio_high"]
+    assert still["mean_jct_seconds"] != bench_embed(["ones"], trial)[1]["mean_jct_seconds"]
+
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps({"rows": rows}))
+    again = bench_embed(["fifo"], trial, rival=str(before))
+    assert [row["ratio"] for row in again] == [1.0, 1.0]
+    other_jobs = bench_embed(["fifo"], replace(trial, first_seed=7), rival=str(before))
+    assert [row["ratio"] for row in other_jobs] == [None, None]
+
+
+def test_a_rival_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="'fif'; did you mean 'fifo'"):
+        bench_embed(["fifo"], SMALL, rival="fif")
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"rows": [{"policy": "fifo"}]}')
+    with pytest.raises(InvalidFileError, match="embed --json"):
+        bench_embed(["fifo"], SMALL, rival=str(broken))
