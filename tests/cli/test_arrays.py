@@ -35,6 +35,9 @@ def test_an_array_is_one_row_that_opens(served: Inside, ones: Ones) -> None:
     waited = ones("wait", after)
     assert (waited.code, waited.err) == (0, f"{after}: finished\n")
     assert ones("wait", array + "_1", after).code == 1
+    ended = ones("wait", array)
+    assert (ended.code, ended.err.count("cancelled")) == (1, 3), "of an array that has ended"
+    assert f"{array}_0: cancelled" in ones("cancel", array).out
 
 
 def test_a_sweep_is_submitted_and_awaited(served: Inside, ones: Ones) -> None:

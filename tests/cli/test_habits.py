@@ -121,3 +121,33 @@ def test_a_drained_node_shows_why(served: Inside, ones: Ones) -> None:
     ones("cluster", "drain", "local/0", "--reason", "noisy")
     assert ": noisy" in ones("cluster").out
     ones("cluster", "undrain", "local/0")
+
+
+def test_a_job_says_which_code_it_runs(served: Inside, ones: Ones, tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/bash\n#ONES --snapshot -g 1\ncat text\n")
+    (tmp_path / "text").write_text("as submitted")
+    (tmp_path / "hosts").symlink_to("/etc/hosts")
+    hog = served.submit(gpus=2).json()["id"]
+    packed = ones("submit", "job.sh")
+    assert f"runs a snapshot of {tmp_path}: 2 files, " in packed.err
+    assert "not in the snapshot, because it is outside of the tree or no file: hosts" in packed.err
+    job = packed.out.strip()
+    (tmp_path / "job.yaml").write_text("command: [cat, text]\nsnapshot: true\ngpus: 1\n")
+    in_file = ones("submit", "-F", "job.yaml").out.strip()
+    live = ones("submit", "-g", "1", "--", "cat", "text")
+    said = f"runs the files in {tmp_path} as they are when it starts"
+    assert said in live.err
+    (tmp_path / "text").write_text("edited")
+    (tmp_path / "job.sh").unlink()
+    assert f"snapshot {job_of(served, job)['snapshot']}"[:20] in ones("show", job).out
+    assert "files in /" in ones("show", live.out.strip()).out
+    snapshots = [job_of(served, name)["snapshot"] for name in (job, in_file, live.out.strip())]
+    assert (snapshots[0] == snapshots[1], snapshots[2]) == (False, ""), "job.yaml came in between"
+    (tmp_path / "job.yaml").write_text("command: [cat, text]\nsnapshot: maybe\n")
+    assert "snapshot: 'maybe' is not true or false" in ones("submit", "-F", "job.yaml").err
+    (tmp_path / "big").write_bytes(b"x" * 3_000_000)
+    served.service.snapshots.max_mb = 2.0
+    refused = ones("submit", "--snapshot", "--", "cat", "text")
+    assert (refused.code, refused.out) == (2, "")
+    assert "have 3.0 MB; the limit is max_snapshot_mb = 2; the largest: big (3.0 MB)" in refused.err
+    ones("cancel", hog)

@@ -118,3 +118,27 @@ def test_the_client_loads_no_web_server() -> None:
     code = "import sys, ones.client.clients; print({'fastapi', 'torch', 'ray'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_job_runs_a_snapshot(client: Client, service: Inside, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("as submitted")
+    made = client.submit(["cat", "text"], cwd=tmp_path, snapshot=True, gpus=1)
+    first = client.job(made.id)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        kind = {"Content-Type": request.headers.get("content-type", "")}
+        sent = service.http.request(
+            request.method, str(request.url), content=request.content, headers=kind
+        )
+        return httpx.Response(sent.status_code, json=sent.json())
+
+    async def again() -> str:
+        async with AsyncClient(URL, "token") as other:
+            other._http = httpx.AsyncClient(base_url=URL, transport=httpx.MockTransport(answer))
+            made = await other.submit(["cat", "text"], cwd=tmp_path, snapshot=True, gpus=1)
+            return (await other.job(made.id)).snapshot
+
+    assert run_apart(again()) == first.snapshot
+    assert (first.root, len(first.snapshot)) == (str(tmp_path), 64)
+    with pytest.raises(UserError, match="max_batch: 1 is less than min_batch"):
+        client.submit(["cat"], cwd=tmp_path, snapshot=True, min_batch=2, max_batch=1)

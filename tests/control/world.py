@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from ones.client.snapshot import Step, Uploaded, finished, upload
 from ones.config import ServiceSettings
 from ones.control.launching import stop_jobs
 from ones.control.statedir import StateDir
@@ -152,6 +153,17 @@ class World:
         body = {"command": command, "cwd": str(self.root), "env": ENV, **more}
         body.setdefault("name", "job")
         return str(self.post("/api/jobs", body, 201)["id"])
+
+    def upload(self, command: list[str], tree: Path, **env: str) -> Uploaded:
+        """A snapshot of a working tree, for `run`."""
+
+        def send(step: Step) -> Any:  # noqa: ANN401
+            answer = self.http.request(
+                step.method, step.path, params=dict(step.query), content=step.content
+            )
+            return answer.raise_for_status().json()
+
+        return finished(upload(command, tree, {**ENV, **env}), send)
 
     def job(self, job: str) -> Any:  # noqa: ANN401
         return self.get(f"/api/jobs/{job}")

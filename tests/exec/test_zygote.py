@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,21 @@ def test_workers_die_with_ones_exec_without_any_cleanup(tmp_path: Path) -> None:
     world.launcher.open(world.events.append)  # what it had started itself is cleared up
     world.launcher.close(kill=True)
     wait_for(lambda: not alive_below(world.root))
+
+
+def test_a_fork_runs_and_imports_from_its_snapshot(world: World) -> None:
+    tree, code = world.root / "tree", world.root / "live" / "snap" / "n0" / "code"
+    for directory, text in ((tree, "edited"), (code, "as submitted")):
+        (directory / "lib").mkdir(parents=True)
+        (directory / "lib" / "mine.py").write_text(f"text = {text!r}")
+        (directory / "run.py").write_text("import mine, os; print(mine.text, os.getcwd())")
+    launch = world.launch("s-a", job="snap")
+    snapshot = {"ONES_SNAPSHOT": "unpacked", "ONES_SNAPSHOT_ROOT": str(tree)}
+    env = {**ENV, **snapshot, "ONES_SUBMIT_DIR": str(tree), "PYTHONPATH": f"{tree}/lib"}
+    for id, is_forked in (("s-a", True), ("s-b", False)):
+        world.launcher.launch(
+            replace(launch, id=id, argv=(sys.executable, "run.py"), env=env, zygote=is_forked)
+        )
+        assert world.exit(id).code == 0
+        output = world.launcher.logs("snap", id, 0, 10_000).data
+        assert output.decode() == f"as submitted {code}\n"

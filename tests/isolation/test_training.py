@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.control.world import ENV, World
+from tests.control.world import World
 from tests.processes import wait_for
 from tests.unix_users import Machine
 
@@ -50,8 +50,11 @@ def test_a_job_of_a_unix_user_grows_and_shrinks_in_place(world: World, machine: 
     ann = machine.ann
     me = world.get("/api/me")["name"]
     world.http.put(f"/api/users/{me}/unix", json={"unix": ann.pw_name}).raise_for_status()
-    script, enough = world.root / "train.py", world.root / "enough"
-    script.write_text(SCRIPT)
+    tree, enough = world.root / "tree", world.root / "enough"
+    tree.mkdir(mode=0o700)  # the user cannot read it: the job runs a snapshot
+    (tree / "train.py").write_text(SCRIPT)
+    command = [machine.python[0], f"{tree}/train.py", str(enough)]
+    changes = world.upload(command, tree, PYTHONPATH=machine.path).changes
 
     def has(job: str, gpus: int) -> bool:
         card = world.job(job)
@@ -63,10 +66,7 @@ def test_a_job_of_a_unix_user_grows_and_shrinks_in_place(world: World, machine: 
 
     first = world.run(["sleep", "1000"], name="first", gpus=1)
     wait_for(lambda: has(first, 1), seconds=SECONDS)
-    job = world.run(
-        [machine.python[0], str(script), str(enough)], elastic=True,
-        env={**ENV, "PYTHONPATH": machine.path},
-    )  # fmt: skip
+    job = world.run(elastic=True, **changes)
     wait_for(lambda: has(job, 1), seconds=SECONDS)
     (stays,) = workers(job)
     world.post(f"/api/jobs/{first}/cancel")

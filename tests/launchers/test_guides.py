@@ -57,6 +57,16 @@ def home(tmp_path: Path) -> Iterator[Path]:
     wait_for(lambda: not alive_below(tmp_path), f"left behind: {alive_below(tmp_path)}")
 
 
+def check_habits(home: Path, said: dict[str, str]) -> None:
+    """What the commands of "Every day" did, beyond that none failed."""
+    ended = home / "ended"
+    assert said["ones wait later-4"] == "later-4: finished\n"
+    assert said["ones wait later-5 many-6"].count(": finished") == 3
+    wait_for(lambda: "later-5 finished" in ended.read_text(), "no notification")
+    assert "grid-2_1 cancelled" in ended.read_text()
+    assert (home / "train.py").is_file(), "jobs of snapshots run elsewhere"
+
+
 def down(reader: Reader, *states: Path) -> None:
     """Whatever a test that failed has left."""
     for state in states:
@@ -90,6 +100,7 @@ def test_every_command_of_the_guide_to_ray(home: Path) -> None:
         down(reader, home / "shared", home / ".local/state/ones")
         ours.stop()
         tried.stop()
+    check_habits(home, said)
     told = {command.partition(" --address")[0]: text for command, text in said.items()}
     assert "(4 slots, policy equi)" in told["ones up --launcher ray"], "of the second cluster"
     assert "head-" in said["ones cluster"]
@@ -111,9 +122,10 @@ def test_every_command_of_the_guide_to_slurm(home: Path) -> None:
                     cluster.cancel(id)
                     wait_for(lambda: not state.is_locked(), "it does not end")
                 for command in block:
-                    said[command] = reader.types(command)
+                    said[command.split(" #")[0].strip()] = reader.types(command)
         finally:
             down(reader, state.path)
+    check_habits(home, said)
     assert "epoch 2" in said["ones logs -f train-1"]
     assert "n4" in said["ones cluster"]
     assert "train-1" in said["ones ps"]

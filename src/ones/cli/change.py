@@ -20,12 +20,17 @@ MOST_TASKS = 10_000  # of an array
 JOBS = typer.Argument(help="Job ids.", metavar="JOB...")
 
 
-def with_tasks(client: Client, job: str) -> list[str]:
-    """The job, or the tasks that have not ended of the array with this id."""
+def with_tasks(client: Client, job: str, *, ended: bool = False) -> list[str]:
+    """The job, or the tasks of the array with this id: those that have not ended, if there are any.
+
+    `ended`: all tasks.
+    """
     try:
         client.get(of_job(job))
     except UnknownNameError:
-        tasks = client.get("/api/jobs", array=job, limit=MOST_TASKS)
+        query: dict[str, Any] = {"array": job, "limit": MOST_TASKS}
+        tasks = [] if ended else client.get("/api/jobs", **query)
+        tasks = tasks or client.get("/api/jobs", all="true", **query)
         if not tasks:
             raise
         return [str(task["id"]) for task in reversed(tasks)]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ones.client.connection import find, trusted_by
 from ones.client.transport import check, given, of_job, options_of, plain, unreachable
 from ones.errors import UserError
+
+if TYPE_CHECKING:
+    from ones.client.snapshot import Step
 
 __all__ = ["Client", "connect", "of_job", "trusted_by"]
 
@@ -41,6 +44,10 @@ class Client:
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401
         return plain(self.url, self._call("PATCH", path, json=body))
+
+    def send(self, step: Step) -> Any:  # noqa: ANN401
+        call = self._call(step.method, step.path, params=dict(step.query), content=step.content)
+        return plain(self.url, call)
 
     def delete(self, path: str) -> Any:  # noqa: ANN401
         return plain(self.url, self._call("DELETE", path))

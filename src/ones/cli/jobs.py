@@ -152,11 +152,13 @@ def show(
         print_json({**found, "launches": launches})
         return
     hidden = {"env", "files", "workers", "command", "tags", "eta_low", "eta_high", "eta"}
+    hidden |= {"git", "snapshot", "root"}
     rows: list[tuple[str, object]] = [("command", " ".join(found["command"]))]
+    rows.append(("code", _code(found)))
     rows += [
         (name.replace("_", " "), _shown(name, value))
         for name, value in found.items()
-        if name not in hidden and value not in (None, "")
+        if name not in hidden and value not in (None, "", [])
     ]
     rows.append(("done in (90 %)", eta(found)))
     workers = ", ".join(f"{w['gpu']} (batch {w['batch']})" for w in found["workers"])
@@ -169,8 +171,16 @@ def show(
         tell(f"process {launch['id']} on {where}: {launch['ended'] or 'alive'}")
     if found["state"] == "failed":
         say(f"what it printed: ones logs {job}")
-    for path in _changed(found["files"]):
+    for path in _changed(found["files"]) if not found["snapshot"] else ():
         say(f"{path} was changed since the job was submitted")
+
+
+def _code(found: dict[str, Any]) -> str:
+    """Which files the job runs."""
+    commit = f", commit {found['git']}" if found["git"] else ""
+    if found["snapshot"]:
+        return f"snapshot {found['snapshot'][:12]} of {found['root']}{commit}"
+    return f"files in {found['cwd']} as they are when it starts{commit}"
 
 
 def why(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import date
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,9 @@ from ones.cli.output import InterruptedRunError, print_json, say
 from ones.cli.scripts import Script, lacks_ones, look_at
 from ones.cli.wait import await_all
 from ones.errors import InvalidFileError, UserError
+
+if TYPE_CHECKING:
+    from ones.client.working_tree import PackedTree
 
 #: options that have another name in the HTTP API
 IN_FILES = {"max_run": "max_run_seconds", "deadline": "deadline_seconds", "tag": "tags"}
@@ -122,6 +125,12 @@ def submit(
             help="A task for each value: lr=0.1,0.01 or seed=1..3; repeatable: all combinations.",
         ),
     ] = None,
+    snapshot: Annotated[
+        bool,
+        typer.Option(
+            "--snapshot", help="Run the files as they are now; else as they are at the start."
+        ),
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Wait until the job has ended; exit with its code.")
     ] = False,
@@ -146,7 +155,7 @@ def submit(
         "max_epochs": max_epochs, "target_accuracy": target_accuracy,
         "target_epochs": target_epochs, "patience": patience, "retries": retries,
         "max_run": max_run, "deadline": deadline, "tag": tag, "after": after, "array": array,
-        "sweep": sweep,
+        "sweep": sweep, "snapshot": snapshot or None,
     }  # fmt: skip
     given["command"] = command or given.get("command")
     if not given["command"] or not given["command"][0]:
@@ -167,18 +176,42 @@ def submit(
     if "gpus" not in given:
         given.setdefault("elastic", script.elastic)
     client = connect(state)
+    packed = given.pop("snapshot", None)
+    tree = _upload(client, given) if packed else None
     made = client.post("/api/jobs", given)
     job = made["id"]
     if json and not (wait or follow):
         print_json(made if made["tasks"] else {"id": job})
     elif not json:
         print(job)
+    _say_code(job, given, tree)
     _say_hints(job, script, given, directory)
     if made["tasks"] and (wait or follow):
         return await_all(client, made["tasks"], json=json)
     if wait or follow:
         return _await_end(client, job, follow=follow, json=json)
     return 0
+
+
+def _upload(client: Client, given: dict[str, Any]) -> PackedTree:
+    """Upload the working tree, and change the request so that the job uses it."""
+    from ones.client.snapshot import finished, upload
+
+    steps = upload(given["command"], given["cwd"], given["env"])
+    uploaded = finished(steps, client.send)
+    given.update(uploaded.changes)
+    return uploaded.tree
+
+
+def _say_code(job: str, given: dict[str, Any], tree: PackedTree | None) -> None:
+    commit = f" (commit {given['git']})" if given["git"] else ""
+    if tree is None:
+        say(f"{job} runs the files in {given['cwd']} as they are when it starts{commit}")
+        return
+    size = f"{len(tree.data) / 1e6:.1f} MB" if len(tree.data) > 1e5 else f"{len(tree.data)} bytes"
+    say(f"{job} runs a snapshot of {tree.root}{commit}: {len(tree.files)} files, {size}")
+    for name in tree.left_out:
+        say(f"not in the snapshot, because it is outside of the tree or no file: {name}")
 
 
 def _say_hints(job: str, script: Script, given: dict[str, Any], directory: Path) -> None:
@@ -320,5 +353,9 @@ def _check(path: Path, given: dict[str, Any]) -> None:
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
         problem = f'{env!r} is not a table of strings such as {{ SEED = "1" }}'
         raise InvalidFileError(path, problem, field="env")
+    if not isinstance(given.get("snapshot", False), bool):
+        raise InvalidFileError(
+            path, f"{given['snapshot']!r} is not true or false", field="snapshot"
+        )
     if not isinstance(cwd, str):
         raise InvalidFileError(path, f"{cwd!r} is not the name of a directory", field="cwd")

@@ -35,7 +35,7 @@ def wait(
     """
     client = connect(state)
     limit = None if timeout is None else seconds_of(timeout, "--timeout")
-    names = [task for job in jobs for task in with_tasks(client, job)]
+    names = [task for job in jobs for task in with_tasks(client, job, ended=True)]
     return await_all(client, names, json=json, any_one=any_, limit=limit)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from ones.client.snapshot import Uploaded
 from ones.client.transport import given, of_job
 from ones.control.api.request_models import Again, Drained, JobChange, NewJob
 from ones.control.api.response_models import (
@@ -64,6 +65,11 @@ def submit(
         "cwd": os.path.abspath(cwd or os.getcwd()),
         "env": dict(os.environ if env is None else env),
     }
+    return Call("POST", "/api/jobs", _SUBMITTED, body=_checked(NewJob, body))
+
+
+def submit_snapshot(uploaded: Uploaded, options: Mapping[str, Any]) -> Call[Submitted]:
+    body = {**options, **uploaded.changes}
     return Call("POST", "/api/jobs", _SUBMITTED, body=_checked(NewJob, body))
 
 

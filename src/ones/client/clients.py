@@ -15,6 +15,7 @@ import httpx
 from ones.client import calls
 from ones.client.calls import Call
 from ones.client.connection import find
+from ones.client.snapshot import Step, advance, finished, upload
 from ones.client.transport import check, of_job, options_of, plain, unreachable
 from ones.control.api.response_models import (
     Changed,
@@ -78,11 +79,26 @@ class Client:
         *,
         cwd: Directory | None = None,
         env: Mapping[str, str] | None = None,
+        snapshot: bool = False,
         **options: Any,
     ) -> Submitted:
         """Submit a job. `options`: fields of `NewJob`, as `name` or `max_gpus`. Without `cwd` and
-        `env`: the present directory and environment."""
+        `env`: the present directory and environment. `snapshot`: the job runs the files as they
+        are now, not as they are when it starts."""
+        if snapshot:
+            steps = upload(command, cwd or os.getcwd(), os.environ if env is None else env)
+            return self.run(calls.submit_snapshot(finished(steps, self._send), options))
         return self.run(calls.submit(command, cwd, env, options))
+
+    def _send(self, step: Step) -> Any:  # noqa: ANN401
+        try:
+            answer = self._http.request(
+                step.method, step.path, params=step.query, content=step.content
+            )
+        except httpx.TransportError as problem:
+            raise unreachable(self.url, problem) from problem
+        check(self.url, answer)
+        return plain(self.url, answer)
 
     def jobs(self, *, all: bool = False, limit: int = 1000, **filters: Any) -> list[JobShown]:
         """Jobs, the newest first. `filters`: `state`, `owner`, `tag`, `name`, `array`."""
@@ -191,9 +207,28 @@ class AsyncClient:
         *,
         cwd: Directory | None = None,
         env: Mapping[str, str] | None = None,
+        snapshot: bool = False,
         **options: Any,
     ) -> Submitted:
+        if snapshot:
+            steps = upload(command, cwd or os.getcwd(), os.environ if env is None else env)
+            step, uploaded = await asyncio.to_thread(advance, steps, None)
+            while step is not None:
+                answer = await self._send(step)
+                step, uploaded = await asyncio.to_thread(advance, steps, answer)
+            assert uploaded is not None
+            return await self.run(calls.submit_snapshot(uploaded, options))
         return await self.run(calls.submit(command, cwd, env, options))
+
+    async def _send(self, step: Step) -> Any:  # noqa: ANN401
+        try:
+            answer = await self._http.request(
+                step.method, step.path, params=step.query, content=step.content
+            )
+        except httpx.TransportError as problem:
+            raise unreachable(self.url, problem) from problem
+        check(self.url, answer)
+        return plain(self.url, answer)
 
     async def jobs(self, *, all: bool = False, limit: int = 1000, **filters: Any) -> list[JobShown]:
         return await self.run(calls.jobs(all, limit, filters))

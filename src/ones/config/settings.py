@@ -106,6 +106,9 @@ class ServiceSettings:
     max_environment_kb: int = setting(
         256, "maximum size of a job's environment, names and values, in KiB"
     )
+    max_snapshot_mb: float = setting(
+        100.0, "maximum size of the files that `ones submit --snapshot` packs, in MB"
+    )
     max_unfinished_jobs: int = setting(10_000, "maximum number of unfinished jobs of one user")
     max_output_mb: int = setting(
         1024, "maximum output that is kept of a job, in MB; the oldest is removed first"

@@ -34,6 +34,7 @@ class Limits:
     max_report_burst: int
     max_command_kb: int
     max_environment_kb: int
+    max_snapshot_mb: float
     max_unfinished_jobs: int
     max_output_mb: int
     max_priority: float

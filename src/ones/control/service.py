@@ -16,7 +16,8 @@ from ones.control.health import Health
 from ones.control.heartbeat import Heartbeat
 from ones.control.notifications import Notifications
 from ones.control.notifier import Notifier
-from ones.control.pruning import Pruning
+from ones.control.pruning import Pruning, due
+from ones.control.snapshots import Snapshots
 from ones.control.statedir import StateDir
 from ones.control.store import Store
 from ones.control.stored_submissions import remove_environments
@@ -46,6 +47,7 @@ class Service(Controller):
         self.server_heartbeat = Heartbeat("server")
         self.notifications = Notifications(store)
         self.notifier = Notifier(self.notifications, self._is_admin)
+        self.snapshots = Snapshots(state_dir.snapshots, options.limits.max_snapshot_mb)
         self._health = Health(options.health, self._busy, store.unwritten_seconds, state_dir.path)
 
     def start(self, url: str) -> None:
@@ -59,7 +61,7 @@ class Service(Controller):
             self._ended,
             self.clock.now,
             partial(remove_environments, self.store),
-            self._archive,
+            self._clean_up,
             self.launcher if isinstance(self.launcher, SupportsUsers) else None,
         )
         self.usage = Usage(self.store, self.clock.now)
@@ -73,9 +75,17 @@ class Service(Controller):
         self._pruning.start()
         self.history.start()
 
-    def _archive(self) -> None:
-        days = self._options.keeping.event_days
-        archive(self.store, self.dir.path / "archive", days, self.clock.now())
+    def _clean_up(self) -> None:
+        """Archive old events, and remove snapshots together with the output of their jobs."""
+        keeping, now = self._options.keeping, self.clock.now()
+        archive(self.store, self.dir.path / "archive", keeping.event_days, now)
+        gone = due(self._ended(), now, keeping.output_days)
+        is_kept: dict[str, bool] = {}
+        for card in list(self.board.cards.values()):
+            name = card.array or card.id
+            is_kept[name] = is_kept.get(name, False) or card.id not in gone
+        if removed := self.snapshots.prune(is_kept):
+            log.info("snapshots without jobs removed", count=len(removed))
 
     def _is_admin(self, user: str) -> bool | None:
         """None: there is no such user any more."""

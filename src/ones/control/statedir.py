@@ -3,6 +3,7 @@
 ones.db         the database (and its -wal and -shm files)
 runs/           run directories of jobs: their processes and their output
 checkpoints/    checkpoints of jobs, unless the settings name another path
+snapshots/      archives of the code of jobs, by user
 archive/        events that were moved out of the database
 key             key from which tokens of jobs are derived
 admin.token     token of the first admin
@@ -65,6 +66,10 @@ class StateDir:
         return self.path / "checkpoints"
 
     @property
+    def snapshots(self) -> Path:
+        return self.path / "snapshots"
+
+    @property
     def key(self) -> Path:
         return self.path / "key"
 
@@ -90,7 +95,7 @@ class StateDir:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._make_private()
-            for directory in (self.runs, self.checkpoints):
+            for directory in (self.runs, self.checkpoints, self.snapshots):
                 directory.mkdir(mode=0o700, exist_ok=True)
         except OSError as problem:
             raise WorldError(f"{problem.filename}: {problem.strerror}") from problem

@@ -22,6 +22,8 @@ class Submission(Tagged, frozen=True, kw_only=True):
     fixed_batch: bool = False  # the batch is the requested one, or else the script's own
     tags: tuple[str, ...] = ()
     git: str = ""  # commit, and whether files differ from it
+    snapshot: str = ""  # SHA-256 of the archive of its code; empty: the files in `cwd` are used
+    root: str = ""  # the directory that was packed: `cwd` or one above it
     unix: str = ""  # Unix user that the job runs as; empty: the user of the service
     files: Mapping[str, str] = field(default_factory=dict)  # path -> sha256 at submission
 

@@ -6,11 +6,13 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from ones.exec import snapshot
 from ones.exec.last_error import last_error
 from ones.exec.output import OutputWriter
 from ones.exec.processes import (
@@ -53,9 +55,12 @@ class WorkerProcess:
     def start(self) -> None:
         """Starts the process by fork and exec. Raises OSError if program or cwd is missing."""
         me = os.getpid()
+        argv, cwd = self.launch.argv, self.launch.cwd
+        if snapshot.DIGEST in self.launch.env:
+            argv, cwd = (sys.executable, "-I", snapshot.__file__, *argv), str(self.directory)
         process = subprocess.Popen(
-            self.launch.argv,
-            cwd=self.launch.cwd,
+            argv,
+            cwd=cwd,
             env=dict(self.launch.env),
             stdin=subprocess.DEVNULL,
             stdout=self.output_end,

@@ -36,6 +36,8 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from ones.exec import snapshot
+
 _MAX_REQUEST = 4 << 20
 
 
@@ -158,6 +160,8 @@ class ForkServer:
             # close the zygote's sockets: their peers would wait for the end of this worker, too
             os.closerange(3, kept)
             os.closerange(kept + 1, _descriptor_limit())
+            if snapshot.DIGEST in env:
+                cwd = _enter_snapshot(env)
             os.chdir(cwd)
             os.environ.clear()
             os.environ.update(env)
@@ -169,6 +173,15 @@ class ForkServer:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
+
+
+def _enter_snapshot(env: dict[str, str]) -> str:
+    """Unpacks the job's snapshot, and imports from there what PYTHONPATH has of the tree."""
+    before = env.get("PYTHONPATH", "").split(os.pathsep)
+    directory = snapshot.enter(env)
+    moved = dict(zip(before, env.get("PYTHONPATH", "").split(os.pathsep), strict=True))
+    sys.path[:] = [moved.get(path, path) for path in sys.path]
+    return directory
 
 
 def _descriptor_limit() -> int:

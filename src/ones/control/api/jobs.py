@@ -103,9 +103,13 @@ async def submit(new: NewJob, service: TheService, user: TheUser, request: Reque
         fixed_batch=new.fixed_batch,
         tags=tuple(new.tags),
         git=new.git,
+        snapshot=new.snapshot.digest if new.snapshot else "",
+        root=new.snapshot.root if new.snapshot else "",
         files=new.files,
         unix=service.unix_of(user),
     )
+    if new.snapshot:
+        service.snapshots.use(user.name, new.snapshot.digest, job.id)
     if not tasks:
         await committed(lambda done: service.submit(job, submission, done), service)
         return Submitted(id=job.id)
@@ -196,11 +200,16 @@ def jobs(
 def job(card: TheJob, service: TheService, user: TheUser) -> JobDetails:
     """One job, with its environment and the files recorded at its submission."""
     submission = service.board.submission(card.id)
-    more: dict[str, Any] = {"cwd": "", "git": "", "env": {}, "files": {}, "max_run_seconds": None}
+    more: dict[str, Any] = {
+        **dict.fromkeys(("cwd", "git", "snapshot", "root"), ""),
+        **{"env": {}, "files": {}, "max_run_seconds": None},
+    }
     if submission is not None:
         more = {
             "cwd": submission.cwd,
             "git": submission.git,
+            "snapshot": submission.snapshot,
+            "root": submission.root,
             "env": dict(submission.env),
             "files": dict(submission.files),
             "max_run_seconds": submission.max_run_seconds,
@@ -298,6 +307,8 @@ async def rerun(
     again = replace(
         job, id=service.new_id(known.name), submitted_at=0.0, after=(), array="", array_limit=None
     )
+    if known.snapshot:
+        service.snapshots.use(card.owner, known.snapshot, again.id)
     await committed(lambda done: service.submit(again, known, done), service)
     record("job rerun", again.id, f"as {card.id} of {card.owner}")
     return Submitted(id=again.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -24,6 +25,15 @@ Environment = Annotated[
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SnapshotUsed(Strict):
+    """An uploaded archive with the code of a job."""
+
+    digest: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] = Field(
+        description="SHA-256 of the archive"
+    )
+    root: Text = Field(description="the directory that was packed: cwd, or one above it")
 
 
 class NewJob(Strict):
@@ -88,7 +98,10 @@ class NewJob(Strict):
         description="parameter -> values; a task for each combination. A value replaces {name} in"
         " the command, or is appended as --name=value",
     )
-    git: Text = ""
+    git: Text = Field("", description="commit of cwd, and whether files differ from it")
+    snapshot: SnapshotUsed | None = Field(
+        None, description="code of the job; null: the files of cwd as they are when it starts"
+    )
     files: dict[Text, Text] = Field(
         default_factory=dict, description="path -> sha256 at submission", max_length=1000
     )
@@ -99,6 +112,10 @@ class NewJob(Strict):
             raise ValueError(f"max_gpus: {self.max_gpus} is less than min_gpus {self.min_gpus}")
         if not self.cwd.startswith("/"):
             raise ValueError(f"cwd: {self.cwd!r} is not an absolute path")
+        if self.snapshot and not PurePosixPath(self.cwd).is_relative_to(self.snapshot.root):
+            raise ValueError(f"cwd: {self.cwd!r} is not below the root of the snapshot")
+        if ".." in PurePosixPath(self.cwd).parts and self.snapshot:
+            raise ValueError("cwd: with a snapshot it has no ..")
         self._check_batches()
         if self.gpus is not None and self.elastic:
             raise ValueError("gpus: a fixed-size job cannot be elastic; leave out gpus or elastic")

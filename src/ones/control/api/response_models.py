@@ -111,7 +111,12 @@ class JobShown(BaseModel):
 class JobDetails(JobShown):
     cwd: Sendable
     max_run_seconds: float | None = Field(description="the job is cancelled after this time")
-    git: Sendable
+    git: Sendable = Field(description="commit of cwd at submission, and whether files differed")
+    snapshot: str = Field(
+        description="SHA-256 of the archive of the job's code; empty: it uses the files of cwd as"
+        " they are when it starts"
+    )
+    root: Sendable = Field(description="the directory that was packed; empty: none")
     env: dict[Sendable, Sendable]
     files: dict[Sendable, Sendable]
 

@@ -17,6 +17,7 @@ from ones.core.job import EndReason, Generation
 from ones.core.plan import Action, Finish, Prepare, Rescale, Start, Stop, Withdraw
 from ones.core.record import JobRecord
 from ones.core.schedule import Allocation
+from ones.exec import snapshot
 from ones.launchers import Launch, SupportsPrepare
 from ones.wire import messages as wire
 from ones.wire.environment import WorkerEnvironment
@@ -134,6 +135,9 @@ class ActionRunner:
         else:
             defaults = torchrun_defaults(len(gpus))
             env = {**defaults, **submission.env, **environment.to_progress_env()}
+        env[snapshot.SUBMIT_DIR] = submission.cwd
+        if submission.snapshot:
+            env[snapshot.DIGEST], env[snapshot.ROOT] = submission.snapshot, submission.root
         return Launch(
             id=launch_id(job.id, plan, gpus),
             job=job.id,
