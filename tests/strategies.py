@@ -118,6 +118,12 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.JobHeld, times, job_ids, names),
     st.builds(ev.JobReleased, times, job_ids, names),
     st.builds(ev.OwnerLimitSet, times, names, st.none() | counts),
+    st.builds(
+        ev.FairShareSet,
+        times,
+        st.floats(0, 1e6),
+        st.dictionaries(names, st.floats(0, 1e9), max_size=2),
+    ),
     st.builds(ev.JobEnded, times, job_ids, st.sampled_from(EndReason), names),
     st.builds(
         ev.EntryQuarantined,

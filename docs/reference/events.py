@@ -160,6 +160,11 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
     ),
     (ev.OwnerLimitSet(0.0, "ada", 8), "An operator set or removed a limit."),
     (
+        ev.FairShareSet(0.0, 604_800.0, {"ada": 432_000.0}),
+        "Sent when the service or a simulation begins with the setting "
+        "`fair_share_half_life_hours`, and when it has another value.",
+    ),
+    (
         ev.JobEnded(205.0, BERT, EndReason.CANCELLED, "cancelled by ada"),
         "The answer to `Finish`; also sent when a script ends by itself or fails permanently.",
     ),

@@ -19,6 +19,8 @@ def test_usage_is_shown_as_a_table_csv_and_json(served: Inside, ones: Ones) -> N
     assert lines[0] == "user,day,gpu_hours"
     assert lines[1].startswith(f"{row['user']},{row['day']},")
     assert "GPU hours" in ones("usage", "-u", row["user"]).out
+    assert "past use does not count" in ones("usage", "--fair-share").err
+    assert ones("usage", "--fair-share", "--json").json == {"half_life_hours": 0.0, "users": []}
     assert "did you mean 'tag'?" in ones("usage", "--by", "tags").err
     assert "not together with --csv" in ones("usage", "--csv", "--json").err
 

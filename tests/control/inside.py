@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from ones.config import ServiceSettings
+from ones.config import ServiceSettings, half_life_seconds
 from ones.control.api import Gate, WorkerApi, create_app
 from ones.control.api.gate import known_hosts
 from ones.control.controller import Options
@@ -60,7 +60,11 @@ def inside(root: Path, **settings: Any) -> Iterator[Inside]:
     chosen = ServiceSettings(**{"state": str(root / "state"), "slots": 1, **settings})
     directory = StateDir.of(chosen.state)
     directory.make()
-    options = replace(Options(policy=settings.get("policy", "fifo")), limits=Limits.of(chosen))
+    options = replace(
+        Options(policy=settings.get("policy", "fifo")),
+        limits=Limits.of(chosen),
+        half_life=half_life_seconds(chosen.fair_share_half_life_hours),
+    )
     service = Service(directory, launcher_of(chosen, directory, lambda: URL), options)
     service.start(URL)
     try:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from ones.control.live.jobs import NOW
 from ones.control.readmodels.job_cards import JobCard, WorkerCard
 from ones.control.store import Store
 from ones.control.usage import Usage
+from ones.core.events import FairShareSet
 from tests.control.inside import Inside, inside
 from tests.processes import wait_for
 
@@ -83,6 +85,50 @@ def test_jobs_of_an_earlier_version_are_counted_from_their_cards(store: Store) -
     usage = Usage(store, Clock())
     usage.fill([replace(CARD, gpu_seconds=HOUR, booked_at=NOON + HOUR, ended_at=NOON + HOUR)])
     assert hours(usage, [])["2026-03-31", "nlp"] == 1.0
+
+
+def test_fair_share_begins_with_the_use_of_earlier_days(store: Store) -> None:
+    usage = Usage(store, Clock())
+    usage.take(replace(CARD, workers=TWO, started_at=NOON - DAY, booked_at=NOON - DAY))
+    over = replace(CARD, gpu_seconds=2 * DAY, booked_at=NOON, ended_at=NOON)
+    usage.take(over)
+    half_each = 24 * HOUR  # of the day before, a day ago at noon; and of this day
+    assert usage.decayed([], DAY) == {"ann": pytest.approx(1.5 * half_each)}
+    assert usage.decayed([], 0.0) == {}
+
+
+@pytest.fixture
+def fair(tmp_path: Path) -> Iterator[Inside]:
+    with inside(tmp_path, slots=1, fair_share_half_life_hours=24.0) as found:
+        yield found
+
+
+def test_a_heavy_user_sees_why_jobs_of_another_user_go_first(fair: Inside) -> None:
+    ann, bob = fair.add_user("ann"), fair.add_user("bob")
+    fair.service.engine.tell(FairShareSet(NOW, DAY, {"ann": 120 * HOUR}))
+    first = fair.submit(bob).json()["id"]
+    wait_for(lambda: fair.http.get(f"/api/jobs/{first}").json()["state"] == "running")
+    late, soon = fair.submit(ann).json()["id"], fair.submit(bob).json()["id"]
+    job = fair.http.get(f"/api/jobs/{late}").json()
+    assert job["penalty"] > 0.75
+    assert job["note"].startswith("Waiting")
+    assert "Past use of ann's jobs counts as 120 GPU hours, " in job["note"]
+    assert "x an equal share: users with less go first." in job["note"]
+    assert "Past use" not in fair.http.get(f"/api/jobs/{soon}").json()["note"]
+    assert "Position 2 of 2" in job["note"]
+    shares = fair.http.get("/api/shares").json()
+    assert shares["half_life_hours"] == 24.0
+    (of_ann,) = fair.http.get("/api/shares", headers=ann).json()["users"]
+    assert of_ann["user"] == "ann"
+    assert of_ann["gpu_hours"] == pytest.approx(120, rel=1e-3)
+    assert of_ann["ratio"] == pytest.approx(of_ann["gpu_hours"] / of_ann["share_gpu_hours"])
+    page = fair.http.get("/usage", headers=bob).text
+    assert "Fair share" in page
+    assert ">ann</th>" not in page
+    assert ">ann</th>" in fair.http.get("/usage").text
+    fair.http.delete(f"/api/jobs/{first}")
+    wait_for(lambda: fair.http.get(f"/api/jobs/{soon}").json()["state"] == "running")
+    assert fair.http.get(f"/api/jobs/{late}").json()["state"] == "waiting"
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,13 @@ HERE = Allocation.even([Gpu(N0, 0), Gpu(N0, 1)], 9, 4)
 G = Generation(2, 1)
 
 #: events of later versions
-LATER = ev.OWN_EVENTS | {ev.JobChanged, ev.JobHeld, ev.JobReleased, ev.TrainingRestarted}
+LATER = ev.OWN_EVENTS | {
+    ev.FairShareSet,
+    ev.JobChanged,
+    ev.JobHeld,
+    ev.JobReleased,
+    ev.TrainingRestarted,
+}
 
 
 def _without_later_fields(event: ev.Event) -> ev.Event:

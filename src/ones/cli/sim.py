@@ -82,6 +82,13 @@ def sim(
         str | None,
         typer.Option(help="Cost model of rescales: native, elastic, checkpoint, suspend."),
     ] = None,
+    fair_share: Annotated[
+        float | None,
+        typer.Option(
+            metavar="HOURS",
+            help="Half-life of past GPU use, which lowers the priority of a user's jobs; 0: none.",
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the policy; repeatable."),
@@ -126,6 +133,7 @@ def sim(
         scatter=scatter,
         seed=seed,
         mechanism=mechanism,
+        fair_share_half_life_hours=fair_share,
     )
     chosen = settings.settings.sim
     run = Run(
@@ -148,6 +156,7 @@ def sim(
             shares=JobShares(mislabelled=mislabelled, killed=killed, rigid=rigid),
             seed=chosen.seed,
             mechanism=chosen.mechanism,
+            fair_share_half_life_hours=chosen.fair_share_half_life_hours,
         )
     )
     directory = None if out is None else fresh_directory(out, overwrite=overwrite)

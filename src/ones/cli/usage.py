@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -33,6 +33,10 @@ def usage(
     name: Annotated[
         str | None, typer.Option("--user", "-u", help="Only jobs of this user.")
     ] = None,
+    fair_share: Annotated[
+        bool,
+        typer.Option("--fair-share", help="Show the past use that counts in the order of jobs."),
+    ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     state: StateDirectory = None,
     json: Json = False,
@@ -41,6 +45,9 @@ def usage(
 
     Example: ones usage --by user,day --since 7d --csv
     """
+    if fair_share:
+        _show_shares(connect(state).get("/api/shares"), json=json)
+        return
     keys = [part.strip() for part in by.split(",")]
     for key in keys:
         if key not in KEYS:
@@ -67,6 +74,22 @@ def usage(
         say("no GPU was used in this time")
         return
     print_table(None, [*keys, "GPU hours"], shown)
+
+
+def _show_shares(found: dict[str, Any], *, json: bool) -> None:
+    if json:
+        print_json(found)
+        return
+    if not found["half_life_hours"]:
+        say("past use does not count in the order of jobs (fair_share_half_life_hours)")
+        return
+    rows = [
+        (each["user"], *(round(each[key], 2) for key in ("gpu_hours", "share_gpu_hours", "ratio")),
+         -each["penalty"])
+        for each in found["users"]
+    ]  # fmt: skip
+    title = f"past use, half-life {found['half_life_hours']:g} h"
+    print_table(title, ["user", "GPU hours", "equal share", "ratio", "priority"], rows)
 
 
 @user.command()

@@ -14,7 +14,7 @@ from ones.config.loading import (
     load,
     settings_in,
 )
-from ones.config.settings import ServiceSettings, Settings, SimSettings
+from ones.config.settings import ServiceSettings, Settings, SimSettings, half_life_seconds
 from ones.config.values import convert, of_launcher, of_policy, read_toml
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Settings",
     "SimSettings",
     "convert",
+    "half_life_seconds",
     "load",
     "of_launcher",
     "of_policy",

@@ -7,8 +7,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ones.errors import InvalidSettingError
 from ones.extensions import located, setting
 from ones.launchers.registry import with_absolute_paths
+
+#: bounds of the half-life of fair share, in hours
+MIN_HALF_LIFE, MAX_HALF_LIFE = 0.001, 1e6
+HALF_LIFE = (
+    "half-life of past GPU use, which lowers the priority of its user's jobs, in hours, such as"
+    " 168; 0: past use does not count"
+)
+
+
+def half_life_seconds(hours: float) -> float:
+    """The setting `fair_share_half_life_hours` in seconds."""
+    if not (hours == 0 or MIN_HALF_LIFE <= hours <= MAX_HALF_LIFE):
+        raise InvalidSettingError(
+            f"fair_share_half_life_hours: {hours:g} is neither 0 nor from {MIN_HALF_LIFE:g}"
+            f" to {MAX_HALF_LIFE:g}"
+        )
+    return hours * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +43,7 @@ class SimSettings:
     mechanism: str = setting(
         "native", "cost model of rescales: native, elastic, checkpoint, suspend"
     )
+    fair_share_half_life_hours: float = setting(0.0, HALF_LIFE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +110,7 @@ class ServiceSettings:
         0.0, "memory of a job for each of its slots, with ones-launchd; 0: an equal share (GB)"
     )
     job_processes: int = setting(4096, "maximum number of processes of a job, with ones-launchd")
+    fair_share_half_life_hours: float = setting(0.0, HALF_LIFE)
     keep_environments: bool = setting(
         False, "keep the environment of a job in the database after its end"
     )

@@ -45,6 +45,7 @@ from ones.control.version import SOFTWARE
 from ones.core import events as ev
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.engine import drive
+from ones.core.fair_share import OwnerShare
 from ones.core.job import Job, JobId, SwitchCost
 from ones.core.policy import Policy
 from ones.errors import InvalidSettingError, UnknownNameError, UserError
@@ -79,6 +80,7 @@ class Options:
     limits: Limits = field(default_factory=lambda: Limits.of(ServiceSettings()))
     trusting: bool = True  # several users, although all jobs run as the user of the service
     keep_environments: bool = False  # in the database, after a job's end
+    half_life: float = 0.0  # of past use in the order of jobs, in seconds; 0: it does not count
     group_size: int = 0  # number of neighbouring slots in a group; 0: as devices report
 
 
@@ -368,6 +370,11 @@ class Controller:
                 " the files and tokens of all; install ones-launchd (ones lab install), or start"
                 " the service with: ones up --trusting"
             )
+
+    def shares(self) -> list[OwnerShare]:
+        """The past use of all users that counts in the order of jobs, the largest first."""
+        state = self.scheduler.state
+        return state.fair_share.shares(self.clock.now(), state.cluster.n_gpus)
 
     def may_see(self, user: User, owner: str) -> bool:
         return user.is_admin or user.name == owner

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ones.config import ServiceSettings, Settings
+from ones.config import ServiceSettings, Settings, half_life_seconds
 from ones.control import logs
 from ones.control.certificates import is_loopback, names_of, own_pair
 from ones.control.controller import Options
@@ -94,6 +94,7 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
             trusting=of_service.trusting,
             keep_environments=of_service.keep_environments,
             group_size=of_service.group_size,
+            half_life=half_life_seconds(of_service.fair_share_half_life_hours),
             health=HealthLimits(
                 stuck_seconds=of_service.stuck_seconds, min_free_mb=of_service.min_free_mb
             ),

@@ -14,6 +14,7 @@ from ones.control.cluster_history import ClusterHistory
 from ones.control.controller import NOT_IN_IDS, Controller, Options
 from ones.control.health import Health
 from ones.control.heartbeat import Heartbeat
+from ones.control.live.jobs import NOW
 from ones.control.notifications import Notifications
 from ones.control.notifier import Notifier
 from ones.control.pruning import Pruning, due
@@ -23,6 +24,7 @@ from ones.control.store import Store
 from ones.control.stored_submissions import remove_environments
 from ones.control.tokens import JobTokens, hash_of
 from ones.control.usage import Usage
+from ones.core.events import FairShareSet
 from ones.errors import described
 from ones.launchers import Launcher, SupportsUsers
 from ones.launchers.threaded_launcher import ThreadedLauncher
@@ -71,6 +73,9 @@ class Service(Controller):
         for part in (self.notifier, self.usage, self.history):
             part.fill(list(self.board.cards.values()))
             self.board.follow(part.take)
+        if self.scheduler.state.fair_share.half_life != options.half_life:
+            used = self.usage.decayed(self.board.live(), options.half_life)
+            self.engine.tell(FairShareSet(NOW, options.half_life, used))
         self._thread.start()
         self._pruning.start()
         self.history.start()

@@ -19,8 +19,9 @@ import sqlalchemy as sa
 from ones.control.readmodels.job_cards import JobCard
 from ones.control.schema import meta
 from ones.control.store import Operation, Store, upsert
+from ones.core.fair_share import decayed
 from ones.errors import InvalidSettingError, UserError
-from ones.wire.bounds import Value
+from ones.wire.bounds import MOST_MEASURE, Value
 from ones.wire.decoding import Decoder
 
 _DAYS, _COUNTED, _BUDGETS = "usage:", "usage_counted", "budgets"  # in `meta`
@@ -149,6 +150,19 @@ class Usage:
         begin = datetime.fromtimestamp(now, UTC).replace(day=1).timestamp()
         rows = self.rows(live, since=begin, until=now, user=user)
         return sum(row.gpu_hours for row in rows if row.tag == ALL)
+
+    def decayed(self, live: Iterable[JobCard], half_life: float) -> dict[str, float]:
+        """GPU-seconds of each user that fair share counts; use of a day counts from its noon.
+
+        `half_life`: in seconds; 0: nothing counts.
+        """
+        now = self._now()
+        found: dict[str, float] = defaultdict(float)
+        for row in self.rows(live, since=0.0, until=now) if half_life else ():
+            if row.tag == ALL:
+                noon = datetime.fromisoformat(f"{row.day}T12:00:00+00:00").timestamp()
+                found[row.user] += decayed(row.gpu_hours * HOUR, now - noon, half_life)
+        return {user: min(seconds, MOST_MEASURE) for user, seconds in found.items() if seconds > 0}
 
     # budgets
 

@@ -7,6 +7,10 @@ A new event needs a line in `Event` and a handler in `transitions`, and nothing 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from msgspec import field
+
 from ones.core.cluster import Gpu, NodeId
 from ones.core.job import Configuration, EndReason, Generation, Job, JobId
 from ones.wire.bounds import (
@@ -243,7 +247,10 @@ class PriorityChanged(Tagged, frozen=True):
 
 
 class JobChanged(Tagged, frozen=True, kw_only=True):
-    """A user changed a submitted job. None: that value stays."""
+    """A user changed a submitted job. None: that value stays.
+
+    Policies also observe it, without a log entry, for a job whose priority past use has changed.
+    """
 
     at: Time
     job: JobId
@@ -280,6 +287,18 @@ class OwnerLimitSet(Tagged, frozen=True):
     at: Time
     owner: str
     max_gpus: Number | None
+
+
+class FairShareSet(Tagged, frozen=True):
+    """Past use of GPUs counts in the order of jobs from now on, with this half-life (seconds).
+
+    `used`: GPU-seconds of each owner up to now, with what has decayed left out. A half-life of 0
+    ends it.
+    """
+
+    at: Time
+    half_life: Seconds
+    used: Mapping[str, Amount] = field(default_factory=dict)
 
 
 class JobEnded(Tagged, frozen=True):
@@ -359,6 +378,7 @@ Event = (
     | JobHeld
     | JobReleased
     | OwnerLimitSet
+    | FairShareSet
     | JobEnded
     | EntryQuarantined
     | PolicyFailed
@@ -380,6 +400,7 @@ CAPACITY_EVENTS: frozenset[type[Event]] = frozenset(
         JobHeld,
         JobReleased,
         OwnerLimitSet,
+        FairShareSet,
         RescaleFailed,
         WorkerLost,
         NodeUp,

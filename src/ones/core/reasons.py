@@ -199,6 +199,21 @@ def dependency_lost(job: str, reason: str) -> str:
     return f"It can never start, because {job} {what} (--after {job})"
 
 
+def past_use(owner: str, gpu_seconds: float, ratio: float) -> str:
+    """A sentence for waiting jobs of an owner that has used more GPU time than others lately.
+
+    >>> past_use("ann", 432_000.0, 3.04)
+    "Past use of ann's jobs counts as 120 GPU hours, 3.0x an equal share: users with less go first."
+    """
+    hours = (
+        f"{gpu_seconds / 3600.0:,.3g}" if gpu_seconds < 3.6e6 else f"{gpu_seconds / 3600.0:,.0f}"
+    )
+    return (
+        f"Past use of {owner}'s jobs counts as {hours} GPU hours, {ratio:.1f}x an equal share:"
+        " users with less go first."
+    )
+
+
 def waiting_for_owner(owner: str, limit: int, holds: int, needs: int) -> str:
     """The jobs of its owner have all GPUs, or too many, that they may have together."""
     if needs > limit:

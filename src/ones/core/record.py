@@ -78,7 +78,8 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
     job: Job
     number: int  # order of submission
     since: float  # times are booked up to here
-    priority: float
+    priority: float  # that users set
+    penalty: float = 0.0  # what past use of GPUs takes from it, see `fair_share`
     description: Description | None = None
 
     phase: Phase = Phase.WAITING  # changed by `State.advance` only
@@ -124,7 +125,12 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
     @property
     def key(self) -> tuple[float, int]:
         """The job's sort key in the queue."""
-        return (-self.priority, self.number)
+        return (-self.effective_priority, self.number)
+
+    @property
+    def effective_priority(self) -> float:
+        """The priority that policies see."""
+        return self.priority - self.penalty
 
     @property
     def settled(self) -> bool:

@@ -11,6 +11,7 @@ from ones.core.cluster import Cluster
 from ones.core.events import (
     OWN_EVENTS,
     Event,
+    JobChanged,
     JobEnded,
     JobReleased,
     JobSubmitted,
@@ -134,14 +135,16 @@ class Scheduler:
         self.state, self.policy, self.wake_at = other.state, other.policy, other.wake_at
 
     def _observe(self, event: Event | PlanAdopted) -> None:
-        if type(event) in OWN_EVENTS:
-            return
-        # jobs that this event unblocked: policies keep indexes of what may start
+        # jobs that this event unblocked or reordered: policies keep indexes of what may start
         released = self.state.released if type(event) is JobEnded else ()
+        reordered = self.state.reordered if type(event) is not PlanAdopted else ()
         try:
-            self.policy.observe(event, self.state.view())
+            if type(event) not in OWN_EVENTS:
+                self.policy.observe(event, self.state.view())
             for job in released:
                 self.policy.observe(JobReleased(event.at, job), self.state.view())
+            for job in reordered:
+                self.policy.observe(JobChanged(at=event.at, job=job), self.state.view())
         except BrokenPolicyError:
             raise
         except Exception as problem:

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from msgspec import field
+
 from ones.core.cluster import Cluster, Gpu, Node, NodeId, NodeState
+from ones.core.fair_share import FairShare, OwnerUse
 from ones.core.free_gpus import FreeGpus
 from ones.core.gates import Gates
 from ones.core.job import JobId, Progress, SwitchCost
@@ -49,12 +52,14 @@ class State:
         self.busy_devices = 0  # GPUs with a process; a shared one counts once
         self.waiting = WaitingJobs()
         self.gates = Gates()
+        self.fair_share = FairShare()
         self.blocked: set[JobId] = set()  # waiting jobs that may not start
         self.released: list[JobId] = []  # unblocked by the end of another job, in the last event
         self.free = FreeGpus(cluster)
         for node in cluster.nodes.values():
             self.free.open_node(node)
         self.due: dict[JobId, None] = {}  # jobs for which the last event made an action possible
+        self.reordered: list[JobId] = []  # jobs with another penalty since the last event
         self.requeued = False  # whether the last event brought a job into the queue
         self.dropped: dict[str, int] = {}  # number of ignored reports, by cause
         self.busy_gpu_seconds = 0.0
@@ -69,6 +74,7 @@ class State:
         self.records[record.id] = record
         self._by_number[record.number] = record.id
         self.gates.add(record)
+        self.fair_share.jobs.setdefault(record.job.owner, {})[record.id] = None
         self.submitted = max(self.submitted, record.number + 1)
 
     def advance(self, record: JobRecord, trigger: Trigger) -> None:
@@ -110,6 +116,7 @@ class State:
         self.set_goal(record, None)
         self.waiting.discard(record.id)
         self.blocked.discard(record.id)
+        self._forget_use(record)
         del self.records[record.id]
         del self._by_number[record.number]
         self._views.pop(record.id, None)
@@ -126,6 +133,14 @@ class State:
             self.blocked.discard(record.id)
             self.waiting.add(record.id, record.job.owner, record.key)
             self.requeued = True
+
+    def reorder(self, record: JobRecord, *, priority: float, penalty: float) -> None:
+        """Give a job another place in the queue."""
+        waits = record.id in self.waiting
+        self.waiting.discard(record.id)
+        record.priority, record.penalty = priority, penalty
+        if waits:
+            self.waiting.add(record.id, record.job.owner, record.key)
 
     def drop(self, cause: str) -> bool:
         self.dropped[cause] = self.dropped.get(cause, 0) + 1
@@ -159,7 +174,9 @@ class State:
         self.book()
         self.busy_devices += gpu not in self.occupants and not self._shares(gpu)
         self.occupants[gpu] = Occupant(record.id, plan)
+        before = len(record.occupied)
         record.occupy(gpu, self.now)
+        self.fair_share.occupy(record.job.owner, len(record.occupied) - before, self.now)
 
     def vacate(self, gpu: Gpu) -> None:
         """Free a GPU after the exit of its process. A job that waits for the GPU becomes due."""
@@ -167,10 +184,48 @@ class State:
         occupant = self.occupants.pop(gpu)
         self.busy_devices -= not self._shares(gpu)
         if occupant.job in self.records:
-            self.touch(occupant.job).vacate(gpu, self.now)
+            record = self.touch(occupant.job)
+            before = len(record.occupied)
+            record.vacate(gpu, self.now)
+            self.fair_share.occupy(record.job.owner, len(record.occupied) - before, self.now)
         claimant = self.assigned.get(gpu)
         if claimant is not None:
             self.due[claimant] = None
+
+    def set_fair_share(self, half_life: float, used: Mapping[str, float]) -> None:
+        """Count past use with this half-life from now on; 0: not any more."""
+        self.fair_share.set(self.now, half_life, used)
+        for record in self.records.values():
+            self.fair_share.occupy(record.job.owner, len(record.occupied), self.now)
+        if not self.fair_share:
+            self._set_penalties(self.records)
+
+    def review_fair_share(self) -> None:
+        """Reorder the jobs of owners whose past use has changed much. Costs the owners, and the
+        jobs of those whose penalty changes; at other times than a review it costs nothing."""
+        shares = self.fair_share
+        if shares and self.now >= shares.next_review:
+            for owner in shares.review(self.now, self.cluster.n_gpus):
+                self._set_penalties(shares.jobs.get(owner, {}))
+
+    def _set_penalties(self, jobs: Iterable[JobId]) -> None:
+        for job in jobs:
+            record = self.records[job]
+            penalty = self.fair_share.penalty(record.job.owner)
+            if penalty != record.penalty:
+                self.touch(job)
+                self.reorder(record, priority=record.priority, penalty=penalty)
+                self.reordered.append(job)
+                self.requeued = self.requeued or job in self.waiting
+
+    def _forget_use(self, record: JobRecord) -> None:
+        """The job ends: processes that it still has count for nobody."""
+        owner = record.job.owner
+        self.fair_share.occupy(owner, -len(record.occupied), self.now)
+        jobs = self.fair_share.jobs[owner]
+        del jobs[record.id]
+        if not jobs:
+            del self.fair_share.jobs[owner]
 
     def _shares(self, gpu: Gpu) -> bool:
         """Whether another slot of the same GPU is occupied."""
@@ -231,7 +286,8 @@ class State:
         return JobView(
             job=record.job,
             number=record.number,
-            priority=record.priority,
+            priority=record.effective_priority,
+            penalty=record.penalty,
             phase=record.phase,
             pinned=not record.settled
             or record.blocked
@@ -292,6 +348,9 @@ class State:
             busy_gpu_seconds=self.busy_gpu_seconds,
             capacity_gpu_seconds=self.capacity_gpu_seconds,
             ended=tuple(islice(self.ended.values(), ended_before, None)),
+            half_life=self.fair_share.half_life,
+            next_review=self.fair_share.next_review,
+            use=dict(self.fair_share.owners),
         )
 
     @classmethod
@@ -307,6 +366,9 @@ class State:
             state.waiting.set_limit(owner, limit)
         for outcome in (*ended_earlier, *saved.ended):
             state.ended[outcome.id] = outcome
+        state.fair_share.half_life = saved.half_life
+        state.fair_share.next_review = saved.next_review
+        state.fair_share.owners = dict(saved.use)
         for record in saved.records:
             goal, record.goal = record.goal, None
             record.phase = phase_of(record, goal)
@@ -340,3 +402,6 @@ class Snapshot(Tagged, frozen=True, kw_only=True):
     busy_gpu_seconds: float
     capacity_gpu_seconds: float
     ended: tuple[Outcome, ...]
+    half_life: float = 0.0  # of fair share
+    next_review: float = 0.0
+    use: dict[str, OwnerUse] = field(default_factory=dict)  # by owner

@@ -38,8 +38,12 @@ def apply(state: State, event: ev.Event) -> bool:
     state.version += 1
     state.requeued = False
     state.released.clear()
+    state.reordered.clear()
     state.due.clear()
-    return _HANDLERS[type(event)](state, event)
+    applied = _HANDLERS[type(event)](state, event)
+    if applied:
+        state.review_fair_share()
+    return applied
 
 
 # requests of users
@@ -49,7 +53,13 @@ def _submitted(state: State, event: ev.JobSubmitted) -> bool:
     job = event.job
     if job.id in state.records or job.id in state.ended:
         return state.drop("duplicate")
-    record = JobRecord(job, state.submitted, since=job.submitted_at, priority=job.priority)
+    record = JobRecord(
+        job,
+        state.submitted,
+        since=job.submitted_at,
+        priority=job.priority,
+        penalty=state.fair_share.penalty(job.owner),
+    )
     lost = ""
     for dependency in job.after:
         other = state.ended.get(dependency.job)
@@ -81,16 +91,8 @@ def _priority_changed(state: State, event: ev.PriorityChanged) -> bool:
     record = unfinished_job(state, event.job)
     if record is None:
         return False
-    _set_priority(state, record, event.priority)
+    state.reorder(record, priority=event.priority, penalty=record.penalty)
     return True
-
-
-def _set_priority(state: State, record: JobRecord, priority: float) -> None:
-    waits = record.id in state.waiting
-    state.waiting.discard(record.id)
-    record.priority = priority
-    if waits:
-        state.waiting.add(record.id, record.job.owner, record.key)
 
 
 def _job_changed(state: State, event: ev.JobChanged) -> bool:
@@ -98,7 +100,7 @@ def _job_changed(state: State, event: ev.JobChanged) -> bool:
     if record is None:
         return False
     if event.priority is not None:
-        _set_priority(state, record, event.priority)
+        state.reorder(record, priority=event.priority, penalty=record.penalty)
     if event.min_gpus is not None or event.max_gpus is not None:
         job = record.job
         least = job.min_gpus if event.min_gpus is None else event.min_gpus
@@ -162,6 +164,11 @@ def _enqueue_released(state: State, record: JobRecord) -> None:
 
 def _owner_limit_set(state: State, event: ev.OwnerLimitSet) -> bool:
     state.waiting.set_limit(event.owner, event.max_gpus)
+    return True
+
+
+def _fair_share_set(state: State, event: ev.FairShareSet) -> bool:
+    state.set_fair_share(event.half_life, event.used)
     return True
 
 
@@ -359,6 +366,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[State, Any], bool]] = {
     ev.JobHeld: _job_held,
     ev.JobReleased: _job_released,
     ev.OwnerLimitSet: _owner_limit_set,
+    ev.FairShareSet: _fair_share_set,
     ev.JobEnded: _job_ended,
     ev.EntryQuarantined: _entry_quarantined,
     ev.PolicyFailed: _nothing_changes,

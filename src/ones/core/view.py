@@ -33,7 +33,8 @@ class JobView:
 
     job: Job
     number: int  # order of submission
-    priority: float
+    priority: float  # higher first; `penalty` is taken off already
+    penalty: float  # from 0 to below 1, for past use of the owner (fair share)
     phase: Phase
     pinned: bool  # changing, blocked, or not elastic: its allocation must stay `wanted`
     blocked: bool  # on hold, waits for another job, or its array has enough tasks that may start

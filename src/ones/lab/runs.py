@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import structs
 
 from ones import __version__
+from ones.config import half_life_seconds
 from ones.core.cluster import Cluster
 from ones.core.job import Job, JobId
 from ones.core.state import State
@@ -79,6 +80,7 @@ class RunSpec:
     start_up: float | None = None  # seconds until workers train; None: as the numbers say
     seed: int = 0
     mechanism: str = "native"
+    fair_share_half_life_hours: float = 0.0  # 0: past use does not count
 
     @property
     def kinds(self) -> str:
@@ -183,6 +185,7 @@ class Run:
             seed=spec.seed,
             physics=physics,
             stragglers=Stragglers(spec.physics.get("stragglers", 1.0), spec.seed),
+            half_life=half_life_seconds(spec.fair_share_half_life_hours),
         )
         self.mechanism = self._simulator.mechanism
 

@@ -55,8 +55,11 @@ class SimEngine:
         seed: int = 0,
         kills: Sequence[tuple[float, JobId]] = (),
         stragglers: Stragglers = NO_STRAGGLERS,
+        first: Sequence[ev.Event] = (),
     ) -> None:
-        """`kills`: (time, job). From that time on, the job loses its last worker once it trains
+        """`first`: events of time 0, before those of the trace.
+
+        `kills`: (time, job). From that time on, the job loses its last worker once it trains
         with at least two."""
         self._elastic, self._suspends = mechanism == "elastic", mechanism == "suspend"
         self._physics = physics
@@ -67,6 +70,8 @@ class SimEngine:
         )
         self._node_gpus = {node.id: node.gpus for node in cluster.nodes.values()}
         self._sim = SimState()
+        for event in first:
+            self._sim.emit(event)
         self._gpu_sharing = GpuSharing(cluster)
         self._training = TrainingModel(self._sim, seed, stragglers, self._gpu_sharing)
         self._losses = WorkerLosses(self._sim, self._training, elastic=self._elastic)

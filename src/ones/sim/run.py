@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ones.core.cluster import Cluster
 from ones.core.engine import drive
-from ones.core.events import Event, NodeUp
+from ones.core.events import Event, FairShareSet, NodeUp
 from ones.core.job import JobId, SwitchCost
 from ones.core.plan import Plan, PlanAdopted
 from ones.core.policy import Decision, Policy
@@ -85,10 +85,12 @@ class Simulator:
         in_place: bool = True,
         kills: Sequence[tuple[float, JobId]] = (),
         stragglers: Stragglers = NO_STRAGGLERS,
+        half_life: float = 0.0,
     ) -> None:
         """`in_place` False: jobs change GPUs by a stop and a start, as in a live service with the
         mechanism `restart`. `kills`: (time, job) at which jobs lose a worker. `stragglers`: nodes
-        that are slow for some time."""
+        that are slow for some time. `half_life`: of past use in the order of jobs, in seconds;
+        0: it does not count."""
         check_fits(trace, cluster)
         slots = slots_of(policy)
         if slots > 1:
@@ -107,6 +109,7 @@ class Simulator:
             seed=seed,
             kills=kills,
             stragglers=stragglers,
+            first=[FairShareSet(0.0, half_life)] if half_life else [],
         )
 
     def run(

@@ -61,6 +61,9 @@ class ChaosEngine:
                 job = replace(job, array="array", array_limit=2)
             self._later(at, ev.JobSubmitted(at, job))
             self._change(users, job.id, trouble)
+        if seed % 2:  # past use counts, from the beginning or from later on, and not to the end
+            for at, half_life in ((10.0 * (seed % 4 > 2), 30.0), (60.0, 0.0)):
+                self._later(at, ev.FairShareSet(at, half_life, {"a": 500.0} if half_life else {}))
         for node in self._nodes:
             if self._dice.random() < 2 * trouble:
                 at = self._dice.uniform(5, 60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ones.core import NodeState, State
 from ones.core.cluster import Gpu
+from ones.core.job import JobId
 from ones.core.lifecycle import OrderKind
 from ones.core.record import phase_of
 
@@ -13,6 +14,7 @@ def check_invariants(state: State) -> None:
     _check_assignments(state)
     _check_occupants(state)
     _check_queue(state)
+    _check_fair_share(state)
     for record in state.records.values():
         assert record.id not in state.ended
         assert record.phase is phase_of(record, record.goal)
@@ -64,6 +66,22 @@ def _check_occupants(state: State) -> None:
     for record in state.records.values():
         for gpu in record.occupied:
             assert state.occupants[gpu].job == record.id
+
+
+def _check_fair_share(state: State) -> None:
+    """Owners are counted with the GPUs that their unfinished jobs occupy."""
+    shares = state.fair_share
+    gpus: dict[str, int] = {}
+    jobs: dict[str, list[JobId]] = {}
+    for record in state.records.values():
+        gpus[record.job.owner] = gpus.get(record.job.owner, 0) + len(record.occupied)
+        jobs.setdefault(record.job.owner, []).append(record.id)
+        assert record.penalty == shares.penalty(record.job.owner)
+        assert 0 <= record.penalty < 1
+    assert {owner: list(mine) for owner, mine in shares.jobs.items()} == jobs
+    if shares:
+        counted = {owner: use.gpus for owner, use in shares.owners.items() if use.gpus}
+        assert counted == {owner: n for owner, n in gpus.items() if n}
 
 
 def _check_queue(state: State) -> None:

@@ -6,10 +6,12 @@ import json
 from typing import ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 from ones.core import (
     Cluster,
     Decision,
+    EndReason,
     Event,
     Generation,
     NodeId,
@@ -150,6 +152,30 @@ class PolicyContract:
         scheduler.handle(ev.Woke(60.0))  # lets a policy that decides in rounds hold one
         assert scheduler.state.waiting.use["greedy"] <= 2
         assert all(j in scheduler.state.schedule for j in (JobId("j4"), JobId("j5")))
+
+    def test_it_starts_jobs_of_owners_with_less_past_use_first(self, name: str) -> None:
+        """Equal jobs of equal priority wait for two GPUs; those of the heavy user came first."""
+        scheduler = Scheduler(Cluster.of(2), self.fresh(name, seed=1))
+        hour = 3600.0
+        used = {"heavy": 300 * hour, "light": hour}  # shares are 23 GPU hours
+        scheduler.handle(ev.FairShareSet(0.0, 24 * hour, used))
+        plain = Job(id=JobId("first"), submitted_at=0.0, requested_batch=64, elastic=False)
+        first = replace(plain, owner="other", requested_gpus=2, min_gpus=2, max_gpus=2)
+        scheduler.handle(ev.JobSubmitted(0.0, first))
+        gpus = scheduler.state.cluster.gpus()
+        for at in (60.0, 600.0):  # lets a policy that decides in rounds hold one
+            scheduler.handle(ev.Woke(at))
+        for gpu in gpus:
+            scheduler.handle(ev.WorkerReady(601.0, first.id, Generation(1), gpu))
+        for i, owner in enumerate(("heavy", "heavy", "light", "light")):
+            job = replace(plain, id=JobId(f"{owner}-{i}"), owner=owner, max_gpus=1)
+            scheduler.handle(ev.JobSubmitted(602.0 + i, replace(job, submitted_at=602.0 + i)))
+        scheduler.handle(ev.JobEnded(700.0, first.id, EndReason.FINISHED))
+        for gpu in gpus:
+            scheduler.handle(ev.WorkerLeft(701.0, first.id, Generation(1), gpu))
+        for at in (760.0, 1_400.0, 7_000.0):
+            scheduler.handle(ev.Woke(at))
+        assert {job.split("-")[0] for job in scheduler.state.schedule} == {"light"}
 
     def test_it_follows_a_cluster_that_changes_size(self, name: str) -> None:
         trace = generate(jobs=25, seed=8, gap=15.0)

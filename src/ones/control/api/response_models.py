@@ -68,6 +68,7 @@ class JobShown(BaseModel):
     command: list[Sendable]
     tags: list[Sendable]
     priority: float
+    penalty: float = Field(description="what past use of its owner takes from the priority")
     min_gpus: int
     max_gpus: int | None
     gpus: int

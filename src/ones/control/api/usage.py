@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from ones.control.api.access import TheAdmin, TheRecord, TheService, TheUser
 from ones.control.api.request_models import Strict
 from ones.control.api.response_models import ADMINS, NOT_FOUND, PROBLEMS, Sendable
-from ones.control.usage import ALL
+from ones.control.usage import ALL, HOUR
 
 router = APIRouter(tags=["usage"], responses=PROBLEMS)
 
@@ -26,6 +26,19 @@ class UsageShown(BaseModel):
     tag: Sendable | None
     day: str | None = Field(description="as 2026-01-31, in UTC")
     gpu_hours: float
+
+
+class ShareShown(BaseModel):
+    user: str
+    gpu_hours: float = Field(description="past use, halved with every half-life")
+    share_gpu_hours: float = Field(description="an equal share of what can be used and remembered")
+    ratio: float = Field(description="past use as a multiple of the share")
+    penalty: float = Field(description="taken from the priority of the user's jobs, below 1")
+
+
+class SharesShown(BaseModel):
+    half_life_hours: float = Field(description="0: past use does not count")
+    users: list[ShareShown]
 
 
 class Budget(Strict):
@@ -75,6 +88,27 @@ def usage(
         UsageShown(user=name, tag=tag, day=day, gpu_hours=hours)
         for (name, tag, day), hours in found.items()
     ]
+
+
+@router.get("/api/shares")
+def shares(service: TheService, user: TheUser) -> SharesShown:
+    """Past use that counts in the order of jobs (`service.fair_share_half_life_hours`), the largest
+    first. Users see their own."""
+    counted = service.shares()
+    return SharesShown(
+        half_life_hours=service.scheduler.state.fair_share.half_life / HOUR,
+        users=[
+            ShareShown(
+                user=each.owner,
+                gpu_hours=each.gpu_seconds / HOUR,
+                share_gpu_hours=each.share / HOUR,
+                ratio=each.ratio,
+                penalty=each.penalty,
+            )
+            for each in counted
+            if service.may_see(user, each.owner)
+        ],
+    )
 
 
 @router.get("/api/budgets")

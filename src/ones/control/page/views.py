@@ -73,7 +73,13 @@ def usage(request: Request, service: TheService) -> HTMLResponse:
         for name, total in sorted(hours.items(), key=lambda pair: -pair[1])
     ]
     return _shown(
-        request, service, "usage.html", users=users, days=sorted(days.items(), reverse=True)
+        request,
+        service,
+        "usage.html",
+        users=users,
+        days=sorted(days.items(), reverse=True),
+        shares=[each for each in service.shares() if service.may_see(user, each.owner)],
+        half_life=service.scheduler.state.fair_share.half_life,
     )
 
 

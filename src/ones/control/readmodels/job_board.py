@@ -73,6 +73,7 @@ class JobBoard:
         self._store = store
         self._is_elastic = is_elastic
         self._not_used = not_used
+        self._reviews = 0  # those of fair share that the cards show
         self._out_of_service = ""  # a sentence that is added to the note of all waiting jobs
         self._n_cordoned = 0  # number of cordoned GPUs
         self.cards: dict[str, JobCard] = {}  # in order of submission
@@ -133,6 +134,9 @@ class JobBoard:
             if before != self._out_of_service:
                 waiting = [card.id for card in self.live() if _waits(card)]
                 jobs = dict.fromkeys([*jobs, *waiting])
+        if state.fair_share.reviews != self._reviews:
+            self._reviews = state.fair_share.reviews
+            jobs = dict.fromkeys([*jobs, *(card.id for card in self.live() if _waits(card))])
         # new cards in the order of submission: all tasks of an array may be new at once
         numbers = {
             job: record.number for job in jobs if (record := _record(state, job)) is not None
@@ -203,6 +207,9 @@ class JobBoard:
         note = card.note
         if note.startswith(_OF_RUNNING_JOBS) or not note:
             note = reasons.waiting_behind(card.min_gpus)
+        if state.fair_share.goes_behind(card.owner):
+            use = state.fair_share.of(card.owner, state.now, state.cluster.n_gpus)
+            note += " " + reasons.past_use(card.owner, use.gpu_seconds, use.ratio)
         return f"{note} {self._out_of_service}" if self._out_of_service else note
 
     # followers

@@ -59,6 +59,7 @@ class JobCard(JobFigures, frozen=True, kw_only=True):  # type: ignore[misc]  # m
     ended_at: float | None
     booked_at: float  # time up to which queue, run and GPU seconds are counted
     on_hold: bool = False
+    penalty: float = 0.0  # what past use of its owner takes from its priority
     held_by: str = ""  # the user that put the job on hold
     after: tuple[str, ...] = ()  # unfinished jobs that the job waits for
     array: str = ""  # id of the array that the job is a task of
@@ -154,6 +155,7 @@ def card_of(
         ended_at=None,
         booked_at=record.since,
         on_hold=record.on_hold,
+        penalty=record.penalty,
         held_by=record.held_by,
         after=tuple(dependency.job for dependency in record.awaits),
         array=job.array,

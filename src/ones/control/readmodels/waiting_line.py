@@ -36,7 +36,7 @@ class WaitingLine:
         for card in cards:
             if card.state == Phase.WAITING:
                 place = stored_place(card.note) or inf
-                waiting.append(((place, -card.priority, card.submitted_at), card))
+                waiting.append(((place, card.penalty - card.priority, card.submitted_at), card))
             elif card.workers:
                 running.append(card)
         waiting.sort(key=lambda entry: entry[0])

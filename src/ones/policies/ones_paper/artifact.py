@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from math import inf
 from typing import Any, ClassVar
 
@@ -162,7 +163,10 @@ class OnesArtifact:
         """The young, with fewer than two counted epochs, cost nothing; idle GPUs neither."""
         jobs, gpus = pool.jobs, len(pool.gpus)
         least = np.array([job.job.min_gpus for job in jobs], np.int32)
-        allowed = np.array([self._allowed(view, job, gpus) for job in jobs], np.int32)
+        behind = _outranked(jobs, gpus)
+        allowed = np.array(
+            [0 if job.id in behind else self._allowed(view, job, gpus) for job in jobs], np.int32
+        )
         executed = np.array([self._limits.is_executed(job.id) for job in jobs], np.bool_)
         limits = [self._limits.of(job.id).most for job in jobs]
         most = np.minimum([self._limits.now(job) for job in jobs], allowed).astype(np.int32)
@@ -287,6 +291,22 @@ class OnesArtifact:
                 JobId(job): tuple(Gpu(NodeId(node), int(index)) for node, index in gpus)
                 for job, gpus in saved["places"].items()
             }
+
+
+def _outranked(jobs: list[JobView], gpus: int) -> set[JobId]:
+    """Waiting jobs that come after enough jobs of a higher priority for all GPUs.
+
+    The prototype knows no priorities: jobs of equal priority are treated as it does.
+    """
+    behind: set[JobId] = set()
+    needed = 0
+    waiting = sorted((job for job in jobs if job.wanted is None), key=lambda job: -job.priority)
+    for _, equal in groupby(waiting, key=lambda job: job.priority):
+        group = list(equal)
+        if needed >= gpus:
+            behind.update(job.id for job in group)
+        needed += sum(job.job.min_gpus for job in group)
+    return behind
 
 
 def _allocation(job: JobView, gpus: tuple[Gpu, ...]) -> Allocation:

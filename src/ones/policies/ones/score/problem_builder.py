@@ -34,6 +34,8 @@ GUESSED_QUANTILE = 0.25
 LEAST_RUN, MOST_LEAST_RUN = 20.0, 300.0
 #: unless other jobs gain this multiple of its value, or a job of a higher priority waits
 PREEMPTION_CHARGE = 10.0
+#: past use of its owner divides the weight of a job by up to 2 to the power of 1 plus this
+PENALTY_WEIGHT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ def _flow_time(
         ages=np.array([view.now - job.job.submitted_at for job in jobs]),
         ageing=settings.ageing,
     )
-    weights *= np.exp2(np.clip([job.priority for job in jobs], -20, 20))
+    priorities = np.array([job.priority - PENALTY_WEIGHT * job.penalty for job in jobs])
+    weights *= np.exp2(np.clip(priorities, -20, 20))
     cost = np.zeros((len(jobs), width))
     middle = np.median(seconds, axis=0)
     residence = known.residence_times.mean_seconds(view.now)
