@@ -142,6 +142,7 @@ class Controller:
                 authority=options.authority,
                 timeouts=options.timeouts,
                 group_size=options.group_size,
+                unix_of=self._unix_of_owner,
                 inbox=options.inbox(),
             ),
             self.board.update,
@@ -353,6 +354,12 @@ class Controller:
                 f" an admin can set it with: ones user unix {user.name} NAME"
             )
         return user.unix
+
+    def _unix_of_owner(self, owner: str) -> str:
+        """For jobs from before ones-launchd; empty: the owner has no Unix user, or needs none."""
+        if not self.runs_as_users:
+            return ""
+        return next((user.unix or "" for user in self.accounts.all() if user.name == owner), "")
 
     def check_unix(self, unix: str | None) -> None:
         """Raises if jobs cannot run as this Unix user."""

@@ -248,7 +248,10 @@ class LocalLauncher(ThreadedLauncher):
         if self._users is None:
             raise LaunchdError(f"job {launch.job} must run as {launch.user}: no ones-launchd")
         if not launch.user:
-            raise LaunchdError(f"the owner of job {launch.job} has no Unix user")
+            raise LaunchdError(
+                f"the owner of job {launch.job} has no Unix user; an admin can set it with:"
+                " ones user unix NAME UNIX_NAME"
+            )
         user = self._users.client.resolve(launch.user)
         self._dirs.assign(launch.job, user, node)
         return user

@@ -147,7 +147,7 @@ class ActionRunner:
             env=env,
             grace_seconds=self._live.timeouts.grace_seconds,
             zygote=elastic and submission.elastic is True,
-            user=submission.unix,
+            user=submission.unix or deps.unix_of(record.job.owner if record is not None else ""),
         )
 
     def publish_if_all_joined(self, job: LiveJob) -> None:

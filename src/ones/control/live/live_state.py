@@ -68,6 +68,8 @@ class EngineDeps:
     inbox: Inbox = field(default_factory=queue.SimpleQueue[Task])
     #: called in the scheduler's thread with each new report, before it is handled
     on_report: Callable[[Reports, Report], None] = lambda message, report: None
+    #: the Unix user of an owner, if jobs run as users; for jobs that were submitted without one
+    unix_of: Callable[[str], str] = lambda owner: ""
     #: whether the `Switch` of this plan may be sent already, now that its workers have joined
     may_switch: Callable[[int], bool] = lambda plan: True
 
