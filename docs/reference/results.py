@@ -138,6 +138,12 @@ RESCALE_ROW_KEYS = {
     "ratio": ("", "pause of the rival divided by ours"),
     "load_average": ("", "of the machine, mean over the repeats"),
 }
+#: keys of a row of `ones bench rescale --unix`, besides those above
+USER_ROW_KEYS = {
+    "median_ms": ("ms", "median pause; `_low` and `_high`: 95 % bootstrap interval"),
+    "rival_median_ms": ("ms", "median pause with ones-launchd; `_low` and `_high` as above"),
+    "more_ms": ("ms", "difference of the two medians; `_low` and `_high` as above"),
+}
 OVERHEAD_ROW_KEYS = {
     "case": ("", "description of the row"),
     "model": ("", "`cnn`, `transformer` or `mlp`"),
@@ -375,6 +381,8 @@ def results_page() -> str:
         "## ones bench rescale",
         "The same frame. Each row:",
         _keys(RESCALE_ROW_KEYS),
+        "With `--unix`, a row also has:",
+        _keys(USER_ROW_KEYS),
         "## ones bench overhead",
         "The same frame. Each row:",
         _keys(OVERHEAD_ROW_KEYS),

@@ -70,7 +70,9 @@ def rescale(
     paper: Annotated[
         bool, typer.Option("--paper", help="Instead: the sizes of the paper's models.")
     ] = False,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each; default: 3.")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Runs of each; default: 3, with --unix 10.")
+    ] = None,
     torchrun: Annotated[
         bool, typer.Option("--torchrun", help="Also against torchrun, when workers are added.")
     ] = False,
@@ -92,9 +94,9 @@ def rescale(
         REPEATS,
         SIZES,
         bench_rescale,
-        bench_rescale_as_user,
         paper_sizes,
     )
+    from ones.lab.bench.elastic.user_rescale import STARTS, bench_rescale_as_user
 
     chosen: list[float] = list(parse_numbers("sizes", sizes, int, at_least=1))
     if not chosen:
@@ -103,6 +105,7 @@ def rescale(
     if unix is not None:
         if torchrun:
             raise InvalidSettingError("--unix and --torchrun exclude each other")
+        count = repeats or (1 if quick else STARTS)
         rows = bench_rescale_as_user(unix, chosen, repeats=count, progress=say)
     else:
         rows = bench_rescale(chosen, repeats=count, with_torchrun=torchrun, progress=say)

@@ -36,9 +36,8 @@ class UserJobs:
     def launcher(self, root: Path, slots: int) -> LocalLauncher:
         """A launcher for the next run, after the files of the last run are removed."""
         shutil.rmtree(self.directory / "jobs" / self.user.pw_name / "live", ignore_errors=True)
-        return LocalLauncher(
-            root, cpu_slots(NODE, slots), users=JobUsers(self.client, keeps_checkpoints=True)
-        )
+        users = JobUsers(self.client, python=(sys.executable,), keeps_checkpoints=True)
+        return LocalLauncher(root, cpu_slots(NODE, slots), users=users)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 
 from ones.errors import WorldError
 from ones.extras import require
-from ones.lab.bench.elastic.as_user import UserJobs, jobs_of_user
+from ones.lab.bench.elastic.as_user import UserJobs
 from ones.lab.bench.elastic.restarts import fresh, restarts, torchrun, zygote
 from ones.lab.bench.elastic.step_traces import Pause, pauses_in_place, read_traces
 from ones.lab.bench.elastic.watched_run import run_until
@@ -29,7 +29,7 @@ SIZES, QUICK_SIZES = (1.0, 50.0, 400.0), (1.0, 50.0)
 CHAIN, GROWTH = (1, 2, 4, 2, 4, 1), (1, 2, 4)
 REPEATS = 3
 BATCH = 16
-CHECKPOINT, ZYGOTE, TORCHRUN, LAUNCHD = "checkpoint", "zygote", "torchrun", "launchd"
+CHECKPOINT, ZYGOTE, TORCHRUN = "checkpoint", "zygote", "torchrun"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,40 +110,11 @@ def bench_rescale(
             loads.append(os.getloadavg()[0])
             name = f"{megabytes:g} MB{', compiled' if compiled else ''}"
             progress(f"{name}: {repeat + 1} of {repeats}")
-        rows += _rows(megabytes, model, table, fmean(loads))
+        rows += rows_of(megabytes, model, table, fmean(loads))
     return rows
 
 
-def bench_rescale_as_user(
-    user: str,
-    sizes: Sequence[float] = SIZES,
-    *,
-    repeats: int = REPEATS,
-    chain: Sequence[int] = CHAIN,
-    progress: Callable[[str], None] = lambda text: None,
-) -> list[dict[str, Any]]:
-    """A row for each size and change: as the user of this process, and through ones-launchd."""
-    require("ones bench rescale", "torch")
-    rows = []
-    with jobs_of_user(user) as jobs:
-        for megabytes in sizes:
-            model, table, loads = RescaleModel.of(megabytes), Table(), [os.getloadavg()[0]]
-            for repeat in range(repeats):
-                # in turns: the load changes, and the first run is the slower one
-                for through in ((False, True), (True, False))[repeat % 2]:
-                    directory = jobs.directory / f"{megabytes:g}-{repeat}-{through}"
-                    for pause, parts in in_place(
-                        model, chain, _steps(model), directory, jobs if through else None
-                    ):
-                        key = (LAUNCHD if through else "", pause.before, pause.after)
-                        table.setdefault(key, MeasuredPauses()).add(pause, {} if through else parts)
-                loads.append(os.getloadavg()[0])
-                progress(f"{megabytes:g} MB: {repeat + 1} of {repeats}")
-            rows += _rows(megabytes, model, table, fmean(loads))
-    return rows
-
-
-def _steps(model: RescaleModel) -> int:
+def steps_between(model: RescaleModel) -> int:
     """Steps between two changes."""
     return 4 if model.megabytes > 100 else 8
 
@@ -151,7 +122,7 @@ def _steps(model: RescaleModel) -> int:
 def _measure(
     model: RescaleModel, chain: Sequence[int], table: Table, *, with_torchrun: bool
 ) -> None:
-    steps = _steps(model)
+    steps = steps_between(model)
 
     def note(mechanism: str, pause: Pause, parts: dict[str, float]) -> None:
         table.setdefault((mechanism, pause.before, pause.after), MeasuredPauses()).add(pause, parts)
@@ -226,7 +197,9 @@ def _parts(pause: Pause, outcome: RunOutcome, number: int) -> dict[str, float]:
     }
 
 
-def _rows(megabytes: float, model: RescaleModel, table: Table, load: float) -> list[dict[str, Any]]:
+def rows_of(
+    megabytes: float, model: RescaleModel, table: Table, load: float
+) -> list[dict[str, Any]]:
     rows = []
     for (mechanism, before, after), rival in sorted(table.items()):
         if not mechanism:
@@ -251,14 +224,14 @@ def _rows(megabytes: float, model: RescaleModel, table: Table, load: float) -> l
                 "first_step_extra_ms": round(ours.ms(lambda pause: pause.first_step_extra), 1),
                 "rival": mechanism,
                 "rival_n": len(rival.pauses),
-                "rival_pause_ms": round(rival.ms(), 1 if mechanism != LAUNCHD else 2),
+                "rival_pause_ms": round(rival.ms(), 1),
                 "rival_pause_ms_low": round(min(theirs), 2),
                 "rival_pause_ms_high": round(max(theirs), 2),
                 **rival.parts_ms("rival_"),
                 "rival_until_stepped_ms": round(rival.ms(lambda p: p.until_stepped), 1),
                 "rival_first_step_extra_ms": round(rival.ms(lambda p: p.first_step_extra), 1),
                 "rival_steps_lost": round(median(pause.lost for pause in rival.pauses), 1),
-                "ratio": round(rival.ms() / ours.ms(), 1 if mechanism != LAUNCHD else 2),
+                "ratio": round(rival.ms() / ours.ms(), 1),
                 "load_average": round(load, 1),
             }
         )
