@@ -97,6 +97,11 @@ SAMPLES: dict[str, tuple[str, str]] = {
         "Waiting: needs 4 GPUs, more than a policy setting or the rest of its owner's limit"
         " allows. If no job of the owner ends, submit it with a smaller --min-gpus.",
     ),
+    "past_use": (
+        reasons.past_use("ann", 432_000.0, 3.04),
+        "Past use of ann's jobs counts as 120 GPU hours, 3.0x an equal share: users with less go"
+        " first.",
+    ),
     "waiting_for_owner": (
         reasons.waiting_for_owner("ann", 1, 1, 1),
         "Waiting: ann may use 1 GPU and uses 1. It starts when another job of ann ends.",
