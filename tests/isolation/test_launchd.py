@@ -684,3 +684,18 @@ def test_a_wrong_config_starts_nothing_and_stops_everything(machine: Machine) ->
 def test_a_request_cannot_add_lines_to_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     launchd.say("refused a\nstarted job=x\r\u2028user=root")
     assert capsys.readouterr().err.splitlines() == ["refused a started job=x user=root"]
+
+
+def test_old_output_of_a_job_is_dropped_as_its_user(machine: Machine) -> None:
+    """The service may read these files only; the job's ones-exec keeps them small."""
+    lab, ann = Lab(machine, JobLimits(output_mb=10)), machine.ann.pw_name
+    try:
+        job = f"j{secrets.token_hex(4)}"
+        id = lab.run(ann, "head -c 20000000 /dev/zero; echo up", job=job)
+        assert lab.exit_of(id).code == 0
+        wait_for(lambda: lab.launcher.logs(job, id, 0, 1).offset > 0, "nothing was dropped")
+        kept = lab.launcher.logs(job, id, -3, 3)
+        assert (kept.data, kept.end) == (b"up\n", 20_000_003)
+        assert kept.end - lab.launcher.logs(job, id, 0, 1).offset <= 10_000_000
+    finally:
+        lab.launcher.close(kill=True)

@@ -28,6 +28,7 @@ def launcher_of(settings: ServiceSettings, directory: StateDir, url: Callable[[]
         launchd=launchd_of(settings),
         job_memory_gb=settings.job_memory_gb,
         job_processes=settings.job_processes,
+        job_output_mb=settings.max_output_mb,
         users_checkpoints=not settings.checkpoints,
         url=url,
     )

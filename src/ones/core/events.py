@@ -249,7 +249,7 @@ class PriorityChanged(Tagged, frozen=True):
 class JobChanged(Tagged, frozen=True, kw_only=True):
     """A user changed a submitted job. None: that value stays.
 
-    Policies also observe it, without a log entry, for a job whose priority past use has changed.
+    Policies also observe it, without a log entry, when past use has changed its priority.
     """
 
     at: Time

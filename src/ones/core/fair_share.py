@@ -107,7 +107,7 @@ class FairShare:
         return n_gpus * memory(self.half_life) / max(1, owners)
 
     def review(self, now: float, n_gpus: int) -> list[str]:
-        """Set the penalties anew; returns the owners whose penalty has changed."""
+        """Set the penalties anew; returns the owners with another penalty."""
         self.next_review = now + self.half_life / REVIEWS
         if not n_gpus:
             return []  # no node is up: nothing says what a share is

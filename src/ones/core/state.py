@@ -201,8 +201,8 @@ class State:
             self._set_penalties(self.records)
 
     def review_fair_share(self) -> None:
-        """Reorder the jobs of owners whose past use has changed much. Costs the owners, and the
-        jobs of those whose penalty changes; at other times than a review it costs nothing."""
+        """Reorder the jobs of owners with another penalty. A review costs the owners, and the jobs
+        of those with another penalty; at other times this costs nothing."""
         shares = self.fair_share
         if shares and self.now >= shares.next_review:
             for owner in shares.review(self.now, self.cluster.n_gpus):
@@ -219,7 +219,7 @@ class State:
                 self.requeued = self.requeued or job in self.waiting
 
     def _forget_use(self, record: JobRecord) -> None:
-        """The job ends: processes that it still has count for nobody."""
+        """The job ends: GPUs that it still occupies count no more."""
         owner = record.job.owner
         self.fair_share.occupy(owner, -len(record.occupied), self.now)
         jobs = self.fair_share.jobs[owner]

@@ -1,7 +1,8 @@
 """`python -m ones.exec RUN_DIR`: detaches from its parent, takes the lock, and serves requests.
 
 With `--service=UID` it was started by ones-launchd for another user than the service's: it is
-detached already, and that user may send requests.
+detached already, and that user may send requests. With `--output-mb=N` it keeps the output of the
+job on this node below that size, which the service cannot do with files of another user.
 Prints `ready` once it can be reached, or `busy` if another ones-exec holds the lock.
 """
 
@@ -20,14 +21,14 @@ from ones.exec.processes import PR_SET_CHILD_SUBREAPER, PR_SET_NAME, prctl
 from ones.exec.run_dir import LOCK, LOG
 from ones.exec.supervisor import IDLE_SECONDS, Supervisor
 
-USAGE = "usage: python -m ones.exec RUN_DIR [IDLE_SECONDS [LEASE_FILE]] [--service=UID]"
-_SERVICE = "--service="
+USAGE = (
+    "usage: python -m ones.exec RUN_DIR [IDLE_SECONDS [LEASE_FILE]] [--output-mb=N] [--service=UID]"
+)
+_SERVICE, _OUTPUT = "--service=", "--output-mb="
 
 
 def main(argv: list[str]) -> int:
-    service = None
-    if argv[-1].startswith(_SERVICE) and argv[-1].removeprefix(_SERVICE).isdecimal():
-        service = int(argv.pop().removeprefix(_SERVICE))
+    service, output_mb = _taken(argv, _SERVICE), _taken(argv, _OUTPUT)
     if len(argv) not in (2, 3, 4):
         print(USAGE, file=sys.stderr)
         return 2
@@ -51,11 +52,18 @@ def main(argv: list[str]) -> int:
     try:
         lease = Path(argv[3]) if len(argv) > 3 else None
         idle = float(argv[2]) if len(argv) > 2 else IDLE_SECONDS
-        Supervisor(run_dir, listener, idle, lease, service).run()
+        Supervisor(run_dir, listener, idle, lease, service, output_mb).run()
     except BaseException:
         logging.getLogger("ones.exec").exception("ones-exec failed")
         raise
     return 0
+
+
+def _taken(argv: list[str], option: str) -> int | None:
+    """The number of an option at the end, which is taken from the arguments."""
+    if argv[-1].startswith(option) and argv[-1].removeprefix(option).isdecimal():
+        return int(argv.pop().removeprefix(option))
+    return None
 
 
 def _detach() -> None:

@@ -57,6 +57,18 @@ def known_launches(run_dir: Path, owner: int | None = None) -> Iterator[Path]:
                 yield path
 
 
+def by_start(run_dir: Path) -> list[Path]:
+    """Directories of all launches, in the order in which they were accepted."""
+
+    def accepted_at(path: Path) -> float:
+        try:
+            return (path / _NAMES[Launch]).lstat().st_mtime
+        except OSError:  # removed just now
+            return 0.0
+
+    return sorted(known_launches(run_dir), key=accepted_at)
+
+
 def is_known(directory: Path) -> bool:
     """Whether the launch of this directory was accepted."""
     return os.path.lexists(directory / _NAMES[Launch])

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ones.exec import lease
+from ones.exec.output import drop_oldest
 from ones.exec.processes import OF_JOB, ProcessInfo, descendants, has_variable, send_signal
 from ones.exec.records import Exit, Launch, Status, parse_record
 from ones.exec.request_server import FencedError, RequestServer
-from ones.exec.run_dir import is_known, known_launches, read_record, write_record
+from ones.exec.run_dir import by_start, is_known, known_launches, read_record, write_record
 from ones.exec.waker import SelectorWaker
 from ones.exec.worker_process import WorkerProcess
 from ones.exec.zygote import ForkStarter, can_fork
@@ -26,6 +27,8 @@ from ones.exec.zygote import ForkStarter, can_fork
 IDLE_SECONDS = 60.0
 TICK_SECONDS = 0.02  # while a worker is ending
 RETRY_SECONDS = 1.0  # for exit records, when the disk is full
+TRIM_SECONDS = 60.0  # between two looks at the size of all output
+MB = 1_000_000
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +43,14 @@ class Supervisor:
         idle_seconds: float = IDLE_SECONDS,
         lease_file: Path | None = None,
         service: int | None = None,
+        output_mb: int | None = None,
     ) -> None:
-        """`service`: the service's user, if it is another one; it may send requests too."""
+        """`service`: the service's user, if it is another one; it may send requests too.
+
+        `output_mb`: maximum output of all launches together; None: the service sees to it.
+        """
+        self._max_output = None if output_mb is None else output_mb * MB
+        self._trimmed_at = time.monotonic()
         self._run_dir = run_dir
         self._lease = lease_file
         self._workers: dict[str, WorkerProcess] = {}  # without a written exit record
@@ -184,6 +193,15 @@ class Supervisor:
     def _read_output(self, worker: WorkerProcess) -> None:
         if not worker.read_output():
             self._selector.unregister(worker.output)
+        if time.monotonic() - self._trimmed_at >= TRIM_SECONDS:
+            self._trim_output()
+
+    def _trim_output(self) -> None:
+        """Drops the oldest output of the job above its maximum."""
+        self._trimmed_at = time.monotonic()
+        if self._max_output is not None:
+            launches = [(path, path.name in self._workers) for path in by_start(self._run_dir)]
+            drop_oldest(launches, self._max_output)
 
     def _close(self, grace: float | None) -> None:
         self._closing = True
@@ -235,6 +253,7 @@ class Supervisor:
 
     def _forget(self, worker: WorkerProcess) -> None:
         del self._workers[worker.launch.id]
+        self._trim_output()
         if not self._workers:
             self._idle_since = time.monotonic()
             self._kill_leftovers()

@@ -211,5 +211,6 @@ class LauncherContext:
     launchd: str = ""  # socket of ones-launchd, which starts jobs as their users; empty: none
     job_memory_gb: float = 0.0  # memory of each slot, for jobs of users; 0: an equal share
     job_processes: int = 4096  # maximum number of processes of a job of a user
+    job_output_mb: int = 0  # maximum output of a job of a user; 0: no limit
     users_checkpoints: bool = False  # checkpoints are in the directories of users
     url: Callable[[], str] = str  # URL that workers call; known once the launcher is opened

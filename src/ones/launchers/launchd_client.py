@@ -106,6 +106,7 @@ class JobLimits:
 
     memory_mb: int = 0
     processes: int = 4096
+    output_mb: int = 0  # of one job, which its ones-exec keeps
 
     def of(self, slots: int) -> dict[str, int]:
         limits = {"cpu_weight": min(10_000, 100 * max(1, slots))}
@@ -116,11 +117,13 @@ class JobLimits:
         return limits
 
     @classmethod
-    def share_of(cls, slots: int, memory_gb: float, processes: int) -> JobLimits:
+    def share_of(
+        cls, slots: int, memory_gb: float, processes: int, output_mb: int = 0
+    ) -> JobLimits:
         """The given memory for each slot, or with 0 an equal share of 90 % of the machine's."""
         whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
         share = memory_gb * 1024 if memory_gb else 0.9 * whole / max(1, slots)
-        return cls(memory_mb=round(share), processes=processes)
+        return cls(memory_mb=round(share), processes=processes, output_mb=output_mb)
 
 
 class JobUsers:
@@ -151,8 +154,8 @@ class JobUsers:
         except LaunchdError as problem:
             raise WorldError(str(problem)) from problem
 
-    def set_limits(self, slots: int, memory_gb: float, processes: int) -> None:
-        self._limits = JobLimits.share_of(slots, memory_gb, processes)
+    def set_limits(self, slots: int, memory_gb: float, processes: int, output_mb: int) -> None:
+        self._limits = JobLimits.share_of(slots, memory_gb, processes, output_mb)
 
     def supervisor(self, user: JobUser, job: str) -> UserSupervisor:
         return UserSupervisor(self.client, user, job, self._limits, self._python)
@@ -186,6 +189,8 @@ class UserSupervisor:
         file = os.fdopen(output, "rb")
         passed = [*PASSED_ON, "PYTHONPATH"]
         command = [*self._python, "-m", "ones.exec", str(run_dir), *options]
+        if self._limits.output_mb:
+            command.append(f"--output-mb={self._limits.output_mb}")
         try:
             self._client.ask(
                 {

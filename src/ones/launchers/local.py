@@ -89,7 +89,9 @@ class LocalLauncher(ThreadedLauncher):
         tree = users.tree if users else ""
         look = None if context.slots else partial(read_gpus, NODE, context.runs, tree)
         if users is not None:
-            users.set_limits(len(slots), context.job_memory_gb, context.job_processes)
+            users.set_limits(
+                len(slots), context.job_memory_gb, context.job_processes, context.job_output_mb
+            )
         return cls(context.runs, slots, look=look, users=users)
 
     @classmethod
