@@ -48,7 +48,7 @@ def test_use_halves_with_every_half_life(used: float, half_life: float, halvings
 def test_use_counts_every_moment_by_its_age(
     half_life: float, steps: list[tuple[float, int]]
 ) -> None:
-    """`steps`: after so many seconds a job has so many GPUs. Compared with the integral."""
+    """`steps`: (seconds, GPUs that the owner has after them). Compared with the integral."""
     shares, now, before = FairShare(), 0.0, 0
     shares.set(0.0, half_life, {})
     spans = []
@@ -144,7 +144,7 @@ def test_the_queue_has_whole_priorities_first_then_past_use_then_submission() ->
 
 
 class Watched:
-    """A policy that notes which jobs it is told to place anew."""
+    """A policy that notes the jobs that it hears of again."""
 
     def __init__(self) -> None:
         inner = create("fifo")
