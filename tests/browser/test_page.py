@@ -248,6 +248,26 @@ def test_the_history_of_the_cluster_is_drawn(world: World, open_page: OpenPage) 
     world.post(f"/api/jobs/{job}/cancel")
 
 
+def test_a_replay_is_started_watched_and_shown_beside_what_happened(
+    world: World, open_page: OpenPage
+) -> None:
+    job = world.submit(3, 0.1, name="replayed")
+    world.wait_end(job)
+    page = open_page(world, "/whatif")
+    page.locator("#policy").select_option("srtf")
+    page.locator("#hours").fill("1")
+    page.get_by_role("button", name="Replay", exact=True).click()
+    expect(page.locator("#result-title")).to_have_text("srtf instead of fifo")
+    expect(page.locator("#progress")).to_be_hidden()
+    expect(page.locator("#means tr[data-account=whatif]")).to_contain_text("what if (srtf)")
+    expect(page.locator(f"#replayed tr[data-job='{job}'] td").nth(2)).to_have_text(
+        re.compile(r"0:\d\d")
+    )
+    expect(page.locator("#assumptions")).to_contain_text("srtf knows how long each job will take")
+    page.reload()
+    expect(page.locator("#result-title")).to_have_text("srtf instead of fifo")
+
+
 def test_the_timeline_and_the_decisions_name_the_jobs(world: World, open_page: OpenPage) -> None:
     page = open_page(world, "/timeline")
     job = world.submit(4, 0.4, name="drawn")

@@ -45,3 +45,15 @@ def test_the_history_of_the_cluster_is_shown(served: Inside, ones: Ones) -> None
     assert "'yesterday' is neither a duration" in ones(
         "cluster", "history", "--since", "yesterday"
     ).err  # fmt: skip
+
+
+def test_the_last_hours_are_replayed_under_another_policy(served: Inside, ones: Ones) -> None:
+    job = served.submit(command=["sleep", "0.1"]).json()["id"]
+    wait_for(lambda: served.http.get(f"/api/jobs/{job}").json()["ended_at"] is not None)
+    found = ones("whatif", "-p", "equi", "--hours", "1", "--json").json
+    assert job in [row["job"] for row in found["jobs"]]
+    shown = ones("whatif", "-p", "equi", "--hours", "1").out
+    assert "what happened (fifo)" in shown
+    assert "what if (equi)" in shown
+    assert "without reports: the same time on the same number of GPUs" in shown
+    assert "did you mean 'equi'?" in ones("whatif", "-p", "equu").err

@@ -35,6 +35,7 @@ from ones.cli.up import down, up
 from ones.cli.usage import usage
 from ones.cli.user import user
 from ones.cli.wait import wait
+from ones.cli.whatif import whatif
 
 #: options that had another name; `ones ps` has a new option of such a name
 FORMER_NAMES = {"state": "dir"}
@@ -83,7 +84,7 @@ for _command in (show, why, logs, cancel):
 for _alias, _command in ALIASES.items():
     app.command(_alias, hidden=True, context_settings={"token_normalize_func": str})(_command)
 app.command("set")(set_)
-for _command in (hold, release, rerun, wait, top, usage, doctor):
+for _command in (hold, release, rerun, wait, top, usage, whatif, doctor):
     app.command()(_command)
 app.add_typer(cluster, name="cluster")
 app.add_typer(user, name="user")

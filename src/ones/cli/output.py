@@ -135,6 +135,19 @@ def progress_of_jobs(what: str, jobs: int) -> Iterator[Callable[[State], None] |
         yield lambda state: bar.update(task, completed=len(state.ended))
 
 
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error with a number done of a total, which may be 0 at first; nothing
+    without a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=err(), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
 #: interval of progress lines without a terminal
 SECONDS_BETWEEN_LINES = 60.0
 

@@ -114,6 +114,9 @@ class ServiceSettings:
     keep_environments: bool = setting(
         False, "keep the environment of a job in the database after its end"
     )
+    whatif_cpu_seconds: float = setting(
+        600.0, "CPU time of a what-if replay after which it is ended"
+    )
     allowed_hosts: str = setting(
         "", "further host names of the service in requests, separated by commas"
     )

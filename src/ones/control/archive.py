@@ -20,11 +20,13 @@ from pathlib import Path
 import sqlalchemy as sa
 from msgspec.structs import replace
 
-from ones.control.schema import log, mentions, meta, snapshots
+from ones.control.schema import log, mentions, meta, outcomes, snapshots
 from ones.control.store import Store, upsert
+from ones.core.events import EntryQuarantined
+from ones.core.record import Outcome
 from ones.errors import UserError
-from ones.runlog import Header, decode, encode
-from ones.runlog.encoding import decode_snapshot
+from ones.runlog import Entry, Header, decode, encode
+from ones.runlog.encoding import decode_entry, decode_outcome, decode_snapshot
 
 DAY = 86_400.0
 #: key in `meta`: numbers and times of the snapshots at which a log can begin
@@ -62,6 +64,11 @@ def header_of(connection: sa.Connection) -> tuple[Header, int]:
     first = connection.execute(sa.select(sa.func.min(log.c.number))).scalar() or 1
     if first == 1:
         return header, first
+    return _header_at(connection, header, first), first
+
+
+def _header_at(connection: sa.Connection, header: Header, first: int) -> Header:
+    """The header of a log that begins with an entry, from the snapshot before it."""
     query = sa.select(snapshots.c.body).where(snapshots.c.number == first - 1)
     body = connection.execute(query).scalar()
     if body is None:
@@ -72,7 +79,7 @@ def header_of(connection: sa.Connection) -> tuple[Header, int]:
     saved = json.loads(body)
     state = decode_snapshot(saved["state"])
     learned = saved["policy"] if saved.get("by") == header.policy else None
-    return replace(header, first=first, state=state, learned=learned), first
+    return replace(header, first=first, state=state, learned=learned)
 
 
 def entries(connection: sa.Connection, last: int | None = None) -> Iterator[str]:
@@ -81,6 +88,37 @@ def entries(connection: sa.Connection, last: int | None = None) -> Iterator[str]
         query = query.where(log.c.number <= last)
     found = connection.execution_options(yield_per=1000).execute(query)
     yield from found.scalars()
+
+
+def log_since(connection: sa.Connection, at: float) -> tuple[Header, Iterator[Entry]]:
+    """The entries from the last kept snapshot before a time on (at most a day more than is asked
+    for), without quarantined ones, and the header of a log that begins there."""
+    header, first = header_of(connection)
+    kept = [n for n, taken in kept_snapshots(connection).items() if taken <= at and n >= first]
+    if kept:
+        first = max(kept) + 1
+        header = _header_at(connection, header, first)
+        if header.state is not None:
+            ended = tuple(_ended_before(connection, first))
+            header = replace(header, state=replace(header.state, ended=ended))
+    marks = sa.select(log.c.entry).where(log.c.kind == EntryQuarantined.__name__)
+    skipped = {
+        mark.entry
+        for text in connection.execute(marks).scalars()
+        if isinstance(mark := decode(text), EntryQuarantined) and not mark.policy_only
+    }
+    query = sa.select(log.c.number, log.c.entry).where(log.c.number >= first)
+    rows = connection.execution_options(yield_per=1000).execute(query.order_by(log.c.number))
+    return header, (decode_entry(row.entry) for row in rows if row.number not in skipped)
+
+
+def _ended_before(connection: sa.Connection, first: int) -> Iterator[Outcome]:
+    """The jobs that had ended at the snapshot before an entry: a dependency may name them."""
+    query = sa.select(snapshots.c.body).where(snapshots.c.number == first - 1)
+    count = json.loads(connection.execute(query).scalar_one())["ended"]
+    rows = sa.select(outcomes.c.body).where(outcomes.c.position < count)
+    for body in connection.execute(rows.order_by(outcomes.c.position)).scalars():
+        yield decode_outcome(json.loads(body))
 
 
 def archive(store: Store, directory: Path, days: float, now: float) -> Window | None:

@@ -81,6 +81,7 @@ class Options:
     trusting: bool = True  # several users, although all jobs run as the user of the service
     keep_environments: bool = False  # in the database, after a job's end
     half_life: float = 0.0  # of past use in the order of jobs, in seconds; 0: it does not count
+    whatif_cpu_seconds: float = 600.0  # of a replay
     group_size: int = 0  # number of neighbouring slots in a group; 0: as devices report
 
 

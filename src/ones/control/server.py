@@ -69,6 +69,10 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
     of_service = settings.service
     if of_service.mechanism not in MECHANISMS:
         raise UnknownNameError("mechanism", of_service.mechanism, MECHANISMS)
+    if not of_service.whatif_cpu_seconds >= 1:
+        raise InvalidSettingError(
+            f"whatif_cpu_seconds: {of_service.whatif_cpu_seconds} is not at least 1"
+        )
     if of_service.group_size < 0:
         raise InvalidSettingError(f"group_size: {of_service.group_size} is not at least 0")
     directory = StateDir.of(of_service.state)
@@ -95,6 +99,7 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
             keep_environments=of_service.keep_environments,
             group_size=of_service.group_size,
             half_life=half_life_seconds(of_service.fair_share_half_life_hours),
+            whatif_cpu_seconds=of_service.whatif_cpu_seconds,
             health=HealthLimits(
                 stuck_seconds=of_service.stuck_seconds, min_free_mb=of_service.min_free_mb
             ),

@@ -24,6 +24,7 @@ from ones.control.store import Store
 from ones.control.stored_submissions import remove_environments
 from ones.control.tokens import JobTokens, hash_of
 from ones.control.usage import Usage
+from ones.control.whatif import WhatIf
 from ones.core.events import FairShareSet
 from ones.errors import described
 from ones.launchers import Launcher, SupportsUsers
@@ -43,13 +44,15 @@ class Service(Controller):
         state_dir.lock()
         self.dir = state_dir
         self.on_end: Callable[[], None] = lambda: None  # ends the server
-        store = Store(options.database or state_dir.database)
+        database = options.database or state_dir.database
+        store = Store(database)
         super().__init__(store, JobTokens.kept_in(state_dir.key), launcher, options)
         self._thread = threading.Thread(target=self._run, name="ones-scheduler", daemon=True)
         self.server_heartbeat = Heartbeat("server")
         self.notifications = Notifications(store)
         self.notifier = Notifier(self.notifications, self._is_admin)
         self.snapshots = Snapshots(state_dir.snapshots, options.limits.max_snapshot_mb)
+        self.whatif = WhatIf(database, options.whatif_cpu_seconds, self._time)
         self._health = Health(options.health, self._busy, store.unwritten_seconds, state_dir.path)
 
     def start(self, url: str) -> None:
@@ -79,6 +82,9 @@ class Service(Controller):
         self._thread.start()
         self._pruning.start()
         self.history.start()
+
+    def _time(self) -> float:
+        return self.clock.now()  # there is a clock after `load`
 
     def _clean_up(self) -> None:
         """Archive old events, and remove snapshots together with the output of their jobs."""
@@ -118,6 +124,7 @@ class Service(Controller):
             self._thread.join()
             self.usage.flush()
             self.history.close()
+        self.whatif.close()
         self.notifier.close()
         self.launcher.close(kill=kill)
         self.audit.settle()

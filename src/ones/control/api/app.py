@@ -11,7 +11,17 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ones.control.api import cluster, curves, history, jobs, notify, snapshots, timeline, usage
+from ones.control.api import (
+    cluster,
+    curves,
+    history,
+    jobs,
+    notify,
+    snapshots,
+    timeline,
+    usage,
+    whatif,
+)
 from ones.control.api.errors import BUG, LARGEST_REQUEST, TOO_LARGE, headers_of, status_of
 from ones.control.readmodels.timeline import Timeline
 from ones.control.service import Service
@@ -36,7 +46,7 @@ def bare_app() -> FastAPI:
         docs_url=None,  # FastAPI's page loads files from the internet; ours is in `page.views`
         redoc_url=None,
     )
-    for part in (jobs, curves, cluster, notify, usage, timeline, history, snapshots):
+    for part in (jobs, curves, cluster, notify, usage, timeline, history, snapshots, whatif):
         app.include_router(part.router)
     app.add_middleware(_Limit)
     app.add_exception_handler(OnesError, _ones_error)

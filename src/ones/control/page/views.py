@@ -17,6 +17,7 @@ from ones.control.page.render import ask_to_log_in, html
 from ones.control.service import Service
 from ones.control.usage import ALL
 from ones.errors import UnknownNameError
+from ones.policies import names
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -44,6 +45,13 @@ def decisions(request: Request, service: TheService) -> HTMLResponse:
 @router.get("/history")
 def history(request: Request, service: TheService) -> HTMLResponse:
     return _shown(request, service, "history.html")
+
+
+@router.get("/whatif")
+def whatif(request: Request, service: TheService) -> HTMLResponse:
+    known = names()
+    chosen = next((name for name in known if name != service.policy), "")
+    return _shown(request, service, "whatif.html", policies=known, chosen=chosen)
 
 
 @router.get("/usage")
