@@ -1,7 +1,7 @@
 """A rescaled job equals one process: variants of optimizer, model and precision, with gloo and with
 groups that keep to the rules of NCCL.
 
-Not here: fused and capturable optimizers, which need a device."""
+torch allows capturable optimizers on devices only: `ones doctor --gpu --emulate` has them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ SYNCHRONISED = "0:1x20,7:2x20,15:4x20,28:3x20,40:1x20"  # even shares
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("variant", ["sgd-foreach", "adamw-foreach", "channels_last"])
+@pytest.mark.parametrize(
+    "variant", ["sgd-foreach", "sgd-fused", "adamw-foreach", "adamw-fused", "channels_last"]
+)
 def test_it_equals_one_process(
     zygote: str, tmp_path: Path, variant: str, backend: dict[str, Any]
 ) -> None:

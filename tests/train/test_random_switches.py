@@ -124,6 +124,7 @@ def check(
     print(f"seed {seed}: {switches} switches, digests of {compared} groups compared", flush=True)
     assert compared >= phases // 2
     equals_one_process(job, optimizer, "0:1x16", epochs)
+    assert "RuleBrokenError" not in job.output()
     return switches
 
 

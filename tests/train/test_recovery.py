@@ -23,7 +23,7 @@ class JoiningWorker(WorkerContext):
         self._dataset_size = 100
         self.layout = GroupLayout(2, 0, (Member(worker="n/0", batch=8),))
         self.end, self.is_terminated, self.must_save_and_leave = None, False, False
-        self.worker, self.limit = "n/0", None
+        self.worker, self.limit, self.rank = "n/0", None, 0
         self.joins_trained = False
         self.survivors: Survivors | None = None
         self.replica = cast(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ones.train.loading import _slices
 from ones.train.sampler import (
     BatchPartition,
     micro_batch_sizes,
@@ -92,3 +93,23 @@ def test_every_sample_exactly_once_under_any_change(
         offset = part.end
     assert sorted(seen) == list(range(size))
     assert partition.slice(offset, size) is None
+
+
+@given(
+    shares=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    size=st.integers(1, 400),
+    limit=st.integers(1, 30) | st.none(),
+    minimum=st.integers(1, 2),
+)
+def test_the_steps_of_an_epoch_are_those_of_each_position(
+    shares: list[int], size: int, limit: int | None, minimum: int
+) -> None:
+    """Steps of equal size are made from the one before, which costs less."""
+    partition = BatchPartition(
+        shares=tuple(shares), micro_steps=(1,) * len(shares), rank=len(shares) - 1, limit=limit,
+        minimum=minimum,
+    )  # fmt: skip
+    found = list(_slices(partition, 0, size))
+    assert found == [partition.slice(part.start, size) for part in found]
+    assert [part.start for part in found[1:]] == [part.end for part in found[:-1]]
+    assert found[-1].end == size

@@ -110,6 +110,23 @@ def test_members_that_submit_different_operations_wait_for_ever(pairs: tuple[Pai
         assert thread.is_alive()
 
 
+def test_a_group_connects_in_its_first_operation_if_not_before() -> None:
+    """Then nothing guards it: a member waits in `allreduce` itself until the others come."""
+    store = c10d.HashStore()
+    pair = [StrictGroup(c10d.PrefixStore("lazy", store), rank, 2, Device()) for rank in range(2)]
+    (first,) = in_threads(lambda: start(pair[0])[0].join(PATIENCE))
+    first.join(BRIEF)
+    assert first.is_alive()
+    assert not pair[0].operations
+    thread, tensor = start(pair[1])
+    first.join(PATIENCE)
+    thread.join(PATIENCE)
+    assert tensor.tolist() == [2.0] * 4
+    assert not any(member.connected_eagerly for member in pair)
+    for member in pair:
+        member.abort()
+
+
 def test_tensors_of_the_host_and_messages_are_refused() -> None:
     member = StrictGroup(None, 0, 2, Device(), is_on_device=lambda tensor: tensor.dim() > 0)
     with pytest.raises(ValueError, match="must be CUDA"):

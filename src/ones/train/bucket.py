@@ -49,10 +49,14 @@ class Bucket:
             offset += size
         self.small_views = self.views[self.large :]
         self._sampled = [sampled[p] for p in self.parameters]  # values that are measured for noise
+        self._measures_all = all(
+            n == p.numel() for p, n in zip(self.parameters, self._sampled, strict=True)
+        )
         self._samples = [  # a reshape of other memory formats would be a copy
             first_values(view, n) if view.is_contiguous() else None
             for view, n in zip(self.views, self._sampled, strict=True)
         ]
+        self.gradients = self.flat[:end]
         self.small_gradients = self.flat[sum(sizes[: self.large]) : end]
         self.used = self.flat[end : end + count]
         self.tail = self.flat[end:]
@@ -74,6 +78,9 @@ class Bucket:
     def squared_norm(self, preconditioner: Preconditioner | None) -> Tensor:
         """Of the measured values of each parameter."""
         wide = torch.promote_types(self.flat.dtype, torch.float32)
+        if preconditioner is None and self._measures_all:
+            norm: Tensor = torch.linalg.vector_norm(self.gradients, dtype=wide)
+            return norm.double().square()
         samples = [
             first_values(view, n) if sample is None else sample
             for view, n, sample in zip(self.views, self._sampled, self._samples, strict=True)

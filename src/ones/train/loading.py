@@ -184,6 +184,9 @@ def _indices(order: NDArray[np.int64], part: StepSlice) -> Iterator[NDArray[np.i
 def _slices(partition: BatchPartition, offset: int, size: int) -> Iterator[StepSlice]:
     while (part := partition.slice(offset, size)) is not None:
         yield part
+        while size - part.end - part.total >= partition.minimum and part.total == partition.batch:
+            part = part.next()  # the same division of as many samples
+            yield part
         offset = part.end
 
 
@@ -199,5 +202,5 @@ def to_device(data: Any, device: torch.device) -> Any:
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(to_device(v, device) for v in data))
     if isinstance(data, list | tuple):
-        return type(data)(to_device(v, device) for v in data)
+        return type(data)([to_device(v, device) for v in data])
     return data

@@ -76,6 +76,8 @@ class OptimizerStepper:
         self._step: Step | None = None
         self._clip: float | None = None  # of the last update
         self._trained = [p for g in self._optimizer.param_groups for p in g["params"]]
+        zero_grad = getattr(self._optimizer.zero_grad, "__func__", None)
+        self._has_own_zero_grad = zero_grad is not Optimizer.zero_grad
         self._measure_interval = measure_interval(sum(p.numel() for p in self._trained))
         self._sampled = sample_sizes(self._trained)
         self._preconditioner = preconditioner_of(self._optimizer)
@@ -435,7 +437,12 @@ class OptimizerStepper:
             scaler.unscale_(self._optimizer)
 
     def _zero_grad(self) -> None:
-        self._optimizer.zero_grad(set_to_none=True)
+        if self._has_own_zero_grad:
+            self._optimizer.zero_grad(set_to_none=True)
+            return
+        for group in self._optimizer.param_groups:  # as zero_grad, which takes ten times as long
+            for p in group["params"]:
+                p.grad = None
 
     def _is_infinite(self) -> bool:
         """Whether the scaler will skip the update. Gradients are unscaled."""

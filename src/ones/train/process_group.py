@@ -46,6 +46,17 @@ _NCCL_ENVIRONMENT = {
 }
 
 
+def _options_of(operation: Any) -> Any:
+    options = dist.AllreduceOptions()
+    options.reduceOp = operation
+    options.timeout = _COLLECTIVE_TIMEOUT
+    return options
+
+
+# made once: that takes longer than to submit a small operation
+_SUM, _MAXIMUM = _options_of(dist.ReduceOp.SUM), _options_of(dist.ReduceOp.MAX)
+
+
 class GroupLostError(RuntimeError):
     """A member is lost: the group cannot be used any more."""
 
@@ -148,7 +159,7 @@ class ProcessGroup:
 
     def all_reduce(self, tensor: Tensor) -> Any:
         """Starts to sum `tensor` over all members, in place. Call `wait()` on the result."""
-        return self._all_reduce(self._device_backend or self._backend, tensor, dist.ReduceOp.SUM)
+        return self._start(self._device_backend or self._backend, "allreduce", [tensor], _SUM)
 
     def broadcast(self, tensor: Tensor, source: int) -> Any:
         """Starts to copy the source's tensor to all members. All members must call it."""
@@ -173,26 +184,20 @@ class ProcessGroup:
     def all_equal(self, number: int) -> bool:
         """Whether all members pass the same number."""
         both = torch.tensor([number, -number], dtype=torch.int64)
-        wait_all([self._all_reduce(self._backend, both, dist.ReduceOp.MAX)])
+        wait_all([self._start(self._backend, "allreduce", [both], _MAXIMUM)])
         high, low = both.tolist()
         return bool(high == -low)
 
     def sum_on_host(self, values: Tensor) -> None:
         """Sums a CPU tensor over all members, in place."""
-        wait_all([self._all_reduce(self._backend, values, dist.ReduceOp.SUM)])
+        wait_all([self._start(self._backend, "allreduce", [values], _SUM)])
 
     def all_gather(self, number: int) -> list[int]:
         """The numbers of all members, by rank."""
         numbers = torch.zeros(self.size, dtype=torch.int64)
         numbers[self.rank] = number
-        wait_all([self._all_reduce(self._backend, numbers, dist.ReduceOp.SUM)])
+        wait_all([self._start(self._backend, "allreduce", [numbers], _SUM)])
         return [int(n) for n in numbers.tolist()]
-
-    def _all_reduce(self, backend: Any, tensor: Tensor, operation: Any) -> Any:
-        options = dist.AllreduceOptions()
-        options.reduceOp = operation
-        options.timeout = _COLLECTIVE_TIMEOUT
-        return self._start(backend, "allreduce", [tensor], options)
 
     # messages of CPU tensors
 

@@ -107,6 +107,10 @@ class StepSlice:
     def end(self) -> int:
         return self.start + self.total
 
+    def next(self) -> StepSlice:
+        """The same part of the step that follows, if that has as many samples."""
+        return StepSlice(self.end, self.total, self.first + self.total, self.micro_batches)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPartition:

@@ -5,8 +5,7 @@ torch's own hooks tell of them, so that the error is raised in the line that mus
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +17,19 @@ from ones.errors import UserError
 _WATCHED = 4  # parameters of each optimizer with a hook: each costs a microsecond in backward
 
 
+class _Allowed:
+    """A context manager, entered in every step: a generator would cost some microseconds more."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
 class ScriptGuard:
     """Watches the optimizers of a job, and others while the script is in the loop over batches."""
 
@@ -26,7 +38,7 @@ class ScriptGuard:
         self._parameters = {
             id(p) for opt in optimizers for group in opt.param_groups for p in group["params"]
         }
-        self._is_allowed = False
+        self._allowed = _Allowed()
         self._hook: Any = None  # while the script is in the loop over batches
         for optimizer in optimizers:
             trained = [
@@ -44,24 +56,19 @@ class ScriptGuard:
             self._hook.remove()
             self._hook = None
 
-    @contextmanager
-    def allowed(self) -> Iterator[None]:
+    def allowed(self) -> _Allowed:
         """Within, the library itself computes gradients and updates parameters."""
-        before, self._is_allowed = self._is_allowed, True
-        try:
-            yield
-        finally:
-            self._is_allowed = before
+        return self._allowed
 
     def _after_gradient(self, _: Tensor) -> None:
-        if self._hook is not None and not self._is_allowed:
+        if self._hook is not None and not self._allowed.depth:
             raise UserError(
                 "the script calls backward() itself: call job.step(loss), or job.backward(loss)"
                 " and job.update(), so that the gradients are those of all workers"
             )
 
     def _before_step(self, optimizer: Optimizer, *_: object) -> None:
-        if self._is_allowed:
+        if self._allowed.depth:
             return
         name = type(optimizer).__name__
         if id(optimizer) in self._optimizers:

@@ -75,6 +75,7 @@ class WorkerContext:
         self.has_entered = False
         self.joins_trained = False  # its first group has members that have trained
         self.layout: GroupLayout | None = None
+        self.rank = 0  # in the layout; -1: the layout excludes this worker, which is leaving
         self.group: ProcessGroup | None = None
         self._old_groups: list[tuple[int, ProcessGroup | None]] = []  # and the step to close them
         self.rendezvous = Rendezvous(
@@ -108,10 +109,6 @@ class WorkerContext:
         self.has_left = False
         self.on_switched: list[Callable[[bool], None]] = []  # argument: was it rank 0 before?
         self._was_first = False
-
-    @property
-    def rank(self) -> int:
-        return 0 if self.layout is None else self.layout.workers.index(self.worker)
 
     @property
     def partition(self) -> BatchPartition:
@@ -199,6 +196,7 @@ class WorkerContext:
 
     def set_layout(self, layout: GroupLayout) -> None:
         self.layout = layout
+        self.rank = layout.workers.index(self.worker) if self.worker in layout else -1
         self.controller.generation = layout.generation
         self.next_group.set_current(layout)
         self.rendezvous.join_generation(layout.generation)

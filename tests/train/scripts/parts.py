@@ -61,8 +61,9 @@ def synchronised(net: nn.Module) -> nn.Module:
 def optimizer_of(net: nn.Module, name: str) -> torch.optim.Optimizer:
     name, _, variant = name.partition("-")
     foreach = True if variant == "foreach" else None
+    fused = True if variant == "fused" else None
     if name == "adamw":
-        return torch.optim.AdamW(net.parameters(), lr=0.003, foreach=foreach)
+        return torch.optim.AdamW(net.parameters(), lr=0.003, foreach=foreach, fused=fused)
     if name == "adagrad":
         return torch.optim.Adagrad(net.parameters(), lr=0.01)
-    return torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, foreach=foreach)
+    return torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, foreach=foreach, fused=fused)

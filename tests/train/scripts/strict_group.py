@@ -1,9 +1,13 @@
-"""Makes all groups of a worker on the CPU keep to the rules of NCCL; STRICT is the seed."""
+"""Makes all groups of a worker on the CPU keep to the rules of NCCL; STRICT is the seed.
+
+UNDRAINED plants a fault in the library: the host does not wait at the end of a group.
+"""
 
 # ruff: noqa: ANN401 (c10d has no types)
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -17,9 +21,13 @@ def install(seed: int, most_skew: float = 0.002) -> Device:
     own = Device()
 
     def create(store: Any, rank: int, size: int, _: torch.device) -> StrictGroup:
-        return StrictGroup(store, rank, size, own, seed=seed, most_skew=most_skew)
+        return StrictGroup(
+            store, rank, size, own, seed=seed, most_skew=most_skew, is_exclusive=True
+        )
 
     process_group.create_device_backend = create  # type: ignore[assignment]
     process_group.synchronise_device = lambda device: own.synchronise()
     replica.Replica.is_repeatable = property(lambda self: False)  # type: ignore[assignment,method-assign]
+    if os.environ.get("UNDRAINED"):
+        process_group.ProcessGroup.drain = lambda self: None  # type: ignore[method-assign]
     return own

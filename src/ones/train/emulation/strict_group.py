@@ -8,6 +8,8 @@
 * A member that died or hangs is not noticed: the operation waits until the group is aborted. Then
   it ends with garbage in its tensor, and `wait()` raises nothing.
 * The group connects in `eager_connect_single_device`, or in its first operation without a guard.
+* With `is_exclusive`, the rule of this library, too: no operation on a group before the host has
+  waited for all operations of the group before (`drain`), unless that one was aborted.
 * Random skew before connecting and before each operation.
 * On the emulated device `wait()` orders streams only. With CPU tensors, which have no streams, it
   waits on the host, too.
@@ -41,10 +43,16 @@ _CONNECT_SECONDS = 60.0
 _SKEW_SECONDS = 0.002
 
 
+class RuleBrokenError(Exception):
+    """The library under test does what may hang on a device. No RuntimeError: as those of torch are
+    taken for a lost member."""
+
+
 class Device:
     """Runs the operations of one worker in the order of their submission."""
 
     def __init__(self) -> None:
+        self.undrained: set[StrictGroup] = set()  # groups used since the host waited last
         self._operations: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="strict-device", daemon=True).start()
 
@@ -59,6 +67,7 @@ class Device:
         done = threading.Event()
         self.submit(done.set)
         done.wait()
+        self.undrained.clear()
 
 
 class Work:
@@ -85,6 +94,7 @@ class StrictGroup:
         *,
         seed: int = 0,
         most_skew: float = 0.0,
+        is_exclusive: bool = False,
         is_on_device: Callable[[Tensor], bool] = lambda tensor: True,
         new_work: Callable[[], Work] = Work,
         host_view: Callable[[Tensor], Tensor] = Tensor.detach,
@@ -92,6 +102,7 @@ class StrictGroup:
         self._store, self._rank, self._size, self._device = store, rank, size, device
         self._random = random.Random(f"{seed} {rank}")
         self._most_skew, self._is_on_device = most_skew, is_on_device
+        self._is_exclusive = is_exclusive
         self._new_work, self._host_view = new_work, host_view
         self._gloo: Any = None
         self._aborted = threading.Event()
@@ -123,6 +134,7 @@ class StrictGroup:
     def abort(self) -> None:
         """Other members do not notice."""
         self._aborted.set()
+        self._device.undrained.discard(self)
 
     def _submit(self, name: str, tensors: list[Tensor], options: Any) -> Work:
         (tensor,) = tensors
@@ -130,6 +142,9 @@ class StrictGroup:
             raise RuntimeError("NCCL communicator was aborted")
         if not self._is_on_device(tensor):
             raise ValueError("Tensors must be CUDA and dense")
+        if self._is_exclusive and self._device.undrained - {self}:
+            raise RuleBrokenError("a group is used before the group before it was drained")
+        self._device.undrained.add(self)
         if self._gloo is None:
             self._connect()
         signature = f"{name} {tensor.numel()} {tensor.dtype}"
