@@ -44,6 +44,7 @@ def test_the_device_computes_as_the_cpu_and_waits_as_a_gpu(library: Path) -> Non
     }  # fmt: skip
     assert found["bytes"]
     assert found["freed"]
+    assert (found["memory known"], found["memory left"]) == (0, 1 << 20)
     assert found["not awaited"] == 8.0
     assert found["order"] == ["operation", "kernel"]
     assert found["host tensor"] == "ValueError: Tensors must be CUDA and dense"

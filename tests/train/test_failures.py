@@ -14,6 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
+from ones.core.events import Event, MemoryLimitLearned
+from ones.core.plan import Plan
+from ones.lab.scripted_policy import JOB
 from ones.train.store_process import StoreAddress
 from tests.train.elastic import Elastic, elastic
 
@@ -237,15 +240,35 @@ def test_out_of_memory_makes_micro_batches_smaller(zygote: str, tmp_path: Path) 
 def test_out_of_memory_in_backward_ends_no_worker(
     zygote: str, tmp_path: Path, workers: int, strict: dict[str, Any]
 ) -> None:
-    """The step is made again in smaller parts: shares of 16, or of 6, 5 and 5 samples."""
+    """The step is made again in smaller parts: shares of 16, or of 6, 5 and 5 samples. Policies
+    see the limit from then on."""
     job = elastic(
         zygote, tmp_path, f"0:{workers}", exact=False, TOO_MANY_BACK=5, EPOCHS=EPOCHS, **strict
     )
+    limits = limits_of_policies(job)
     job.play()
+    assert limits == ([8, 4] if workers == 1 else [3])
     assert [e.code for e in job.run.outcome.exits.values()] == [0] * workers
     tried = [len(t["indices"]) for t in job.traces if len(t["indices"]) > 5]
     assert tried == ([16, 8] if workers == 1 else [6])
     all_is_well(job, repeated=2 * BATCH)
+
+
+def limits_of_policies(job: Elastic) -> list[int | None]:
+    """The samples that fit one GPU, as policies see them after each limit that was learned."""
+    run, found = job.run, list[int | None]()
+    inner = run._recorder._on_entry
+
+    def read() -> None:
+        found.append(run._scheduler.state.records[JOB].local_limit())
+
+    def on_entry(entry: Event | Plan) -> None:
+        inner(entry)
+        if isinstance(entry, MemoryLimitLearned):
+            run.engine.live.post(read)  # after the event was applied
+
+    run._recorder._on_entry = on_entry
+    return found
 
 
 def test_others_learn_the_memory_limit_of_one_that_died(zygote: str, tmp_path: Path) -> None:

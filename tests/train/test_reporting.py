@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from ones.control.live.report_events import event_of
+from ones.core.cluster import Gpu, NodeId
+from ones.core.events import MemoryLimitLearned
+from ones.core.job import Generation, JobId
 from ones.train.layout import GroupLayout
 from ones.train.progress import TrainingProgress
 from ones.train.reporting import Reporter
-from ones.wire.messages import Member, Report, Speed, Steps
+from ones.wire.messages import Member, Memory, Report, Speed, Steps
 
 
 class TimedReporter:
@@ -137,3 +142,43 @@ def test_the_first_step_with_other_workers_is_compared_with_a_plain_one(
     switch(1, incarnation=1)  # after a loss
     switch(3)
     assert extras() == [None, pytest.approx(0.8), None, None, pytest.approx(0.8)]
+
+
+class DeviceMemory:
+    """The module of a device with 1,000 bytes in use, 100 more for each sample, and a total."""
+
+    total = 10_000
+    samples = 0
+
+    def max_memory_allocated(self, device: object) -> int:
+        return 1_000 + 100 * self.samples
+
+    def reset_peak_memory_stats(self, device: object) -> None: ...
+
+    def memory_reserved(self, device: object) -> int:
+        return 1_000
+
+    def mem_get_info(self, device: object) -> tuple[int, int]:
+        return self.total - 1_000, self.total
+
+
+def test_a_memory_limit_is_reported_when_memory_gets_low(
+    timed: TimedReporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """80 samples take 9,000 of 10,000 bytes, of which a tenth is left free."""
+    device = DeviceMemory()
+    monkeypatch.setattr("ones.train.memory.module_of", lambda _: device)
+    timed.reporter = Reporter(timed.sent.append, torch.device("meta"))
+    for device.samples in (8, 16, 64, 32):
+        timed.switch(device.samples)
+        for _ in range(30):
+            timed.now += 0.1
+            timed.reporter.after_step(timed.layout, TrainingProgress(), device.samples)
+    reports = [report for report in timed.sent if isinstance(report, Memory)]
+    found = [(r.micro_batch, r.peak_bytes, r.max_local_batch) for r in reports]
+    assert found == [(8, 1_800, None), (16, 2_600, None), (64, 7_400, 80), (32, 4_200, 80)]
+    where = JobId("a"), Gpu(NodeId("n0"), 0), Generation(1), None
+    event = event_of(reports[2], *where)
+    assert isinstance(event, MemoryLimitLearned)
+    assert event.max_local_batch == 80
+    assert event_of(reports[1], *where) is None

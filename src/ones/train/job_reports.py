@@ -31,7 +31,9 @@ class JobReports:
         self._has_unknown_size = has_unknown_size  # of an epoch, before the first has ended
         self._progress, self._stepper, self._elastic = replica.progress, stepper, elastic
         self._stop = stop
-        self.reporter = None if elastic is None else Reporter(elastic.context.report)
+        self.reporter = (
+            None if elastic is None else Reporter(elastic.context.report, elastic.context.device)
+        )
         self._has_warned = False
 
     @property

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import torch
+
 from ones.train.layout import GroupLayout
-from ones.train.memory import peak_bytes, reset_peak
+from ones.train.memory import available_bytes, peak_bytes, reset_peak, samples_that_fit
 from ones.train.progress import TrainingProgress
 from ones.wire.bounds import MOST_EPOCHS, as_measure
 from ones.wire.messages import Memory, Report, Speed, Steps
@@ -16,6 +18,7 @@ _SPEED_INTERVAL = 10.0
 _FIRST_STEPS = 20  # of a new layout: its speed is reported after them; as `sim.MEASURED_STEPS`
 _FEWEST_STEPS = 5  # the mean of fewer is mostly chance, unless they took `_SPEED_INTERVAL`
 _NOISE_INTERVAL = 60.0  # an epoch may take hours
+_CPU = torch.device("cpu")
 _SKIPPED = 2  # steps after a change, which are slower than others
 
 
@@ -26,8 +29,8 @@ class Reporter:
     state was sent or a checkpoint saved.
     """
 
-    def __init__(self, report: Callable[[Report], None]) -> None:
-        self._report = report
+    def __init__(self, report: Callable[[Report], None], device: torch.device = _CPU) -> None:
+        self._report, self._device = report, device
         self._last: float | None = None
         self._skip = _SKIPPED
         self._seconds, self._steps = 0.0, 0
@@ -35,6 +38,8 @@ class Reporter:
         self._planned: int | None = None  # epochs that were reported
         self._has_reported = False  # the speed of this layout
         self._micro_batch = 0  # the largest of this layout
+        self._peaks: dict[int, int] = {}  # maximum bytes by micro-batch
+        self._is_limited = False  # a memory limit was reported
         self._workers: tuple[str, ...] = ()  # of this layout
         self._changed_at: float | None = None  # until the first step with other workers
         self._first_step: float | None = None  # its seconds, until they are reported
@@ -81,7 +86,7 @@ class Reporter:
                 self._add(now - last)
         if micro_batch > self._micro_batch:  # the maximum is over the steps with the largest
             self._micro_batch = micro_batch
-            reset_peak()
+            reset_peak(self._device)
         clock = time.monotonic()
         if clock - self._steps_reported >= _STEPS_INTERVAL:
             self._steps_reported = clock
@@ -102,7 +107,20 @@ class Reporter:
         is_first_due = not self._has_reported and self._steps >= _FIRST_STEPS
         if is_first_due or clock - self._speed_reported >= _SPEED_INTERVAL:
             self.report_speed(layout)
-            self._report(Memory(peak_bytes(), self._micro_batch))
+            self._report_memory()
+
+    def _report_memory(self) -> None:
+        """Reports the maximum of the present micro-batch, and what fits if that is little."""
+        size, peak = self._micro_batch, peak_bytes(self._device)
+        if size:
+            self._peaks[size] = max(peak, self._peaks.get(size, 0))
+        limit = samples_that_fit(self._peaks, available_bytes(self._device))
+        # the controller tries at most twice what has fitted anyway
+        if limit is not None and (self._is_limited or limit < 2 * max(self._peaks)):
+            self._is_limited = True
+        else:
+            limit = None
+        self._report(Memory(peak, size, limit))
 
     def _news(self, progress: TrainingProgress) -> int | None:
         """The planned epochs, once after they have changed; more than can be sent: no end."""

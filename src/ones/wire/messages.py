@@ -112,10 +112,14 @@ class MemoryLimit(Tagged, frozen=True):
 
 
 class Memory(Tagged, frozen=True):
-    """Maximum device memory in use so far, and the micro-batch in samples."""
+    """Maximum device memory in use with the micro-batch, in samples.
+
+    `max_local_batch`: samples that fit, estimated from the maxima of two sizes, if memory gets low.
+    """
 
     peak_bytes: Number
     micro_batch: Number
+    max_local_batch: Batch | None = None
 
 
 class Switched(Tagged, frozen=True):

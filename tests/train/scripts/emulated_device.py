@@ -16,6 +16,7 @@ from torch import nn
 from ones.train.emulation import VARIABLE
 from ones.train.emulation.extension import activate, operators
 from ones.train.emulation.strict_group import EmulatedGroup
+from ones.train.memory import available_bytes
 
 device = activate(os.environ[VARIABLE])
 found: dict[str, Any] = {}
@@ -104,6 +105,9 @@ group = EmulatedGroup(None, 0, 2)
 c10d: Any = torch.distributed
 found["host tensor"] = problem_of(lambda: group.allreduce([on_host], c10d.AllreduceOptions()))
 
+found["memory known"] = available_bytes(device)
+operators.limit_bytes(1 << 20)
+found["memory left"] = available_bytes(device)
 operators.limit_bytes(1)
 found["out of memory"] = problem_of(lambda: torch.empty(1 << 20, device=device))
 operators.limit_bytes(0)

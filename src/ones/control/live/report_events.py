@@ -50,10 +50,8 @@ def event_of(
                 steps=report.steps,
                 first_step_extra_seconds=report.first_step_extra_seconds,
             )
-        case wire.MemoryLimit():
-            return ev.MemoryLimitLearned(
-                at=at, job=job, generation=generation, max_local_batch=report.max_local_batch
-            )
+        case wire.MemoryLimit() | wire.Memory():
+            return _memory_limit(report, job, generation)
         case wire.Switched():
             left = tuple(map(gpu_of, report.members)) if generation.incarnation else ()
             return ev.Rescaled(at, job, generation, report.pause_seconds, left)
@@ -65,10 +63,19 @@ def event_of(
                 return None
             # all workers have reported it, so the event needs no generation
             return ev.JobEnded(at, job, EndReason.FINISHED)
-        case wire.Memory() | wire.StoreStarted() | wire.Hung():
+        case wire.StoreStarted() | wire.Hung():
             return None
         case _:
             assert_never(report)
+
+
+def _memory_limit(
+    report: wire.MemoryLimit | wire.Memory, job: JobId, generation: Generation
+) -> ev.Event | None:
+    limit = report.max_local_batch
+    if limit is None:  # memory is not low
+        return None
+    return ev.MemoryLimitLearned(at=NOW, job=job, generation=generation, max_local_batch=limit)
 
 
 def _only_finite(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

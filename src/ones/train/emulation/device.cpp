@@ -398,6 +398,7 @@ TORCH_LIBRARY(ones_emulated, m) {
   m.def("bytes_used() -> int", [] { return memory.used.load(); });
   m.def("peak_bytes() -> int", [] { return memory.peak.load(); });
   m.def("reset_peak() -> ()", [] { memory.peak = memory.used.load(); });
+  m.def("most_bytes() -> int", [] { return memory.limit.load(); });
   m.def("limit_bytes(int bytes) -> ()", [](int64_t bytes) { memory.limit = bytes; });
   m.def("fail(str why) -> ()", [](const std::string& why) {
     std::lock_guard<std::mutex> lock(stream.mutex);

@@ -96,6 +96,11 @@ def _device_module() -> types.ModuleType:
     module.memory_allocated = lambda device=None: operators.bytes_used()
     module.max_memory_allocated = lambda device=None: operators.peak_bytes()
     module.reset_peak_memory_stats = lambda device=None: operators.reset_peak()
+    module.memory_reserved = module.memory_allocated
+    module.mem_get_info = lambda device=None: (
+        operators.most_bytes() - operators.bytes_used(),
+        operators.most_bytes(),
+    )
     module.empty_cache = lambda: None
     found: types.ModuleType = module
     return found
