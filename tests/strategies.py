@@ -117,6 +117,7 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
     ),
     st.builds(ev.JobHeld, times, job_ids, names),
     st.builds(ev.JobReleased, times, job_ids, names),
+    st.builds(ev.JobWarned, times, job_ids, st.sampled_from(["idle", "slow"]), names),
     st.builds(ev.OwnerLimitSet, times, names, st.none() | counts),
     st.builds(
         ev.FairShareSet,

@@ -158,6 +158,10 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
         "A user released the job. Policies also observe it for jobs that the end of another job "
         "unblocked.",
     ),
+    (
+        ev.JobWarned(94.0, BERT, "idle", "Its GPU has been idle for 30 min: n1/0."),
+        "The live service warns the owner of a job. Nothing changes.",
+    ),
     (ev.OwnerLimitSet(0.0, "ada", 8), "An operator set or removed a limit."),
     (
         ev.FairShareSet(0.0, 604_800.0, {"ada": 432_000.0}),

@@ -195,6 +195,19 @@ def test_a_job_s_page_has_curves_its_story_and_its_output(
     expect(page.locator(".asked")).to_contain_text("paced.py 12 0.4")
 
 
+def test_a_job_s_page_shows_what_its_workers_use(world: World, open_page: OpenPage) -> None:
+    job = world.submit(100_000, 0.01, name="busy")
+    page = open_page(world, f"/jobs/{job}")
+    for name in ("memory_mb", "utilisation"):  # the first sample knows no CPU time
+        chart = page.locator(f"[data-used='{name}']")
+        expect(chart.locator("canvas")).to_be_visible()
+        expect(chart.locator(".legend li").first).to_contain_text("local/0")
+        expect(chart.get_by_role("img")).to_have_attribute("aria-label", re.compile("local/0: "))
+    expect(page.locator("#used-warning")).to_be_empty()
+    assert page.locator("[data-used='power_watts']").count() == 0, "CPU slots know no power"
+    world.post(f"/api/jobs/{job}/cancel")
+
+
 def test_curves_of_several_jobs_are_drawn_on_one_chart(world: World, open_page: OpenPage) -> None:
     jobs = [world.submit(epochs, 0.1, name="drawn", tags=["set"]) for epochs in (3, 5)]
     for job in jobs:

@@ -33,6 +33,7 @@ def new_job(**more: Any) -> dict[str, Any]:
 def test_every_field_of_a_job_card_is_shown() -> None:
     """A new field of a card that is missing in the response model would be dropped silently."""
     fields = set(JobCard.__struct_fields__) - {"booked_at"} | {"gpus"}
+    fields |= {"utilisation", "memory_mb", "power_watts", "idle_gpus", "slow_gpus"}
     assert set(JobShown.model_fields) == fields
     assert set(WorkerShown.model_fields) == set(WorkerCard.__dataclass_fields__)
 

@@ -191,6 +191,19 @@ SAMPLES: dict[str, tuple[str, str]] = {
         reasons.cancelled(reasons.time_limit(3600)),
         "Cancelled by its time limit of 60 min (--max-run)",
     ),
+    "idle_workers": (
+        reasons.idle_workers(["n0/1", "n0/3"], 4, 1800.0, 7200.0),
+        "Of its 4 GPUs, 2 have been idle for 30 min: n0/1, n0/3."
+        " A job that leaves all its GPUs idle is ended after 2.0 h.",
+    ),
+    "slow_workers": (
+        reasons.slow_workers({"n0/1": 1.84}, 300.0),
+        "A worker has taken longer for a step than the others for 5 min: n0/1 (1.8 times).",
+    ),
+    "idle_limit": (
+        reasons.cancelled(reasons.idle_limit(3600.0)),
+        "Cancelled by the limit of 60 min for idle GPUs (setting idle_end_minutes)",
+    ),
     "quarantined": (
         reasons.quarantined("EpochFinished", "ValueError: nan"),
         "The service could not handle its event EpochFinished: ValueError: nan."

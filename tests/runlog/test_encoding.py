@@ -29,7 +29,7 @@ HERE = Allocation.even([Gpu(N0, 0), Gpu(N0, 1)], 9, 4)
 G = Generation(2, 1)
 
 #: events of later versions
-LATER = ev.OWN_EVENTS | {
+LATER = ev.UNOBSERVED_EVENTS | {
     ev.FairShareSet,
     ev.JobChanged,
     ev.JobHeld,

@@ -13,11 +13,14 @@ from rich.text import Text
 from ones.cli.terminal import visible
 from ones.cli.words import duration, eta
 
-COLUMNS = ("job", "owner", "state", "GPUs", "batch", "epochs", "loss", "accuracy", "age", "done in")
-TO_THE_RIGHT = ("GPUs", "batch", "epochs", "loss", "accuracy", "age")
+COLUMNS = (
+    *("job", "owner", "state", "GPUs", "util", "batch", "epochs", "loss", "accuracy", "age"),
+    "done in",
+)
+TO_THE_RIGHT = ("GPUs", "util", "batch", "epochs", "loss", "accuracy", "age")
 RANGE = "done in (90 %)"
 #: columns that are left out, in this order, until the reason has this many characters
-GIVEN_UP = {"owner": 30, "loss": 30, "age": 30, RANGE: 30, "epochs": 30, "batch": 30,
+GIVEN_UP = {"owner": 30, "util": 30, "loss": 30, "age": 30, RANGE: 30, "epochs": 30, "batch": 30,
             "accuracy": 16, "done in": 16}  # fmt: skip
 BETWEEN = 2
 
@@ -36,7 +39,9 @@ def with_arrays(jobs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _row_of(array: str, tasks: list[Mapping[str, Any]]) -> dict[str, Any]:
     states = Counter(task["state"] for task in tasks)
     counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
-    missing = dict.fromkeys(("batch", "loss", "accuracy", "eta", "eta_low", "eta_high"))
+    missing = dict.fromkeys(
+        ("batch", "loss", "accuracy", "eta", "eta_low", "eta_high", "utilisation")
+    )
     sums = ("gpus", "epochs", "queue_seconds", "run_seconds")
     ends = [task["ended_at"] for task in tasks]
     return {
@@ -113,6 +118,7 @@ def _cells(job: Mapping[str, Any], now: float) -> dict[str, str]:
         "owner": visible(job["owner"]),
         "state": visible(job["state"]) + ("" if job["elastic"] else " (fixed)"),
         "GPUs": str(job["gpus"] or ""),
+        "util": utilisation(job),
         "batch": _number(job["batch"] if not over else None, "d"),
         "epochs": epochs(job),
         "loss": _number(job["loss"], ".3f"),
@@ -133,8 +139,28 @@ def epochs(job: Mapping[str, Any]) -> str:
     return f"{job['epochs']}/{planned}" if job["epochs"] and planned else str(job["epochs"] or "")
 
 
+def utilisation(job: Mapping[str, Any]) -> str:
+    """Part of their GPUs that the workers of a job keep busy.
+
+    >>> utilisation({"utilisation": 0.874}), utilisation({"utilisation": None})
+    ('87 %', '')
+    """
+    share = job.get("utilisation")  # a service of an earlier version does not say
+    return "" if share is None else f"{share:.0%}".replace("%", " %")
+
+
+def reason(job: Mapping[str, Any]) -> str:
+    """Why a job has what it has, after what is wrong with its workers."""
+    warnings = [
+        f"{text}: {', '.join(job[name][:3])}{'...' if len(job[name]) > 3 else ''}."
+        for name, text in (("idle_gpus", "Idle GPUs"), ("slow_gpus", "Slow workers"))
+        if job.get(name)
+    ]
+    return " ".join([*warnings, str(job["message"] or job["note"])])
+
+
 def _why(job: Mapping[str, Any]) -> str:
-    return visible(str(job["message"] or job["note"]))
+    return visible(reason(job))
 
 
 def _number(value: float | None, form: str) -> str:

@@ -13,7 +13,7 @@ import typer
 
 from ones.cli.change import by_state, for_each
 from ones.cli.client import Client, connect, of_job
-from ones.cli.joblist import job_table, with_arrays
+from ones.cli.joblist import job_table, reason, utilisation, with_arrays
 from ones.cli.options import Json, StateDirectory, check_counts
 from ones.cli.output import out, print_json, print_table, say
 from ones.cli.terminal import tell
@@ -122,17 +122,29 @@ def _print_jobs(client: Client, query: dict[str, Any]) -> None:
             job["owner"],
             job["state"] + ("" if job["elastic"] else " (fixed)"),
             job["gpus"] or None,
+            utilisation(job) or None,
             job["batch"],
             job["epochs"] or None,
             job["loss"],
             job["accuracy"],
             duration(job["queue_seconds"] + job["run_seconds"]),
             eta(job),
-            short(job["message"] or job["note"]),
+            short(reason(job)),
         )
         for job in reversed(jobs)
     ]
-    columns = ["job", "owner", "state", "GPUs", "batch", "epochs", "loss", "accuracy", "age"]
+    columns = [
+        "job",
+        "owner",
+        "state",
+        "GPUs",
+        "util",
+        "batch",
+        "epochs",
+        "loss",
+        "accuracy",
+        "age",
+    ]
     print_table(None, [*columns, "done in (90 %)", "why"], rows)
 
 
@@ -148,11 +160,13 @@ def show(
     client = connect(state)
     found = client.get(of_job(job))
     launches = client.get(of_job(job, "launches"))
+    used = client.get(of_job(job, "utilisation"))["workers"]
     if json:
-        print_json({**found, "launches": launches})
+        print_json({**found, "launches": launches, "utilisation_of_workers": used})
         return
     hidden = {"env", "files", "workers", "command", "tags", "eta_low", "eta_high", "eta"}
     hidden |= {"git", "snapshot", "root"}
+    hidden |= {"utilisation", "memory_mb", "power_watts", "idle_gpus", "slow_gpus"}
     rows: list[tuple[str, object]] = [("command", " ".join(found["command"]))]
     rows.append(("code", _code(found)))
     rows += [
@@ -166,6 +180,9 @@ def show(
     if found["tags"]:
         rows.append(("tags", ", ".join(found["tags"])))
     print_table(None, [job, ""], rows)
+    if used:
+        columns = ["GPU", "util", "memory (MB)", "power (W)", "CPUs", "own step (ms)", "idle for"]
+        print_table(None, columns, [_use_of(worker) for worker in used])
     for launch in launches:
         where = ", ".join(launch["slots"])
         tell(f"process {launch['id']} on {where}: {launch['ended'] or 'alive'}")
@@ -181,6 +198,24 @@ def _code(found: dict[str, Any]) -> str:
     if found["snapshot"]:
         return f"snapshot {found['snapshot'][:12]} of {found['root']}{commit}"
     return f"files in {found['cwd']} as they are when it starts{commit}"
+
+
+def _use_of(worker: dict[str, Any]) -> tuple[object, ...]:
+    step, idle = worker["step_seconds"], worker["idle_seconds"]
+    slow = f" ({worker['slowdown']:.1f} times)" if (worker["slowdown"] or 0.0) > 1.1 else ""
+    return (
+        worker["gpu"],
+        utilisation(worker) or None,
+        _rounded(worker["memory_mb"], ".0f"),
+        _rounded(worker["power_watts"], ".0f"),
+        _rounded(worker["cpus"], ".1f"),
+        None if step is None else f"{1000 * step:.1f}{slow}",
+        None if idle is None else duration(idle),
+    )
+
+
+def _rounded(value: float | None, form: str) -> str | None:
+    return None if value is None else format(value, form)
 
 
 def why(
@@ -213,8 +248,15 @@ def _now(card: dict[str, Any]) -> str:
     if not card["gpus"]:
         return str(card["note"] or card["state"])
     gpus = "1 GPU" if card["gpus"] == 1 else f"{card['gpus']} GPUs"
+    busy = f" ({utilisation(card)} busy)" if utilisation(card) else ""
     left = eta(card)
-    return f"{card['state']}, {gpus}" + (f", done in {left}" if left else "")
+    idle, slow = (", ".join(card.get(name) or ()) for name in ("idle_gpus", "slow_gpus"))
+    return (
+        f"{card['state']}, {gpus}{busy}"
+        + (f", done in {left}" if left else "")
+        + (f"; idle: {idle}" if idle else "")
+        + (f"; slower than the others: {slow}" if slow else "")
+    )
 
 
 def cancel(

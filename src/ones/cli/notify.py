@@ -23,14 +23,17 @@ def add(
     ],
     on: Annotated[
         str | None,
-        typer.Option(metavar="EVENTS", help="Of start,end,failure,preemption; default: all."),
+        typer.Option(
+            metavar="EVENTS", help="Of start,end,failure,preemption,warning; default: all."
+        ),
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Only about jobs with this tag.")] = None,
     state: StateDirectory = None,
     json: Json = False,
 ) -> None:
     """Call a URL, or run a command on the controller's machine (admins only), when a job of yours
-    starts, ends, fails or is preempted. Prints the key of the signature, which is shown only once.
+    starts, ends, fails, is preempted, leaves GPUs idle or has a slow worker. Prints the key of the
+    signature, which is shown only once.
 
     Example: ones notify add https://chat.example/hooks/42 --on end,failure
     """

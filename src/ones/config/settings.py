@@ -137,6 +137,23 @@ class ServiceSettings:
         1024, "maximum output that is kept of a job, in MB; the oldest is removed first"
     )
     max_priority: float = setting(100.0, "priorities of users' jobs are from minus this to this")
+    idle_below_percent: float = setting(
+        5.0,
+        "a worker that keeps less of its GPU busy than this is idle (%); on CPU slots: of"
+        " its share of the CPUs",
+    )
+    idle_warn_minutes: float = setting(
+        30.0, "warn of a job when one of its GPUs is idle for this time; 0: never"
+    )
+    idle_end_minutes: float = setting(
+        0.0, "end a job when all of its GPUs are idle for this time; 0: never"
+    )
+    slow_worker_percent: float = setting(
+        30.0,
+        "warn of a worker if its own steps take longer than those of its peers by this (%);"
+        " 0: never",
+    )
+    slow_worker_minutes: float = setting(5.0, "time for which a worker must be that slow")
     max_connections_per_address: int = setting(
         2000, "maximum number of connections from one address; a worker has 2"
     )

@@ -41,6 +41,7 @@ from ones.control.store import Store, insert
 from ones.control.stored_submissions import change_submission, submissions_of
 from ones.control.submission import Submission
 from ones.control.tokens import JobTokens
+from ones.control.utilisation.board import UtilisationBoard, UtilisationLimits
 from ones.control.version import SOFTWARE
 from ones.core import events as ev
 from ones.core.cluster import Gpu, NodeId, NodeState
@@ -49,7 +50,7 @@ from ones.core.fair_share import OwnerShare
 from ones.core.job import Job, JobId, SwitchCost
 from ones.core.policy import Policy
 from ones.errors import InvalidSettingError, UnknownNameError, UserError
-from ones.launchers import Launcher, LauncherEvent, SlotUp, SupportsUsers
+from ones.launchers import Launcher, LauncherEvent, Sampled, SlotUp, SupportsUsers
 from ones.policies import create
 from ones.runlog import VERSION, Header
 from ones.wire import Reports
@@ -82,6 +83,7 @@ class Options:
     keep_environments: bool = False  # in the database, after a job's end
     half_life: float = 0.0  # of past use in the order of jobs, in seconds; 0: it does not count
     whatif_cpu_seconds: float = 600.0  # of a replay
+    utilisation: UtilisationLimits = field(default_factory=UtilisationLimits)
     group_size: int = 0  # number of neighbouring slots in a group; 0: as devices report
 
 
@@ -129,6 +131,7 @@ class Controller:
             change_header(self.store, replace(wanted, changed_at=self.scheduler.state.now))
         self.quarantine = Quarantine(self.store)
         self.clock = options.clock(self.scheduler.state.now)
+        self.utilisation = UtilisationBoard(options.utilisation, self.clock.now, self._is_live)
         self.launcher.open(self._on_launcher)
         self.engine = LiveEngine(
             self.scheduler,
@@ -186,13 +189,19 @@ class Controller:
         drive(self.scheduler, self.engine, self.recorder, self.containment.contain)
 
     def _on_launcher(self, event: LauncherEvent) -> None:
-        if self._early is not None:
+        if isinstance(event, Sampled):  # only shown: the scheduler's thread never sees it
+            self.utilisation.take(event.samples)
+        elif self._early is not None:
             self._early.append(event)
         else:
             self.engine.on_launcher(event)
 
     def _cordon_reasons(self) -> dict[Gpu, str]:
         return self.engine.cordons.reasons()
+
+    def _is_live(self, job: str) -> bool:
+        card = self.board.cards.get(job)
+        return card is not None and not card.over
 
     def _is_elastic(self, job: str) -> bool:
         live = self._live.jobs.get(JobId(job))

@@ -18,7 +18,7 @@ from ones.wire.bounds import Value
 from ones.wire.decoding import Decoder
 from ones.wire.encoding import to_json
 
-EVENTS = ("start", "end", "failure", "preemption")
+EVENTS = ("start", "end", "failure", "preemption", "warning")
 MOST_PER_USER = 50
 _KEY = "notifications"  # in `meta`
 

@@ -112,6 +112,13 @@ class Notifier:
                 if event in wish.events or (event == "failure" and "end" in wish.events):
                     self.send(Delivery(wish, event, body_of(event, card, self._now())))
 
+    def warn(self, card: JobCard, text: str) -> None:
+        """A job has a problem that does not change its state."""
+        body = body_of("warning", card, self._now(), f"warning: {text}")
+        for wish in self._wishes.of(card.owner):
+            if "warning" in wish.events and (not wish.tag or wish.tag in card.tags):
+                self.send(Delivery(wish, "warning", body))
+
     def send(self, delivery: Delivery) -> None:
         with self._changed:
             if self._closing:
@@ -193,9 +200,9 @@ def _events(before: _Told, after: _Told, card: JobCard) -> list[str]:
 _WORDS = {"start": "has started", "preemption": "was preempted: its work is saved, and it waits"}
 
 
-def body_of(event: str, card: JobCard, now: float) -> bytes:
+def body_of(event: str, card: JobCard, now: float, words: str = "") -> bytes:
     """The message as JSON. `text` is a sentence, which chat services show."""
-    words = _WORDS.get(event) or f"has ended: {card.state}"
+    words = words or _WORDS.get(event) or f"has ended: {card.state}"
     why = f" ({card.message})" if card.message else ""
     shown = card.at(now)
     job = {name: shown[name] for name in JOB_KEYS}

@@ -27,6 +27,7 @@ from ones.control.live.timeouts import Timeouts
 from ones.control.pruning import Retention
 from ones.control.service import Service
 from ones.control.statedir import Address, StateDir
+from ones.control.utilisation.board import MINUTE, UtilisationLimits
 from ones.errors import (
     BugError,
     InvalidSettingError,
@@ -100,6 +101,7 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
             group_size=of_service.group_size,
             half_life=half_life_seconds(of_service.fair_share_half_life_hours),
             whatif_cpu_seconds=of_service.whatif_cpu_seconds,
+            utilisation=utilisation_limits(of_service),
             health=HealthLimits(
                 stuck_seconds=of_service.stuck_seconds, min_free_mb=of_service.min_free_mb
             ),
@@ -161,6 +163,27 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
     log.info("service stopped", url=url, pid=os.getpid())
     if service.failure is not None:
         raise BugError(f"the scheduler has stopped: {service.failure}")
+
+
+def utilisation_limits(settings: ServiceSettings) -> UtilisationLimits:
+    """Raises InvalidSettingError for a value that is not a time or a percentage."""
+    for name in _UTILISATION:
+        value = getattr(settings, name)
+        if not 0.0 <= value <= (100.0 if name == "idle_below_percent" else 1e6):
+            raise InvalidSettingError(f"{name}: {value} is not in its range, from 0 on")
+    return UtilisationLimits(
+        idle_below=settings.idle_below_percent / 100.0,
+        idle_warn_seconds=settings.idle_warn_minutes * MINUTE,
+        idle_end_seconds=settings.idle_end_minutes * MINUTE,
+        slow_by=settings.slow_worker_percent / 100.0,
+        slow_seconds=settings.slow_worker_minutes * MINUTE,
+    )
+
+
+_UTILISATION = (
+    *("idle_below_percent", "idle_warn_minutes", "idle_end_minutes"),
+    *("slow_worker_percent", "slow_worker_minutes"),
+)
 
 
 def allow_many_files() -> None:

@@ -24,6 +24,7 @@ from ones.control.store import Store
 from ones.control.stored_submissions import remove_environments
 from ones.control.tokens import JobTokens, hash_of
 from ones.control.usage import Usage
+from ones.control.utilisation.watch import UtilisationWatch
 from ones.control.whatif import WhatIf
 from ones.core.events import FairShareSet
 from ones.errors import described
@@ -79,9 +80,14 @@ class Service(Controller):
         if self.scheduler.state.fair_share.half_life != options.half_life:
             used = self.usage.decayed(self.board.live(), options.half_life)
             self.engine.tell(FairShareSet(NOW, options.half_life, used))
+        self.board.follow(self.utilisation.on_card)
+        self._watch = UtilisationWatch(
+            self.utilisation, self.board.live, self.engine.tell, self.notifier.warn
+        )
         self._thread.start()
         self._pruning.start()
         self.history.start()
+        self._watch.start()
 
     def _time(self) -> float:
         return self.clock.now()  # there is a clock after `load`
@@ -120,6 +126,7 @@ class Service(Controller):
     def stop(self, *, kill: bool = False) -> None:
         if self._thread.is_alive():
             self._pruning.stop()
+            self._watch.stop()
             self.engine.stop()
             self._thread.join()
             self.usage.flush()

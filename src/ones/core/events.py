@@ -281,6 +281,15 @@ class JobReleased(Tagged, frozen=True):
     by: str = ""
 
 
+class JobWarned(Tagged, frozen=True):
+    """The engine warns the owner of a job. Nothing changes, and policies do not observe it."""
+
+    at: Time
+    job: JobId
+    about: str  # idle: of its GPUs; slow: of its workers
+    text: str
+
+
 class OwnerLimitSet(Tagged, frozen=True):
     """An owner's limit changed: maximum GPUs of all its jobs together; None: no limit."""
 
@@ -377,6 +386,7 @@ Event = (
     | JobChanged
     | JobHeld
     | JobReleased
+    | JobWarned
     | OwnerLimitSet
     | FairShareSet
     | JobEnded
@@ -386,8 +396,10 @@ Event = (
     | Woke
 )
 
-#: events of the scheduler about itself; policies do not observe them
+#: events of the scheduler about itself
 OWN_EVENTS: frozenset[type[Event]] = frozenset({EntryQuarantined, PolicyFailed, PolicyReplaced})
+#: events that policies do not observe
+UNOBSERVED_EVENTS: frozenset[type[Event]] = OWN_EVENTS | {JobWarned}
 
 #: events that free GPUs or bring demand: enough for policies that never rescale a job
 CAPACITY_EVENTS: frozenset[type[Event]] = frozenset(

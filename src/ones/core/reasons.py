@@ -335,6 +335,41 @@ def time_limit(seconds: float) -> str:
     return f"its time limit of {duration(seconds)} (--max-run)"
 
 
+def idle_limit(seconds: float) -> str:
+    """The argument of `cancelled` for a job that left its GPUs idle for too long."""
+    return f"the limit of {duration(seconds)} for idle GPUs (setting idle_end_minutes)"
+
+
+def idle_workers(slots: Sequence[str], workers: int, seconds: float, end_seconds: float) -> str:
+    """`workers`: of the job. `end_seconds`: a job of which all are idle is ended; 0: never."""
+    which = "Its GPU" if workers == 1 else f"Of its {gpus(workers)}, {len(slots)}"
+    text = f"{which} {_has(len(slots))} been idle for {duration(seconds)}: {_some(slots)}."
+    if not end_seconds:
+        return text
+    return f"{text} A job that leaves all its GPUs idle is ended after {duration(end_seconds)}."
+
+
+def slow_workers(slowdowns: Mapping[str, float], seconds: float) -> str:
+    """`slowdowns`: own step time of each slow worker, relative to that of its peers."""
+    workers = "A worker" if len(slowdowns) == 1 else f"{len(slowdowns)} workers"
+    which = _some([f"{slot} ({slowdown:.1f} times)" for slot, slowdown in slowdowns.items()])
+    taken = f"{_has(len(slowdowns))} taken longer for a step than the others"
+    return f"{workers} {taken} for {duration(seconds)}: {which}."
+
+
+def _has(number: int) -> str:
+    return "has" if number == 1 else "have"
+
+
+def _some(names: Sequence[str]) -> str:
+    """
+    >>> _some(["a", "b"]), _some(list("abcdefgh"))
+    ('a, b', 'a, b, c, d, e and 3 more')
+    """
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
 def quarantined(kind: str, reason: str) -> str:
     return (
         f"The service could not handle its event {kind}: {reason}. The event is quarantined"

@@ -9,7 +9,7 @@ from typing import TypeVar
 from ones.core.actions import adopt, due_actions, first_actions
 from ones.core.cluster import Cluster
 from ones.core.events import (
-    OWN_EVENTS,
+    UNOBSERVED_EVENTS,
     Event,
     JobChanged,
     JobEnded,
@@ -139,7 +139,7 @@ class Scheduler:
         released = self.state.released if type(event) is JobEnded else ()
         reordered = self.state.reordered if type(event) is not PlanAdopted else ()
         try:
-            if type(event) not in OWN_EVENTS:
+            if type(event) not in UNOBSERVED_EVENTS:
                 self.policy.observe(event, self.state.view())
             for job in released:
                 self.policy.observe(JobReleased(event.at, job), self.state.view())

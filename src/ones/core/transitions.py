@@ -328,6 +328,10 @@ def _entry_quarantined(state: State, event: ev.EntryQuarantined) -> bool:
     return True
 
 
+def _job_warned(state: State, event: ev.JobWarned) -> bool:
+    return unfinished_job(state, event.job) is not None
+
+
 def _nothing_changes(state: State, event: ev.Event) -> bool:
     return True
 
@@ -365,6 +369,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[State, Any], bool]] = {
     ev.JobChanged: _job_changed,
     ev.JobHeld: _job_held,
     ev.JobReleased: _job_released,
+    ev.JobWarned: _job_warned,
     ev.OwnerLimitSet: _owner_limit_set,
     ev.FairShareSet: _fair_share_set,
     ev.JobEnded: _job_ended,

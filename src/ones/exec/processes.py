@@ -48,13 +48,41 @@ class ProcessInfo(NamedTuple):
 
 
 def find_process(pid: int) -> ProcessInfo | None:
+    rest = _stat_fields(pid)
+    if not rest:
+        return None
+    return ProcessInfo(pid, int(rest[19]), int(rest[1]), int(rest[3]), rest[0] in (b"Z", b"X"))
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat after the name; empty if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
     except OSError:
-        return None
-    rest = text[text.rindex(b")") + 2 :].split()  # the name may hold spaces and parentheses
-    return ProcessInfo(pid, int(rest[19]), int(rest[1]), int(rest[3]), rest[0] in (b"Z", b"X"))
+        return []
+    return text[text.rindex(b")") + 2 :].split()  # the name may hold spaces and parentheses
+
+
+class ProcessUsage(NamedTuple):
+    pid: int
+    born: int  # start time in ticks since boot
+    parent: int
+    cpu_seconds: float  # since its start
+    memory_bytes: int  # resident; pages that processes share count in each
+
+
+_TICK_SECONDS, _PAGE_BYTES = 1.0 / os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+
+
+def usage_of_all() -> Iterator[ProcessUsage]:
+    """What all processes use, of any user: /proc/PID/stat is open to all."""
+    for name in os.listdir("/proc"):
+        rest = _stat_fields(int(name)) if name.isdecimal() else []
+        if rest:
+            cpu_seconds = (int(rest[11]) + int(rest[12])) * _TICK_SECONDS
+            memory = int(rest[21]) * _PAGE_BYTES
+            yield ProcessUsage(int(name), int(rest[19]), int(rest[1]), cpu_seconds, memory)
 
 
 def all_processes() -> Iterator[ProcessInfo]:

@@ -16,6 +16,7 @@ from ones.exec import Exit, Launch
 
 if TYPE_CHECKING:  # every command reads the settings of launchers: this module imports little
     from ones.exec.output import Chunk
+    from ones.wire.samples import SlotSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,14 @@ class SlotUsed:
     slot: Slot
 
 
-LauncherEvent = Started | Exited | SlotUp | SlotSuspect | SlotEnding | SlotLost | SlotUsed
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What the workers of a node use. Only shown: it may be late, or be lost."""
+
+    samples: tuple[SlotSample, ...]
+
+
+LauncherEvent = Started | Exited | SlotUp | SlotSuspect | SlotEnding | SlotLost | SlotUsed | Sampled
 Listener = Callable[[LauncherEvent], None]
 
 

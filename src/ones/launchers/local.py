@@ -13,8 +13,16 @@ from signal import SIGKILL
 from typing import Any, Self
 
 from ones.errors import UserError, WorldError
+from ones.exec.files import read_regular
 from ones.exec.records import Exit, Launch, not_started
-from ones.launchers.api import LaunchedProcess, LauncherContext, Listener, Slot, SlotUsed
+from ones.launchers.api import (
+    LaunchedProcess,
+    LauncherContext,
+    Listener,
+    Sampled,
+    Slot,
+    SlotUsed,
+)
 from ones.launchers.devices import GONE, local_slots, read_gpus, threads_per_slot
 from ones.launchers.job_user import JobUser
 from ones.launchers.launchd_client import (
@@ -24,10 +32,19 @@ from ones.launchers.launchd_client import (
     remove_as_user,
 )
 from ones.launchers.run_dirs import RunDirs, job_of, launches_in
+from ones.launchers.sampler import NodeSampler
 from ones.launchers.supervisor_client import SupervisorClient
 from ones.launchers.supervisor_clients import SupervisorClients
 from ones.launchers.threaded_launcher import TURN_SECONDS, ThreadedLauncher
+from ones.wire import CodecError
 from ones.wire.environment import CHECKPOINTS
+from ones.wire.samples import (
+    MOST_OWN_STEPS_BYTES,
+    OWN_STEPS,
+    SAMPLE_SECONDS,
+    OwnSteps,
+    own_steps_of,
+)
 
 NODE = "local"
 IDLE_SECONDS = 60.0
@@ -48,6 +65,9 @@ class LocalLauncher(ThreadedLauncher):
     processes of others on them. `only`: the node to serve, if several nodes share the root.
     `users`: starts each job as its Unix user.
     """
+
+    #: between two samples of what the workers use; 0: none are made. Set before `open`.
+    sample_seconds = 0.0
 
     def __init__(
         self,
@@ -92,7 +112,9 @@ class LocalLauncher(ThreadedLauncher):
             users.set_limits(
                 len(slots), context.job_memory_gb, context.job_processes, context.job_output_mb
             )
-        return cls(context.runs, slots, look=look, users=users)
+        launcher = cls(context.runs, slots, look=look, users=users)
+        launcher.sample_seconds = SAMPLE_SECONDS
+        return launcher
 
     @classmethod
     def stop_workers(cls, context: LauncherContext, **settings: Any) -> None:
@@ -112,6 +134,8 @@ class LocalLauncher(ThreadedLauncher):
         self._start_thread(listener)
         if self._look is not None:
             threading.Thread(target=self._watch_gpus, name="ones-gpus", daemon=True).start()
+        if self.sample_seconds:
+            threading.Thread(target=self._sample, name="ones-sampler", daemon=True).start()
 
     def slots(self) -> list[Slot]:
         return list(self._slots.values())
@@ -141,6 +165,27 @@ class LocalLauncher(ThreadedLauncher):
                 if now != known.used_by:
                     self._slots[id] = slot = replace(known, used_by=now)
                     self._work.add(partial(self._notify, SlotUsed(slot)))
+
+    def _sample(self) -> None:
+        """Reports what the workers use. Runs in a thread of its own."""
+        sampler = NodeSampler(self._threads, self._own_steps)
+        while not self._closed.wait(self.sample_seconds):
+            try:
+                samples = sampler.sample(self.running().values(), self._slots)
+            except Exception:  # samples are only shown
+                log.exception("workers could not be sampled")
+                continue
+            if samples:
+                self._work.add(partial(self._notify, Sampled(samples)))
+
+    def _own_steps(self, process: LaunchedProcess) -> OwnSteps | None:
+        """What a worker says of its steps: its own user may have written anything."""
+        node = process.slots[0].rpartition("/")[0] if process.slots else ""
+        path = self._dirs.directory(process.job, node, process.id) / OWN_STEPS
+        with suppress(OSError, CodecError):
+            owner = self._dirs.owner_of(process.job)
+            return own_steps_of(read_regular(path, MOST_OWN_STEPS_BYTES, owner=owner))
+        return None
 
     # in the launcher's thread
 

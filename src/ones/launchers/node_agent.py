@@ -8,6 +8,7 @@ Requests to an agent, over its connection (Slurm) or as the argument of an actor
 Events that an agent sends to the controller:
 
     {"event": "started", "id": "...", "pid": 7}     {"event": "exited", "id": "...", "exit": {...}}
+    {"event": "sampled", "samples": [...]}          see `ones.wire.samples`
 """
 
 from __future__ import annotations

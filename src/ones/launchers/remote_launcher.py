@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Container
 from dataclasses import asdict
 from typing import Any, Generic
 
+from ones.exec.logs import LogLimiter
 from ones.exec.records import Exit, Launch, not_started, parse_record
-from ones.launchers.api import Slot
+from ones.launchers.api import Sampled, Slot
 from ones.launchers.node_table import Node, NodeTable
 from ones.launchers.run_dirs import RunDirs
 from ones.launchers.threaded_launcher import ThreadedLauncher
+from ones.wire import CodecError
+from ones.wire.samples import samples_of
+
+log = logging.getLogger(__name__)
+_refusals = LogLimiter()
 
 
 class RemoteLauncher(ThreadedLauncher, Generic[Node]):
@@ -63,6 +70,20 @@ class RemoteLauncher(ThreadedLauncher, Generic[Node]):
             self._launches.started(message["id"], message["pid"])
         else:
             self._exited(message["id"], parse_record(Exit, message["exit"]))
+
+    def _handle_samples(self, node: str, plain: object) -> None:
+        """Reports the samples of a node. Those of other nodes' workers are dropped."""
+        try:
+            samples = samples_of(plain)
+        except CodecError as problem:
+            if _refusals.suppressed() is not None:
+                about = {"node": node, "reason": str(problem)}
+                log.warning("invalid samples dropped", extra=about)
+            return
+        own = {process.id: process.slots for process in self._launches.living_on(node)}
+        known = tuple(sample for sample in samples if sample.slot in own.get(sample.launch, ()))
+        if known:
+            self._notify(Sampled(known))
 
     def _fail_unknown(self, node: str, known: Container[str]) -> None:
         """Ends launches on the node that its agent does not know."""

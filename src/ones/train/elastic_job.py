@@ -158,8 +158,7 @@ class ElasticJob:
 
     def batches(self) -> Iterator[Any]:
         """Yields the rest of the epoch in micro-batches, on `job.device`."""
-        if self._run.reports.reporter is not None:
-            self._run.reports.reporter.start_epoch()
+        self._run.reports.start_epoch()
         return self._run.loop.batches()
 
     @property
@@ -347,9 +346,7 @@ class ElasticJob:
             self._run.reports.report_speed()  # what was measured so far is of the present layout
 
     def checkpoint_begun(self) -> None:
-        reporter = self._run.reports.reporter
-        if reporter is not None:
-            reporter.start_epoch()  # the next step is not timed
+        self._run.reports.start_epoch()
 
     def data_ended(self, epoch: int) -> None:
         self._schedule.data_ended(epoch)
@@ -427,10 +424,9 @@ class ElasticJob:
     def _on_switched(self, was_first: bool) -> None:
         elastic, run = self._elastic, self._run
         assert elastic is not None
-        assert run.reports.reporter is not None
         layout = elastic.context.layout
         assert layout is not None
-        run.reports.reporter.reset(layout)
+        run.reports.reset(layout)
         run.loop.take_partition()
         self._seconds_before = self._progress.seconds
         if elastic.rank == 0 and not was_first and self._progress.last.steps:

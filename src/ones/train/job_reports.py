@@ -8,6 +8,7 @@ from __future__ import annotations
 from ones.stopping import StopRule, after_epoch
 from ones.train import logs
 from ones.train.elastic_group import ElasticGroup
+from ones.train.layout import GroupLayout
 from ones.train.optimizer_step import OptimizerStepper
 from ones.train.replica import Replica
 from ones.train.reporting import Reporter
@@ -56,6 +57,20 @@ class JobReports:
                 self._stepper.noise.scale,
                 is_disturbed=is_disturbed,
             )
+
+    def start_epoch(self) -> None:
+        """The next step is not timed: the script did something else before it."""
+        if self.reporter is not None:
+            self.reporter.start_epoch()
+        if self._stepper.own_steps is not None:
+            self._stepper.own_steps.forget_step()
+
+    def reset(self, layout: GroupLayout) -> None:
+        """Starts to time the steps of another layout."""
+        if self.reporter is not None:
+            self.reporter.reset(layout)
+        if self._stepper.own_steps is not None:
+            self._stepper.own_steps.reset()
 
     def warn_of_loss(self, loss: float) -> None:
         """Says once that the loss is no number: training has diverged."""

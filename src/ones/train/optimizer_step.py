@@ -26,6 +26,7 @@ from ones.train.gradient_noise import (
     sample_sizes,
 )
 from ones.train.memory import free_memory, is_out_of_memory
+from ones.train.own_steps import OwnStepTimer
 from ones.train.process_group import GroupLostError
 from ones.train.replica import Replica
 from ones.train.sampler import BatchPartition, StepSlice
@@ -72,6 +73,7 @@ class OptimizerStepper:
         self._after_step = after_step
         self._guard = guard
         self.noise = GradientNoise()
+        self.own_steps = None if elastic is None else OwnStepTimer(device, elastic.context.run_dir)
         self._batch_norm = None if elastic is None else convert_sync_layers(replica.model)
         self._step: Step | None = None
         self._clip: float | None = None  # of the last update
@@ -362,7 +364,10 @@ class OptimizerStepper:
                 notices = elastic.notices()
                 elastic.handle_notices([float(notices.get(notice, 0.0)) for notice in Notice])
             return step.weight, loss
+        assert self.own_steps is not None
+        self.own_steps.wait_begins()
         sums = elastic.buckets.finish()
+        self.own_steps.wait_ends(step.part.count)
         if not elastic.handle_notices(sums):
             return None
         weight = sums[Notice.WEIGHT] if self._progress.weighted else float(step.part.total)

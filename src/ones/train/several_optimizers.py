@@ -139,7 +139,10 @@ class SeveralStepper(OptimizerStepper):
         try:
             buckets = self._buckets[index]
             buckets.arm(elastic.group, part.count / part.total, notices, measure=False)
+            assert self.own_steps is not None
+            self.own_steps.wait_begins()
             sums = buckets.finish()
+            self.own_steps.wait_ends(part.count)
         except GroupLostError:
             elastic.step_failed()
             return False

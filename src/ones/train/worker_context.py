@@ -66,6 +66,7 @@ class WorkerContext:
         minimum: int,
     ) -> None:
         self.worker = environment.worker
+        self.run_dir = environment.run_dir
         self.steps_done = environment.steps_done  # by the job, before this worker was launched
         self.replica = replica
         self.device = device

@@ -70,6 +70,18 @@ def test_it_tells_what_happened_since_it_was_asked_last(node: Node) -> None:
     assert (later["launches"], later["output"]) == ({}, {})
 
 
+def test_the_last_samples_come_with_a_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ones.launchers.ray.node_agent.SAMPLE_SECONDS", 0.1)
+    node = Node(tmp_path / "sampled", 600.0)
+    try:
+        node.run("sleep 1000")
+        version = node.agent.poll(0, {}, 0.0)["version"]
+        (sample,) = wait_for(lambda: node.agent.poll(version, {}, 0.0)["samples"])
+        assert (sample["launch"], sample["slot"]) == ("1-a", "n0/0")
+    finally:
+        node.agent.close()
+
+
 def test_a_waiting_poll_ends_with_the_news(node: Node) -> None:
     version = node.agent.poll(0, {}, 0.0)["version"]
     node.run("exit 0")

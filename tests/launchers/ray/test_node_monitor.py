@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ones.launchers import Sampled
 from ones.launchers.devices import cpu_slots
 from ones.launchers.probe import Probe
 from ones.launchers.ray.actors import RayNode
@@ -19,6 +20,7 @@ from ones.launchers.ray.mirror import Mirror
 from ones.launchers.ray.node_agent import RayNodeAgent
 from ones.launchers.ray.node_monitor import NodeMonitor
 from ones.launchers.ray.settings import RayOptions
+from ones.wire.samples import SlotSample, samples_of
 from tests.processes import PATIENCE, is_alive, wait_for
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -112,3 +114,31 @@ def test_what_was_given_up_ends_before_its_node_may_work_again(
     assert driver.alive_at_licence == [is_known]
     assert is_alive(pid) is is_known
     assert [word["node"] for word in driver.sent if word.get("event") == "node"] == ["n0"]
+
+
+async def sampled(root: Path, agent: RayNodeAgent, sample: SlotSample) -> list[dict[str, Any]]:
+    driver = Driver(root, agent)
+    monitor = NodeMonitor(
+        driver, "n0", "RAY", RayNode("RAY", "n0", "h", {"ones": 1.0}), is_known=True
+    )
+    monitor.begin()
+    found: list[dict[str, Any]] = []
+    async with asyncio.timeout(PATIENCE):
+        while not found:
+            await asyncio.sleep(0.01)
+            if monitor.is_reported:
+                agent._on_launcher(Sampled((sample,)))
+            found = [message for message in driver.sent if message.get("event") == "sampled"]
+    monitor._finish()
+    return found
+
+
+def test_samples_of_a_node_are_passed_on(
+    tmp_path: Path, agent: RayNodeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ones.launchers.ray.node_monitor.POLL_SECONDS", 0.1)
+    sample = SlotSample(launch="1-a", slot="n0/0", cpus=0.5)
+    with ThreadPoolExecutor(1) as apart:
+        sent = apart.submit(lambda: asyncio.run(sampled(tmp_path, agent, sample))).result()
+    assert sent[0]["node"] == "n0"
+    assert samples_of(sent[0]["samples"]) == (sample,)

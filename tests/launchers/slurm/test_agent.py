@@ -23,6 +23,7 @@ from ones.launchers import (
     Exited,
     Launch,
     LauncherEvent,
+    Sampled,
     SlotEnding,
     SlotLost,
     SlotSuspect,
@@ -35,6 +36,7 @@ from ones.launchers.slurm.node_cleanup import clear_node, leftovers
 from ones.launchers.slurm.secure_connection import AGENT, SecureConnection
 from ones.launchers.slurm.settings import SlurmOptions, Timing
 from ones.launchers.slurm.shared_directory import AllocationFile, SharedDirectory
+from ones.wire.samples import SlotSample
 from tests.processes import PATIENCE, is_alive, wait_for
 from tests.slurm import PATIENT, QUICK
 
@@ -60,6 +62,15 @@ class Site:
         process = subprocess.Popen([*command, *given])
         self.agents.append(process)
         return process
+
+    def sampling_agent(self, node: str) -> None:
+        """An agent with CPU slots that samples often."""
+        script = (
+            "import sys; from ones.launchers.slurm import agent; agent.SAMPLE_SECONDS = 0.1;"
+            " sys.exit(agent.main(sys.argv[1:]))"
+        )
+        given = [str(self.root), "7", node, "", "2", self.timing.to_text()]
+        self.agents.append(subprocess.Popen([sys.executable, "-c", script, *given]))
 
     def run(self, id: str, slot: str, command: str = "sleep 1000") -> None:
         self.launcher.launch(
@@ -102,6 +113,29 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
         agent.wait()
     for node in ("n1", "n2"):
         clear_node(site.root, node)
+
+
+def test_what_workers_use_is_reported_and_nonsense_is_dropped(site: Site) -> None:
+    site.sampling_agent("n1")
+    site.wait(SlotUp, "n1/1")
+    site.run("1-a", "n1/1")
+
+    def samples() -> list[SlotSample]:
+        found = [s for e in list(site.events) if isinstance(e, Sampled) for s in e.samples]
+        return [sample for sample in found if sample.cpus is not None]
+
+    first = wait_for(samples, "no samples")[0]
+    assert (first.launch, first.slot) == ("1-a", "n1/1")
+    assert first.memory_mb
+    site.launcher.close(kill=False)  # from here on this thread is the only one
+    site.events.clear()
+    node = site.launcher._nodes.get("n1")
+    assert node is not None
+    alien = {"launch": "1-a", "slot": "n2/1"}, {"launch": "2-b", "slot": "n1/1"}
+    for nonsense in (None, 7, [{"launch": 1}], [{**alien[0], "cpus": -1.0}], list(alien)):
+        site.launcher._handle(node, {"event": "sampled", "samples": nonsense})
+    assert not samples()
+    site.launcher = site.new_launcher()
 
 
 def test_gpus_are_offered_and_each_worker_sees_its_own(site: Site) -> None:

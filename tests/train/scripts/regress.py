@@ -2,7 +2,7 @@
 
 Environment: OUT, OPTIMIZER, EPOCHS, SAMPLES, BATCH, LIMIT, NAP, HOLD, HOLD_MOST, LOADERS, NORM,
 DTYPE, AMP, OVERFLOW, TOO_MANY, TOO_MANY_BACK, CLIP, CLAMP, CRASH, STRICT, SKEW,
-CONVOLUTION, COMPILE, DIGESTS, STREAM.
+CONVOLUTION, COMPILE, DIGESTS, SLOW, STREAM.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def fail_in_backward(gradient: torch.Tensor) -> None:
 
 
 class Pace:
-    """How long a step takes: NAP, or longer while something is waited for.
+    """How long a step takes: NAP (with SLOW: on that worker only), or longer while something is
+    waited for.
 
     HOLD is `step:pattern,...`: from that step on, until a file of OUT fits the pattern, each step
     takes longer than the one before (at most HOLD_MOST seconds). So training goes on, and does not
@@ -111,7 +112,7 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._nap = float(env.get("NAP", "0"))
+        self._nap = float(env.get("NAP", "0")) if env.get("SLOW", me) == me else 0.0
         self._holds = [part.partition(":")[::2] for part in env.get("HOLD", "").split(",") if part]
         self._slow, self._most = 0, float(env.get("HOLD_MOST", "10"))
 

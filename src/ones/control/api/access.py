@@ -158,7 +158,7 @@ def job_of(job: str, service: TheService, user: TheUser) -> JobCard:
 
 def reader_of(service: Service, user: User) -> Reader:
     """Shows jobs and reasons as this user may see them."""
-    return Reader(service.board, partial(service.may_see, user))
+    return Reader(service.board, partial(service.may_see, user), service.utilisation.shown)
 
 
 async def _job(job: str, service: TheService, user: TheUser) -> JobCard:

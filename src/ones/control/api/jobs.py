@@ -35,6 +35,7 @@ from ones.control.api.response_models import (
     LaunchShown,
     StoryLine,
     Submitted,
+    UtilisationShown,
 )
 from ones.control.arrays import Task, tasks_of
 from ones.control.limits import LimitError
@@ -54,6 +55,8 @@ router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=PROBLEMS)
 
 LOG_BYTES = 1 << 20
 POLL_SECONDS = 0.1
+#: GPUs with curves in one response
+MOST_CURVES = 64
 
 
 @router.post("", status_code=201, responses=NOT_FOUND)
@@ -334,6 +337,15 @@ def why(
     """The history of a job with reasons, the oldest entry first."""
     lines = story(service.store, card.id, limit, reader_of(service, user).text)
     return [StoryLine.model_validate(asdict(line)) for line in lines]
+
+
+@router.get("/{job}/utilisation", responses=NOT_FOUND)
+def utilisation(card: TheJob, service: TheService) -> UtilisationShown:
+    """What the workers of a job use: now, and over time. In memory: empty after a restart of the
+    controller, and for jobs that ended long ago."""
+    board = service.utilisation
+    shown = {"workers": board.workers(card.id), **board.curves(card.id, MOST_CURVES)}
+    return UtilisationShown.model_validate(shown)
 
 
 @router.get("/{job}/curves", responses=NOT_FOUND)

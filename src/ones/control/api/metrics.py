@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ones.control.service import Service
+from ones.control.utilisation.board import WorkerUse
 
 
 class _Collector:
@@ -51,6 +52,7 @@ class _Collector:
         for status, count in sorted(service.refused.items()):
             refused.add_metric([str(status)], count)
         yield refused
+        yield from _used(service)
         quarantined = service.recorder.quarantined
         yield CounterMetricFamily(
             "ones_quarantined", "Entries of the run log that are skipped.", quarantined
@@ -71,6 +73,48 @@ class _Collector:
         yield CounterMetricFamily(
             "ones_commits", "Transactions since the start.", service.store.commits
         )
+
+
+def _used(service: Service) -> Iterator[Metric]:
+    """What workers use, by slot: a metric has no names of jobs."""
+    uses = sorted(service.utilisation.all_uses().items())
+    for name, text, value in _USES:
+        metric = GaugeMetricFamily(f"ones_worker_{name}", text, labels=["slot"])
+        for slot, use in uses:
+            if (found := value(use)) is not None:
+                metric.add_metric([slot], found)
+        yield metric
+    live = [card.id for card in service.board.live() if card.workers]
+    idle = sum(len(service.utilisation.idle_slots(job)) for job in live)
+    yield GaugeMetricFamily(
+        "ones_slots_idle", "Slots with an idle worker (idle_warn_minutes).", idle
+    )
+    slow = sum(len(service.utilisation.slow_slots(job)) for job in live)
+    yield GaugeMetricFamily(
+        "ones_slots_slow", "Slots with a slow worker (slow_worker_minutes).", slow
+    )
+
+
+_MB = 1 << 20
+_USES: tuple[tuple[str, str, Callable[[WorkerUse], float | None]], ...] = (
+    (
+        "utilisation_ratio",
+        "Part of its GPU, or of its share of the CPUs, that a worker keeps busy.",
+        lambda use: use.sample.utilisation,
+    ),
+    (
+        "memory_bytes",
+        "Memory in use on its GPU, or by a worker on CPUs.",
+        lambda use: None if use.sample.memory_mb is None else use.sample.memory_mb * _MB,
+    ),
+    ("power_watts", "Power of its GPU.", lambda use: use.sample.power_watts),
+    ("cpus", "CPUs that a worker keeps busy.", lambda use: use.sample.cpus),
+    (
+        "own_step_seconds",
+        "Median of a worker's own steps, without waiting for other workers.",
+        lambda use: use.sample.own_steps.seconds if use.sample.own_steps else None,
+    ),
+)
 
 
 def exposition(service: Service) -> bytes:

@@ -31,7 +31,7 @@ class NewNotification(Strict):
         default_factory=list, description="is run by the controller; admins only"
     )
     events: Annotated[list[Word], Field(max_length=10)] = Field(
-        default_factory=list, description="start, end, failure, preemption; empty: all"
+        default_factory=list, description="start, end, failure, preemption, warning; empty: all"
     )
     tag: Text = Field("", description="only jobs with this tag")
 

@@ -107,6 +107,22 @@ class JobShown(BaseModel):
     held_by: str = Field(description="name of the user that put the job on hold")
     after: list[str] = Field(description="unfinished jobs that the job waits for")
     array: str = Field(description="id of the array that the job is a task of; empty: none")
+    utilisation: float | None = Field(
+        default=None,
+        description="part of their GPUs, or of their share of the CPUs, that the job's workers keep"
+        " busy, their mean, 0 to 1; null: not known",
+    )
+    memory_mb: float | None = Field(
+        default=None, description="memory in use on all its GPUs, or by all its workers on CPUs"
+    )
+    power_watts: float | None = Field(default=None, description="power of all its GPUs")
+    idle_gpus: list[str] = Field(
+        default_factory=list, description="its GPUs that are idle for idle_warn_minutes"
+    )
+    slow_gpus: list[str] = Field(
+        default_factory=list,
+        description="its GPUs with workers that have been slow for slow_worker_minutes",
+    )
 
 
 class JobDetails(JobShown):
@@ -197,6 +213,45 @@ class Curves(BaseModel):
     batch: list[list[float]]
     gpus: list[list[float]]
     throughput: list[list[float]]
+
+
+class SlotCurves(BaseModel):
+    """One value for each time in `at`; null: not known."""
+
+    utilisation: list[float | None] = Field(description="part of the GPU, or of the CPUs, 0 to 1")
+    memory_mb: list[float | None]
+    power_watts: list[float | None]
+    cpus: list[float | None] = Field(description="CPUs that the worker's processes keep busy")
+
+
+class WorkerCurves(SlotCurves):
+    gpu: str
+
+
+class WorkerUseShown(BaseModel):
+    """What a worker uses now."""
+
+    gpu: str
+    utilisation: float | None
+    memory_mb: float | None
+    power_watts: float | None
+    cpus: float | None
+    step_seconds: float | None = Field(
+        description="median of its own steps, without waiting for other workers"
+    )
+    slowdown: float | None = Field(
+        description="its own time for a sample relative to the median of the job's workers"
+    )
+    idle_seconds: float | None = Field(description="time since which it is idle; null: it is not")
+
+
+class UtilisationShown(BaseModel):
+    workers: list[WorkerUseShown]
+    seconds: float = Field(description="time between two points; doubles as the job runs on")
+    at: list[float]
+    curves: list[WorkerCurves] = Field(description="of each GPU that the job had, up to 64")
+    gpus: int = Field(description="number of GPUs of which there are curves")
+    all: SlotCurves | None = Field(description="mean of all its GPUs; null: no sample")
 
 
 class SegmentShown(BaseModel):

@@ -38,6 +38,7 @@ from ones.core.state import State
 from ones.launchers import (
     Exited,
     LauncherEvent,
+    Sampled,
     SlotEnding,
     SlotLost,
     SlotSuspect,
@@ -111,6 +112,8 @@ class LiveEngine:
                 post(lambda: nodes.slot_ending(event.slot))
             case SlotLost():
                 post(lambda: nodes.slot_lost(event.slot))
+            case Sampled():
+                pass  # only shown: see `control.utilisation`
             case SlotSuspect():
                 pass  # the job keeps the slot until the slot recovers or is lost
 

@@ -29,6 +29,8 @@ TICK_SECONDS = 5.0
 MOST_WAITING, MOST_ENDED, MOST_DECISIONS = 500, 100, 30
 #: maximum numbers: entries that are read of a job, lines and points of a curve that are sent
 MOST_ENTRIES, MOST_LINES, MOST_POINTS = 20_000, 1000, 4000
+#: GPUs with curves of their own; of more the mean is sent
+MOST_USED = 8
 TAIL_BYTES, CHUNK_BYTES = 32_768, 65_536
 _NOT_SHOWN = ("command", "kind")  # may be long, and no list shows them
 
@@ -68,6 +70,7 @@ class Feed:
         self._problems: list[str] = []
         self._ticked = 0.0
         self._unsettled = False
+        self._used_version = 0  # of the curves that were sent
 
     def first(self) -> Iterator[News]:
         now = self._service.clock.now()
@@ -78,6 +81,7 @@ class Feed:
         yield "problems", self._problems
         yield "jobs", {"now": now, "all": True, "cards": list(map(self._plain, self._cards()))}
         yield from self._rest()
+        yield from self._used()
 
     def news(self, changed: set[str]) -> Iterator[News]:
         """The updates since the last call. `changed`: all jobs with a new card, of any owner."""
@@ -102,7 +106,17 @@ class Feed:
             yield from self._output.more(self._service, self._job, self._launches)
         if due:
             self._ticked = now
+            yield from self._used()
             yield "tick", {"now": now}
+
+    def _used(self) -> Iterator[News]:
+        """What the workers of the job use, if there are new samples."""
+        board = self._service.utilisation
+        if self._job is None or board.version(self._job) == self._used_version:
+            return
+        self._used_version = board.version(self._job)
+        now = board.shown(self._service.board.cards[self._job])
+        yield "used", {**board.curves(self._job, MOST_USED), "now": now}
 
     def _rest(self) -> Iterator[News]:
         service, user = self._service, self._user

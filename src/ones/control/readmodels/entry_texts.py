@@ -201,6 +201,7 @@ _TEXTS: dict[type[ev.Event], tuple[str, Callable[[Any], str]]] = {
     ev.JobChanged: ("changed", lambda e: f"Changed{_by(e.by)}: {', '.join(changes_of(e))}."),
     ev.JobHeld: ("held", lambda e: f"Put on hold{_by(e.by)}."),
     ev.JobReleased: ("released", lambda e: f"Released{_by(e.by)}."),
+    ev.JobWarned: ("warning", lambda e: f"Warning: {e.text}"),
     ev.EntryQuarantined: ("quarantined", _quarantined),
     ev.JobEnded: ("ended", _ended),
 }

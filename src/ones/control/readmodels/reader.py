@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ones.control.readmodels.job_board import JobBoard
@@ -11,10 +11,16 @@ from ones.core.reason_markers import render
 
 
 class Reader:
-    """The view of one reader. `may_see`: whether the reader may see the jobs of an owner."""
+    """The view of one reader. `may_see`: whether the reader may see the jobs of an owner. `used`:
+    what the workers of a job use, as keys of its card."""
 
-    def __init__(self, board: JobBoard, may_see: Callable[[str], bool]) -> None:
-        self._board, self._may_see = board, may_see
+    def __init__(
+        self,
+        board: JobBoard,
+        may_see: Callable[[str], bool],
+        used: Callable[[JobCard], Mapping[str, Any]] = lambda card: {},
+    ) -> None:
+        self._board, self._may_see, self._used = board, may_see, used
 
     def sees(self, job: str) -> bool:
         card = self._board.cards.get(job)
@@ -24,6 +30,7 @@ class Reader:
         """The card as plain values, with the reason for this reader."""
         plain = card.at(now)
         plain["note"] = self.note(card, now)
+        plain.update(self._used(card))
         return plain
 
     def note(self, card: JobCard, now: float) -> str:

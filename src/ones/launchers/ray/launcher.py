@@ -225,6 +225,8 @@ class RayLauncher(RemoteLauncher[RemoteNode]):
                 self.unfit[message["node"]] = message["cause"]
             case "started" | "exited":
                 self._handle_launch_event(message)
+            case "sampled":
+                self._handle_samples(message["node"], message.get("samples"))
 
     def _on_answer(self, message: dict[str, Any]) -> None:
         request = self._driver.answered(message["n"])

@@ -24,11 +24,12 @@ from urllib.parse import urlsplit
 
 from ones.exec import lease
 from ones.exec.files import make_private
-from ones.launchers.api import LaunchedProcess, LauncherEvent, Slot
+from ones.launchers.api import LaunchedProcess, LauncherEvent, Sampled, Slot
 from ones.launchers.devices import cpu_slots, granted_gpu_slots
 from ones.launchers.local import LocalLauncher
 from ones.launchers.node_agent import NodeAgent
 from ones.launchers.probe import Probe, check_probe
+from ones.wire.samples import SAMPLE_SECONDS, SlotSample, plain_samples
 
 CHUNK_BYTES = 1 << 20
 ANSWER_BYTES = 8 << 20
@@ -58,7 +59,10 @@ class RayNodeAgent(NodeAgent):
         self._version = 1  # counts events of launches
         self._changed = threading.Condition()
         self._closed = threading.Event()
-        super().__init__(LocalLauncher(root, slots, lease=self._lease))
+        self._samples: tuple[SlotSample, ...] = ()  # the last ones that were not polled
+        launcher = LocalLauncher(root, slots, lease=self._lease)
+        launcher.sample_seconds = SAMPLE_SECONDS
+        super().__init__(launcher)
         has_other_devices = self._store_devices()
         self._launcher.open(self._on_launcher)
         if has_other_devices:
@@ -139,7 +143,9 @@ class RayNodeAgent(NodeAgent):
             launches = self._launcher.running()
             output, is_all = self._output(copied, launches)
             if version > since or output or time.monotonic() >= deadline:
+                samples, self._samples = self._samples, ()
                 return {
+                    "samples": plain_samples(samples),
                     "version": version,
                     "launches": {
                         id: (process.job, process.pid, process.exit and asdict(process.exit))
@@ -181,6 +187,9 @@ class RayNodeAgent(NodeAgent):
         return found, True
 
     def _on_launcher(self, event: LauncherEvent) -> None:
+        if isinstance(event, Sampled):
+            self._samples = event.samples
+            return
         with self._changed:
             self._version += 1
             self._changed.notify_all()

@@ -158,6 +158,8 @@ class NodeMonitor:
             self._report_lost("the node was cut off for too long")
         self._version = answer["version"]
         self._tracker.update(answer, copied)
+        if samples := answer.get("samples"):  # an agent of an earlier version has none
+            self._driver.send({"event": "sampled", "node": self.name, "samples": samples})
 
     # failures
 

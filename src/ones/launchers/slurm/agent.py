@@ -22,7 +22,7 @@ from typing import Any
 from ones.exec import lease
 from ones.exec.logs import log_to_stderr
 from ones.exec.waker import SelectorWaker
-from ones.launchers.api import Exited, LauncherEvent, Slot, Started
+from ones.launchers.api import Exited, LauncherEvent, Sampled, Slot, Started
 from ones.launchers.devices import cpu_slots, granted_gpu_slots
 from ones.launchers.local import LocalLauncher
 from ones.launchers.node_agent import NodeAgent
@@ -33,6 +33,7 @@ from ones.launchers.slurm.settings import Timing
 from ones.launchers.slurm.shared_directory import HERE, LOST, SharedDirectory
 from ones.launchers.work_queue import wait_for_input
 from ones.wire.backoff import Backoff
+from ones.wire.samples import SAMPLE_SECONDS, plain_samples
 
 RETRY_SECONDS = (0.5, 2.0)  # first and longest pause between two attempts to connect
 UNFIT_SECONDS = 10.0  # the same, if the controller cannot use the node
@@ -63,7 +64,10 @@ class SlurmNodeAgent(NodeAgent):
         self._backoff = Backoff(*RETRY_SECONDS)
 
     def _new_launcher(self) -> LocalLauncher:
-        return LocalLauncher(self._shared.root, self._slots, lease=self._lease, only=self._node)
+        root, slots = self._shared.root, self._slots
+        launcher = LocalLauncher(root, slots, lease=self._lease, only=self._node)
+        launcher.sample_seconds = SAMPLE_SECONDS
+        return launcher
 
     def run(self) -> str:
         """Runs until the allocation ends (returns `left`) or the node was given up (`lost`)."""
@@ -194,6 +198,8 @@ class SlurmNodeAgent(NodeAgent):
             self._report({"event": "started", "id": event.id, "pid": event.pid})
         elif isinstance(event, Exited):
             self._report({"event": "exited", "id": event.id, "exit": asdict(event.exit)})
+        elif isinstance(event, Sampled):
+            self._report({"event": "sampled", "samples": plain_samples(event.samples)})
         self._waker.wake()
 
     def _report_forgotten(self) -> None:

@@ -235,6 +235,8 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
                 self._exited(message["id"], not_started(message["why"]))
             case "forgotten":
                 self._forgotten(message["job"], node.name)
+            case "sampled":
+                self._handle_samples(node.name, message.get("samples"))
             case "ending":
                 self._nodes.ending(node)
             case "leaving":

@@ -5,6 +5,7 @@ import { Charts } from "./charts.js";
 import { Live, serverNow } from "./live.js";
 import { Output } from "./output.js";
 import { Story } from "./story.js";
+import { Utilisation } from "./utilisation.js";
 import { askToCancel } from "./cancel.js";
 import { listen, showHold } from "./hold.js";
 import { clock, duration, epoch, eta, number, percent, stateClass } from "./format.js";
@@ -13,6 +14,7 @@ import { jobColour } from "./colours.js";
 const id = decodeURIComponent(location.pathname.split("/").pop());
 const charts = new Charts();
 const story = new Story();
+const utilisation = new Utilisation();
 let card = null;
 let live = null;
 const output = new Output(id, () => live.open());
@@ -101,6 +103,7 @@ live = new Live(
       charts.take(news);
       show();
     },
+    used: (news) => utilisation.take(news),
     launches: (processes) => output.takeProcesses(processes),
     output: (news) => output.take(news),
   },

@@ -5,7 +5,7 @@ import { clock } from "./format.js";
 
 const SILENCE = 12000; // ms; the controller sends an event at least every 5 s
 const HIDDEN = 60000; // a hidden tab closes its connection after this time, in ms
-const NAMES = ["hello", "problems", "jobs", "cluster", "decisions", "story", "points", "launches", "output", "tick"];
+const NAMES = ["hello", "problems", "jobs", "cluster", "decisions", "story", "points", "used", "launches", "output", "tick"];
 
 let ahead = 0; // controller's clock minus the browser's, in seconds
 export const serverNow = () => Date.now() / 1000 + ahead;
