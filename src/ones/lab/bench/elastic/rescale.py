@@ -27,6 +27,7 @@ from ones.workload import paper_numbers
 
 SIZES, QUICK_SIZES = (1.0, 50.0, 400.0), (1.0, 50.0)
 CHAIN, GROWTH = (1, 2, 4, 2, 4, 1), (1, 2, 4)
+COMPILED_CHAIN = (1, 2, 1)  # once: in each restart every worker compiles for tens of seconds
 REPEATS = 3
 BATCH = 16
 CHECKPOINT, ZYGOTE, TORCHRUN = "checkpoint", "zygote", "torchrun"
@@ -105,11 +106,13 @@ def bench_rescale(
     for megabytes, compiled in [*((size, False) for size in sizes), (min(sizes), True)]:
         model, table, loads = RescaleModel.of(megabytes), Table(), [os.getloadavg()[0]]
         model = replace(model, compiled=compiled)
-        for repeat in range(repeats):
-            _measure(model, chain, table, with_torchrun=with_torchrun and not compiled)
+        sizes_of_group = COMPILED_CHAIN if compiled else chain
+        count = 1 if compiled else repeats
+        for repeat in range(count):
+            _measure(model, sizes_of_group, table, with_torchrun=with_torchrun and not compiled)
             loads.append(os.getloadavg()[0])
             name = f"{megabytes:g} MB{', compiled' if compiled else ''}"
-            progress(f"{name}: {repeat + 1} of {repeats}")
+            progress(f"{name}: {repeat + 1} of {count}")
         rows += rows_of(megabytes, model, table, fmean(loads))
     return rows
 
