@@ -17,8 +17,8 @@ from ones.control.tokens import JobTokens
 from ones.core import events as ev
 from ones.core.cluster import Gpu, NodeId, NodeState
 from ones.core.job import Job, JobId
-from ones.exec import Exit
-from ones.launchers import Exited
+from ones.exec import Exit, Launch
+from ones.launchers import Exited, Slot
 from ones.launchers.devices import cpu_slots
 from ones.launchers.local import LocalLauncher
 from ones.policies import create
@@ -34,18 +34,28 @@ CLEAN = Exit(code=0, at=0.0, cause="exited")
 class Still(LocalLauncher):
     """Starts nothing: the test plays the workers."""
 
+    def __init__(self, root: Path, slots: list[Slot]) -> None:
+        super().__init__(root, slots)
+        self.started: list[Launch] = []
+        self.stopped: list[str] = []
+
     def _launch(self, launch: Any) -> None:  # noqa: ANN401
-        self._launches.place(launch.id, "n0")
+        self.started.append(launch)
+        self._launches.place(launch.id, launch.slots[0].rpartition("/")[0])
+
+    def _stop(self, id: str, grace_seconds: float) -> None:
+        self.stopped.append(id)
 
 
 class ByHand:
-    def __init__(self, root: Path, slots: int = 2) -> None:
+    def __init__(self, root: Path, slots: int = 2, nodes: tuple[str, ...] = ("n0",)) -> None:
+        """`slots`: of each node."""
         self.root = root
         self.store = Store(f"sqlite:///{root}/ones.db")
         begin(self.store, HEADER)
         self.scheduler, recorder = recover(self.store, HEADER, create("fifo"))
         self.recorder = recorder
-        self.launcher = Still(root / "runs", cpu_slots("n0", slots))
+        self.launcher = Still(root / "runs", [s for node in nodes for s in cpu_slots(node, slots)])
         self.launcher.open(lambda event: None)
         self.engine = LiveEngine(
             self.scheduler,
@@ -60,7 +70,8 @@ class ByHand:
             ),
         )
         self.engine.next_tick = float("inf")  # no deadlines
-        self.engine.live.emit(ev.NodeUp(NOW, NodeId("n0"), slots))
+        for node in nodes:
+            self.engine.live.emit(ev.NodeUp(NOW, NodeId(node), slots))
         self.turn()
         self.board = JobBoard(self.store, lambda job: True, self.engine.cordons.reasons)
 

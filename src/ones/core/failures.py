@@ -78,8 +78,10 @@ def lose(
     record.held = record.held.without(g for g in was_on if g not in record.occupied)
     is_stopping = record.phase is Phase.STOPPING  # the job's `Stop` is due
     if record.held is None or record.held.n_gpus < record.job.min_gpus or is_stopping:
-        # the workers that are left save the work before they leave
-        _too_few_left(state, record, failed=failed and record.held is None, why=why)
+        # elastic workers that are left save the work before they leave; the other processes of a
+        # fixed-size job only stop, and their losses are the same failure
+        counts = record.held is None if record.job.elastic else not is_stopping
+        _too_few_left(state, record, failed=failed and counts, why=why)
         return
     if gone.intersection(record.formed or was_on):  # else the others have continued already
         record.reforming = True

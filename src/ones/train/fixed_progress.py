@@ -19,7 +19,8 @@ from ones.wire.messages import Epoch, Report, Steps
 
 _INTERVAL = 0.5  # seconds between two reports within a part
 _FLUSH_SECONDS = 2.0  # wait at the end of the script
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK")  # set by torchrun and by mpirun
+#: set by torchrun, by mpirun, and by ONES for a process of each node
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "NODE_RANK")
 _MOST = 2**53
 
 _reporter: ProgressReporter | None = None

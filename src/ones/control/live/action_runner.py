@@ -6,10 +6,13 @@ same `Switch`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
+from types import MappingProxyType
 
 from ones.control.live.jobs import NOW, LiveJob, LiveWorker, OrderProgress, launch_id
 from ones.control.live.live_state import LiveState
+from ones.control.live.node_layout import NodeLayout
 from ones.control.persistence import ProcessesForgotten
 from ones.core import events as ev
 from ones.core.cluster import Gpu
@@ -22,13 +25,7 @@ from ones.launchers import Launch, SupportsPrepare
 from ones.wire import messages as wire
 from ones.wire.environment import WorkerEnvironment
 
-
-def torchrun_defaults(gpus: int) -> dict[str, str]:
-    """Options of torchrun for a fixed-size job: a process for each GPU, on a port of its own.
-
-    Two jobs on one node would meet on torchrun's usual port.
-    """
-    return {"PET_NPROC_PER_NODE": str(gpus), "PET_STANDALONE": "1"}
+NO_DEFAULTS: Mapping[str, str] = MappingProxyType({})
 
 
 class ActionRunner:
@@ -85,15 +82,28 @@ class ActionRunner:
             self.publish_if_all_joined(job)
         elif missing:
             job.progress.deadline = inf
-            self._launch(job, plan, tuple(missing))
+            layout = self._layout(job, plan, allocation)
+            for node in {gpu.node: None for gpu in missing}:
+                there = tuple(gpu for gpu in missing if gpu.node == node)
+                self._launch(job, plan, there, layout.environment(node))
 
-    def _launch(self, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> None:
+    def _layout(self, job: LiveJob, plan: int, allocation: Allocation) -> NodeLayout:
+        hosts = {slot.node: slot.host for slot in self._live.launcher.slots()}
+        return NodeLayout.of(allocation.gpus, hosts, plan)
+
+    def _launch(
+        self,
+        job: LiveJob,
+        plan: int,
+        gpus: tuple[Gpu, ...],
+        defaults: Mapping[str, str] = NO_DEFAULTS,
+    ) -> None:
         live = self._live
         if live.winding_down:
             return  # the order is in the log: the next controller begins it again
         if gpus[0].node in live.gone_nodes:
             return  # the order fails with its node
-        launch = self.launch_for(job, plan, gpus)
+        launch = self.launch_for(job, plan, gpus, defaults)
         # registered before it starts: a worker may report at once, and an unknown worker must exit
         job.workers[launch.id] = LiveWorker(launch.id, gpus, plan, since=live.clock.now())
         try:
@@ -114,7 +124,14 @@ class ActionRunner:
             if launch.zygote:
                 launcher.prepare(launch)
 
-    def launch_for(self, job: LiveJob, plan: int, gpus: tuple[Gpu, ...]) -> Launch:
+    def launch_for(
+        self,
+        job: LiveJob,
+        plan: int,
+        gpus: tuple[Gpu, ...],
+        defaults: Mapping[str, str] = NO_DEFAULTS,
+    ) -> Launch:
+        """`defaults`: variables that those of the submission replace."""
         submission, deps = job.submission, self._live.deps
         elastic = self._live.is_elastic(job)
         record = self._live.record(job)
@@ -133,7 +150,6 @@ class ActionRunner:
         if elastic:
             env = {**submission.env, **environment.to_env()}
         else:
-            defaults = torchrun_defaults(len(gpus))
             env = {**defaults, **submission.env, **environment.to_progress_env()}
         env[snapshot.SUBMIT_DIR] = submission.cwd
         if submission.snapshot:

@@ -39,7 +39,9 @@ class DeadlineChecker:
                 self._give_up(job, order)
             elif order is None and progress.late:
                 self._restart(job)
-        if now - job.quiet_since > self._live.timeouts.quiet_seconds and not job.end_reported:
+        # processes of a fixed-size job on other nodes may have more to do than those that exited
+        may_decide = self._live.is_elastic(job) and not job.end_reported
+        if may_decide and now - job.quiet_since > self._live.timeouts.quiet_seconds:
             self._decide_quiet(job)
         self._check_silence(job)
         self._check_run_time(job, now)
