@@ -20,16 +20,17 @@ parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--stop-at", type=int, default=0)
 parser.add_argument("--save", default="")
 parser.add_argument("--load", default="")
+parser.add_argument("--start", type=int, default=0)
 args = parser.parse_args()
 
 torch.manual_seed(0)
-inputs = torch.randn(1010, 20)
+inputs = torch.randn(1013, 20)
 labels = (inputs[:, :10].sum(1) > inputs[:, 10:].sum(1)).long()
 model = nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 2))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-train = DataLoader(TensorDataset(inputs[:810], labels[:810]), 20 // args.accumulate)
-test = DataLoader(TensorDataset(inputs[810:], labels[810:]), 100)
-total = args.epochs * -(-810 // 20)
+train = DataLoader(TensorDataset(inputs[:813], labels[:813]), 20 // args.accumulate)
+test = DataLoader(TensorDataset(inputs[813:], labels[813:]), 100)
+total = args.epochs * -(-813 // 20)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
 
 accelerator = Accelerator(gradient_accumulation_steps=args.accumulate)
@@ -38,8 +39,8 @@ model, optimizer, train, test, schedule = accelerator.prepare(
 )
 if args.load:
     accelerator.load_state(args.load)
-done = 0
-for epoch in accelerator.epochs(args.epochs):  # ones: for epoch in range(args.epochs):
+done, first, epochs = 0, args.start, args.epochs
+for epoch in accelerator.epochs(epochs, first):  # ones: for epoch in range(first, epochs):
     model.train()
     for x, y in train:
         with accelerator.accumulate(model):

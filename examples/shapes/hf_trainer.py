@@ -54,7 +54,7 @@ parser.add_argument("--epochs", type=float, default=3)
 parser.add_argument("--steps", type=int, default=-1)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--save", default="no")
-parser.add_argument("--resume", action="store_true")
+parser.add_argument("--resume", default=None)
 parser.add_argument("--output", default="hf_trainer_output")
 parser.add_argument("--samples", type=int, default=1000)
 args = parser.parse_args()
@@ -96,7 +96,7 @@ trainer = Trainer(
     compute_metrics=accuracy,
 )
 elastic(trainer, lr_rule="none")  # ones
-trainer.train(resume_from_checkpoint=args.resume or None)
+trainer.train(resume_from_checkpoint=args.resume)
 found = trainer.evaluate()
 if trainer.is_world_process_zero():
     square = sum(float(p.detach().double().square().sum()) for p in model.parameters())

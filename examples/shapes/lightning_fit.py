@@ -50,10 +50,10 @@ parser.add_argument("--output", default="lightning_output")
 args = parser.parse_args()
 
 L.seed_everything(0)
-inputs = torch.randn(1000, 20)
+inputs = torch.randn(1007, 20)
 labels = (inputs[:, :10].sum(1) > inputs[:, 10:].sum(1)).long()
-train = DataLoader(TensorDataset(inputs[:800], labels[:800]), 20 // args.accumulate)
-test = DataLoader(TensorDataset(inputs[800:], labels[800:]), 100)
+train = DataLoader(TensorDataset(inputs[:807], labels[:807]), 20 // args.accumulate)
+test = DataLoader(TensorDataset(inputs[807:], labels[807:]), 100)
 model = Classifier()
 checkpoint = ModelCheckpoint(monitor="val_accuracy", mode="max", save_last=True)
 callbacks: list[L.Callback] = [checkpoint, LearningRateMonitor()]

@@ -34,10 +34,19 @@ def test_micro_batches_keep_to_the_limit(
 ) -> None:
     sizes = micro_batch_sizes(count, steps, limit, minimum)
     assert sum(sizes) == count
-    assert max(sizes) - min(sizes) <= 1
+    if limit is None or steps > -(-count // limit):
+        assert max(sizes) - min(sizes) <= 1
     if minimum == 1 and limit is not None:
         assert max(sizes) <= limit
     assert all(size >= min(minimum, count) for size in sizes)
+
+
+def test_parts_that_the_limit_makes_are_those_of_a_dataloader() -> None:
+    assert micro_batch_sizes(12, 1, 5) == [5, 5, 2]
+    assert micro_batch_sizes(11, 1, 5, 2) == [4, 4, 3]  # batch norm cannot take a single sample
+    partition = BatchPartition(shares=(20,), micro_steps=(4,), rank=0, limit=5)
+    parts = [partition.slice(start, 32) for start in (0, 20)]
+    assert [part.micro_batches for part in parts if part] == [(5, 5, 5, 5), (5, 5, 2)]
 
 
 def test_the_order_depends_on_seed_and_epoch_only() -> None:

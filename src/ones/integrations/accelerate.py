@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ones.errors import UserError
-from ones.integrations.position import Position, clip, options_of, show_rank
+from ones.integrations.position import Accumulation, Position, clip, options_of, show_rank
 from ones.train import join
 from ones.train.elastic_job import ElasticJob
 
@@ -122,6 +122,7 @@ class Accelerator(accelerate.Accelerator):
             steps = epoch * per_epoch + skipped // accumulated
             Position(job).resume(steps=steps, epoch=epoch, offset=skipped * batch)
         job.loader(loader.dataset, batch * accumulated, **data)
+        self._accumulation = Accumulation(job, batch, accumulated)
         return job
 
     # the loop
@@ -157,7 +158,12 @@ class Accelerator(accelerate.Accelerator):
         yield
 
     def backward(self, loss: Tensor, **_: Any) -> None:
-        self.is_complete = self.job.backward(loss)
+        """Counts a last step with fewer batches in proportion to them, as Accelerate does: it
+        divides each loss by `gradient_accumulation_steps`."""
+        job, accumulation = self.job, self._accumulation
+        self.is_complete = job._run.stepper.backward(
+            loss, accumulation.weight, "accelerator.backward", scale=accumulation.filled
+        )
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
         if not self.is_complete:

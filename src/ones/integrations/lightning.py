@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ones.errors import UserError
-from ones.integrations.position import Position, options_of
+from ones.integrations.position import Accumulation, Position, options_of
 from ones.train import join
 from ones.train.elastic_job import ElasticJob
 
@@ -115,6 +115,7 @@ class OnesStrategy(SingleDeviceStrategy):
         data = options_of(loaders[0], "Lightning")
         batch = data.pop("batch_size")
         job.loader(loaders[0].dataset, batch * accumulated, **data)
+        self._accumulation = Accumulation(job, batch, accumulated)
         limit = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else _ENDLESS
         self._batches = _Batches(job, position, trainer, limit)
         # Lightning's loop takes its batches, and what it asks about them, from the job
@@ -138,8 +139,14 @@ class OnesStrategy(SingleDeviceStrategy):
         assert self._batches is not None
         # not the plugin's own: the job scales the loss
         loss = Precision.pre_backward(plugin, closure_loss, module)
-        # Lightning has divided it by the number of micro-batches, which is the job's affair
-        self._batches.is_complete = self.job.backward(loss * self._trainer.accumulate_grad_batches)
+        # Lightning has divided it by accumulate_grad_batches, also in a last step with fewer
+        accumulation = self._accumulation
+        self._batches.is_complete = self.job._run.stepper.backward(
+            loss * self._trainer.accumulate_grad_batches,
+            accumulation.weight,
+            "backward",
+            scale=accumulation.filled,
+        )
         return Precision.post_backward(plugin, loss, module)
 
     def optimizer_step(

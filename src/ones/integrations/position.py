@@ -57,6 +57,49 @@ def options_of(loader: DataLoader[Any], library: str) -> dict[str, Any]:
     return options
 
 
+class Accumulation:
+    """What micro-batches count in a loop that accumulates `count` batches of `batch` samples.
+
+    Such a loop adds up the mean losses of its batches, whatever their sizes. A short last batch
+    counts as much as a full one, so each of its samples counts more. The job may divide the samples
+    otherwise; what a sample counts stays the same.
+    """
+
+    def __init__(self, job: ElasticJob, batch: int, count: int) -> None:
+        self._job, self._batch, self._count = job, batch, count
+
+    @property
+    def weight(self) -> float | None:
+        """Of the current micro-batch: its samples, and more if they are of a short last batch.
+
+        A micro-batch with samples of both kinds gets the right sum of their weights.
+        """
+        if self._count == 1:
+            return None
+        run = self._job._run
+        step, size = run.stepper._step, run.entry.loader.size
+        assert step is not None
+        part = step.part
+        if part.is_filler:
+            return 0.0
+        first = part.first + sum(part.micro_batches[: step.index])
+        end = first + part.micro_batches[step.index]
+        rest = size % self._batch
+        short = max(0, end - max(first, size - rest))  # samples of the short last batch
+        return end - first - short + (short * self._batch / rest if short else 0)
+
+    @property
+    def filled(self) -> float:
+        """The part of the `count` batches that the current step has: below 1 at ends of epochs."""
+        if self._count == 1:
+            return 1.0
+        run = self._job._run
+        step = run.stepper._step
+        assert step is not None
+        batches = -(-step.part.total // self._batch)
+        return min(1.0, batches * self._batch / run.loop.partition.batch)
+
+
 def clip(job: ElasticJob, parameters: Any, max_norm: float, norm_type: float = 2.0) -> Tensor:
     """Clips complete gradients and returns their norm. Call it between backward and update."""
     replica = job._replica

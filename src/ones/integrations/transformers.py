@@ -24,7 +24,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
 from ones.errors import UserError
-from ones.integrations.position import Position, clip, options_of, show_rank
+from ones.integrations.position import Accumulation, Position, clip, options_of, show_rank
 from ones.train import join
 from ones.train.elastic_job import ElasticJob
 
@@ -58,6 +58,8 @@ class _Loop:
         self._trainer, self._options = trainer, options
         self._save = trainer._save_checkpoint  # of the Trainer, or of its subclass
         self._job: ElasticJob | None = None
+        self._divides: bool | None = None  # the loss is divided by the number of items
+        self._scale = 1.0  # of the losses of the current step
 
     def run(
         self,
@@ -86,6 +88,7 @@ class _Loop:
             self._position.resume(steps=steps, epoch=begin, offset=skipped * own_batch)
         self._begin()
         job.loader(loader.dataset, own_batch * args.gradient_accumulation_steps, **data)
+        self._accumulation = Accumulation(job, own_batch, args.gradient_accumulation_steps)
         self._show_rank()
         trainer.control = trainer.callback_handler.on_train_begin(
             args, trainer.state, trainer.control
@@ -158,9 +161,8 @@ class _Loop:
         trainer = self._trainer
         self._started = time.time()
         self._rate = 0.0  # of the last update
-        self._weight: float | None = None
-        self._is_complete = False
-        self._losses: list[torch.Tensor] = []
+        self._items: torch.Tensor | None = None  # valid labels of the micro-batch
+        self._is_complete, self._is_in_step = False, False
         trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
         trainer._initial_global_step = trainer.state.global_step
         trainer._tr_loss = torch.tensor(0.0, device=trainer.args.device)
@@ -175,30 +177,57 @@ class _Loop:
         args, handler = trainer.args, trainer.callback_handler
         is_last = not job.accumulate()
         trainer.accelerator.gradient_state._set_sync_gradients(is_last)
-        if not self._losses:
+        if not self._is_in_step:
             self._show_rank()
             trainer.control = handler.on_step_begin(args, trainer.state, trainer.control)
         items = trainer._get_num_items_in_batch([inputs], args.device)
-        self._weight, self._is_complete = None if items is None else float(items), False
-        self._losses.append(trainer.training_step(after[0], inputs, items))
+        if torch.is_tensor(items) and self._divides is None:
+            items = items.float().requires_grad_()  # shows whether the loss depends on it
+        self._items, self._is_complete, self._is_in_step = items, False, not is_last
+        trainer.training_step(after[0], inputs, items)
         trainer.current_flos += float(trainer.floating_point_ops(inputs))
         trainer._track_num_input_tokens(inputs)
         if not is_last:
             trainer.control = handler.on_substep_end(args, trainer.state, trainer.control)
             return
-        loss = torch.stack(self._losses).mean()
-        self._losses.clear()
         if self._is_complete:
-            self._update(loss, after)
+            self._update(after)
 
     def _backward(self, loss: torch.Tensor, **_: Any) -> None:
-        """Takes the place of `Accelerator.backward`."""
-        assert self._job is not None
-        self._is_complete = self._job.backward(loss, weight=self._weight)
+        """Takes the place of `Accelerator.backward`.
 
-    def _update(self, loss: torch.Tensor, after: tuple[Any, ...]) -> None:
+        The Trainer gives a loss the number of items of the whole batch to divide by. One that does
+        not use it is a mean, and the Trainer adds those of a step up, as many as accumulate.
+        """
+        assert self._job is not None
+        accumulation, items, sums = self._accumulation, self._items, 1.0
+        if self._divides is None:
+            self._divides = items is not None and depends(loss, items)
+        weight = float(items) if self._divides and items is not None else accumulation.weight
+        if not self._divides and self._adds_up(items):
+            sums = self._trainer.args.gradient_accumulation_steps * accumulation.filled
+        self._scale = sums
+        self._is_complete = self._job._run.stepper.backward(
+            loss, weight, "accelerator.backward", scale=sums
+        )
+
+    def _adds_up(self, items: Any) -> bool:
+        """Whether the Trainer takes the loss as divided already, as in its `training_step`."""
+        trainer = self._trainer
+        said = getattr(trainer, "loss_is_scaled_for_ga", None)
+        if said is not None:
+            return bool(said)
+        accepts = trainer.model_accepts_loss_kwargs and items is not None
+        return bool(accepts or trainer.compute_loss_func is not None)
+
+    def _update(self, after: tuple[Any, ...]) -> None:
         trainer, job, position = self._trainer, self._job, self._position
         assert job is not None
+        current = job._run.stepper._step
+        assert current is not None
+        assert current.reduced is not None
+        # the mean over all workers, in the scale of the Trainer's log
+        loss = torch.tensor(current.reduced[1] * self._scale, device=trainer.args.device)
         args, handler, norm = trainer.args, trainer.callback_handler, None
         if args.max_grad_norm > 0:
             norm = clip(job, after[0].parameters(), args.max_grad_norm)
@@ -279,6 +308,14 @@ class _Loop:
             for callback in trainer.callback_handler.callbacks:
                 if isinstance(callback, ProgressCallback) and callback.training_bar is None:
                     callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+
+
+def depends(loss: torch.Tensor, value: Any) -> bool:
+    """Whether a loss was computed with this value."""
+    if not (torch.is_tensor(value) and value.requires_grad and loss.requires_grad):
+        return False
+    (found,) = torch.autograd.grad(loss, value, retain_graph=True, allow_unused=True)
+    return found is not None
 
 
 class _TrainerState:

@@ -192,6 +192,12 @@ class OptimizerStepper:
         return not self._current("job.accumulate").is_last
 
     @property
+    def micro_batch(self) -> int:
+        """Samples of the current micro-batch; 0 if it does not count."""
+        step = self._current("job.step")
+        return 0 if step.part.is_filler else step.part.micro_batches[step.index]
+
+    @property
     def is_filler(self) -> bool:
         return self._step is not None and self._step.part.is_filler
 
@@ -208,8 +214,12 @@ class OptimizerStepper:
         call: str = "job.backward",
         *,
         retain_graph: bool = False,
+        scale: float = 1.0,
     ) -> bool:
-        """Adds the gradients of a loss; True if they are complete: those of all workers."""
+        """Adds the gradients of a loss; True if they are complete: those of all workers.
+
+        `scale` multiplies the gradients, and not the loss that is reported.
+        """
         step = self._current(call)
         if step.is_over:
             if step.reduced is not None:
@@ -234,7 +244,7 @@ class OptimizerStepper:
             if step.is_last:
                 self._arm(step)
             # several losses of a batch: the first were reduced, and maybe multiplied, before
-            share = count / step.part.count * step.factor
+            share = count / step.part.count * step.factor * scale
             scaled = loss if share == 1.0 else loss * share
             scaler = self._replica.scaler
             try:

@@ -68,15 +68,24 @@ def _fill_in_order(total: int, shares: Sequence[int], minimum: int) -> tuple[int
 def micro_batch_sizes(
     count: int, micro_steps: int, limit: int | None, minimum: int = 1
 ) -> list[int]:
-    """The samples of a worker in one step, in nearly equal parts below the memory limit.
+    """The samples of a worker in one step, in parts within the memory limit.
+
+    Parts that the limit makes necessary are full but for the last, as a DataLoader gives them;
+    others are nearly equal.
 
     >>> micro_batch_sizes(10, 1, 4)
+    [4, 4, 2]
+    >>> micro_batch_sizes(10, 3, None)
     [4, 3, 3]
     """
     if count == 0:
         return []
-    parts = max(micro_steps, -(-count // limit) if limit else 1)
-    parts = max(1, min(parts, count // minimum))
+    needed = -(-count // limit) if limit else 1
+    parts = max(1, min(max(micro_steps, needed), count // minimum))
+    if limit and parts == needed:
+        rest = count - (parts - 1) * limit
+        if rest >= min(minimum, count):
+            return [limit] * (parts - 1) + [rest]
     small, more = divmod(count, parts)
     return [small + (i < more) for i in range(parts)]
 
@@ -135,7 +144,7 @@ class BatchPartition:
     def part(self, start: int, total: int) -> StepSlice:
         """The part of this worker in a step of `total` samples."""
         counts = split_samples(total, self.shares, self.minimum)
-        sizes = self._micro_batches(counts[self.rank], self.micro_steps[self.rank])
+        sizes = self._micro_batches(counts[self.rank], self.rank)
         return StepSlice(start, total, start + sum(counts[: self.rank]), tuple(sizes))
 
     def counts(self, part: StepSlice) -> tuple[int, ...]:
@@ -144,8 +153,12 @@ class BatchPartition:
 
     def is_even(self, part: StepSlice) -> bool:
         """Whether all workers have the same number of micro-batches in that step."""
-        sizes = map(self._micro_batches, self.counts(part), self.micro_steps)
+        sizes = (self._micro_batches(count, i) for i, count in enumerate(self.counts(part)))
         return len({len(some) for some in sizes}) == 1
 
-    def _micro_batches(self, count: int, micro_steps: int) -> list[int]:
+    def _micro_batches(self, count: int, rank: int) -> list[int]:
+        """A short step has as few micro-batches as it has samples of the worker's share."""
+        micro_steps, share = self.micro_steps[rank], self.shares[rank]
+        if count < share:
+            micro_steps = -(-micro_steps * count // share)
         return micro_batch_sizes(count, micro_steps, self.limit, self.minimum)

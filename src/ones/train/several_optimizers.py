@@ -65,6 +65,7 @@ class SeveralStepper(OptimizerStepper):
         call: str = "job.backward",
         *,
         retain_graph: bool = False,
+        scale: float = 1.0,
     ) -> bool:
         step = self._current(call)
         if call == "job.step":
@@ -78,9 +79,10 @@ class SeveralStepper(OptimizerStepper):
             return not step.is_over
         step.loss = step.loss + (loss.item() if loss.is_cpu else loss.detach())
         scaler = self._replica.scaler
+        scaled = loss if scale == 1.0 else loss * scale
         with self._guard.allowed():
             torch.autograd.backward(
-                loss if scaler is None else scaler.scale(loss), retain_graph=retain_graph
+                scaled if scaler is None else scaler.scale(scaled), retain_graph=retain_graph
             )
         return True
 
