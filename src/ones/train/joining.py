@@ -19,6 +19,7 @@ from ones.errors import UserError
 from ones.stopping import StopRule
 from ones.train.arguments import check_arguments
 from ones.train.buckets import Buckets
+from ones.train.compiled_sizes import mark_batch
 from ones.train.device import find_device
 from ones.train.elastic_group import ElasticGroup
 from ones.train.elastic_job import ElasticJob, Entry, SchedulerStep
@@ -201,7 +202,7 @@ class _Joining:
         rehearse(
             self.replica.model,
             self._rehearsal,
-            lambda count: to_device(loader.first(count), self.device),
+            lambda count: mark_batch(to_device(loader.first(count), self.device), count),
             sizes,
             self.device,
         )

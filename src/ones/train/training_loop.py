@@ -17,6 +17,7 @@ import torch
 
 from ones.errors import UserError
 from ones.train.buckets import Notice
+from ones.train.compiled_sizes import mark_batch
 from ones.train.elastic_group import ElasticGroup
 from ones.train.loading import to_device
 from ones.train.optimizer_step import OptimizerStepper
@@ -190,7 +191,7 @@ class TrainingLoop:
                         if not stepper.next_micro_batch():
                             break  # the step was undone: memory ran out
                         self._schedule.watch()
-                        yield to_device(data, self._device)
+                        yield mark_batch(to_device(data, self._device), stepper.micro_batch)
                         self._schedule.check()
                     stepper.end()
                     if elastic is not None and elastic.context.save_if_due():
