@@ -168,15 +168,24 @@ def test_a_memory_limit_is_reported_when_memory_gets_low(
     """80 samples take 9,000 of 10,000 bytes, of which a tenth is left free."""
     device = DeviceMemory()
     monkeypatch.setattr("ones.train.memory.module_of", lambda _: device)
-    timed.reporter = Reporter(timed.sent.append, torch.device("meta"))
-    for device.samples in (8, 16, 64, 32):
+    known: list[int | None] = [None]
+    timed.reporter = Reporter(timed.sent.append, torch.device("meta"), lambda: known[0])
+    for device.samples in (8, 16, 64, 32, 24):
+        if device.samples == 24:
+            known[0] = 40  # memory ran out with more
         timed.switch(device.samples)
         for _ in range(30):
             timed.now += 0.1
             timed.reporter.after_step(timed.layout, TrainingProgress(), device.samples)
     reports = [report for report in timed.sent if isinstance(report, Memory)]
     found = [(r.micro_batch, r.peak_bytes, r.max_local_batch) for r in reports]
-    assert found == [(8, 1_800, None), (16, 2_600, None), (64, 7_400, 80), (32, 4_200, 80)]
+    assert found == [
+        (8, 1_800, None),
+        (16, 2_600, None),
+        (64, 7_400, 80),
+        (32, 4_200, 80),
+        (24, 3_400, 40),
+    ]
     where = JobId("a"), Gpu(NodeId("n0"), 0), Generation(1), None
     event = event_of(reports[2], *where)
     assert isinstance(event, MemoryLimitLearned)

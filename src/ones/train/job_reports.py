@@ -32,9 +32,10 @@ class JobReports:
         self._has_unknown_size = has_unknown_size  # of an epoch, before the first has ended
         self._progress, self._stepper, self._elastic = replica.progress, stepper, elastic
         self._stop = stop
-        self.reporter = (
-            None if elastic is None else Reporter(elastic.context.report, elastic.context.device)
-        )
+        self.reporter: Reporter | None = None
+        if elastic is not None:
+            context = elastic.context
+            self.reporter = Reporter(context.report, context.device, lambda: context.limit)
         self._has_warned = False
 
     @property

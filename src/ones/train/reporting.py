@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -29,8 +30,14 @@ class Reporter:
     state was sent or a checkpoint saved.
     """
 
-    def __init__(self, report: Callable[[Report], None], device: torch.device = _CPU) -> None:
-        self._report, self._device = report, device
+    def __init__(
+        self,
+        report: Callable[[Report], None],
+        device: torch.device = _CPU,
+        known_limit: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`known_limit`: samples that fit, by the script or since memory ran out."""
+        self._report, self._device, self._known_limit = report, device, known_limit
         self._last: float | None = None
         self._skip = _SKIPPED
         self._seconds, self._steps = 0.0, 0
@@ -115,11 +122,11 @@ class Reporter:
         if size:
             self._peaks[size] = max(peak, self._peaks.get(size, 0))
         limit = samples_that_fit(self._peaks, available_bytes(self._device))
-        # the controller tries at most twice what has fitted anyway
-        if limit is not None and (self._is_limited or limit < 2 * max(self._peaks)):
-            self._is_limited = True
-        else:
-            limit = None
+        if limit is not None:
+            # the controller tries at most twice what has fitted anyway
+            most = min(self._known_limit() or sys.maxsize, 2 * max(self._peaks))
+            self._is_limited |= limit < most
+            limit = min(limit, most) if self._is_limited else None
         self._report(Memory(peak, size, limit))
 
     def _news(self, progress: TrainingProgress) -> int | None:
