@@ -13,7 +13,13 @@ import pytest
 
 from ones.control.archive import log_since
 from ones.control.store import Store
-from ones.lab.whatif import CONTROLLER_GONE, means_of, what_if
+from ones.core.cluster import Cluster
+from ones.core.job import EndReason, Job, JobId, SwitchCost
+from ones.core.record import Outcome
+from ones.core.state import State
+from ones.lab.whatif import CONTROLLER_GONE, means_of, times_of, what_if
+from ones.workload.recent import RecentJob
+from ones.workload.trace import RecordedTraining, TraceJob
 from tests.control.inside import Inside, inside
 from tests.control.test_archive import HOUR, lived
 from tests.control.world import World
@@ -54,6 +60,27 @@ def test_a_replay_reads_from_a_snapshot_on_and_has_every_job_of_the_window(tmp_p
     assert progress[0] == (0, 12)
     assert progress[-1] == (12, 12)
     assert any("6 jobs without reports" in sentence for sentence in found["assumptions"])
+
+
+def test_a_job_that_the_policy_refuses_has_no_times() -> None:
+    training = RecordedTraining(
+        dataset_size=1, base_batch=1, optimizer="", parameter_bytes=0, max_local_batch=None,
+        step_seconds=(), milestones=(), first_loss=None, end=EndReason.FINISHED, end_message="",
+        rescale_seconds=None, restart_seconds=None,
+    )  # fmt: skip
+    job = RecentJob(
+        TraceJob(Job(id=JobId("a"), submitted_at=0.0), training), 0.0, False, 1.0, 0, ""
+    )
+    state = State(Cluster.of(1), SwitchCost())
+    for reason, times in (
+        (EndReason.REFUSED, None),
+        (EndReason.FINISHED, {"completion_seconds": 5.0, "waiting_seconds": 2.0}),
+    ):
+        state.ended[JobId("a")] = Outcome(
+            id=JobId("a"), kind="", owner="", submitted_at=0.0, ended_at=5.0, reason=reason,
+            message="", queue_seconds=2.0,
+        )  # fmt: skip
+        assert times_of(job, state) == times
 
 
 def test_means_compare_the_same_jobs() -> None:
@@ -125,6 +152,27 @@ def test_a_replay_is_cancelled_and_ends_with_the_service(
         assert last is not None
         assert last.process is not None
     assert last.process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("import os; os.kill(os.getpid(), 24)", "let an admin raise service.whatif_cpu_seconds"),
+        ("raise KeyError('lost')", "the replay ended with code 1: KeyError: 'lost'"),
+        ("print('no json')", "the replay failed: Expecting value"),
+    ],
+)
+def test_a_replay_that_breaks_says_why_and_the_service_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+) -> None:
+    monkeypatch.setattr("ones.control.whatif.COMMAND", ("-c", script))
+    with inside(tmp_path) as served:
+        assert served.http.post("/api/whatif", json={"policy": "fifo"}).status_code == 202
+        replay = ended(served)
+        assert replay["state"] == "failed"
+        assert told in replay["problem"]
+        assert served.http.get("/health").status_code == 200
+        assert served.http.post("/api/whatif", json={"policy": "fifo"}).status_code == 202
 
 
 def test_the_process_ends_when_its_controller_is_gone() -> None:

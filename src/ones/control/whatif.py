@@ -110,8 +110,9 @@ class WhatIf:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(self._request(replay)).encode() + b"\n")
-            process.stdin.flush()
+            with suppress(BrokenPipeError):  # it has died: its exit code says why
+                process.stdin.write(json.dumps(self._request(replay)).encode() + b"\n")
+                process.stdin.flush()
             for line in process.stdout:
                 message = json.loads(line)
                 replay.done = message.get("done", replay.done)

@@ -118,8 +118,8 @@ def _result(
             if job.completion_seconds is None
             else {"completion_seconds": job.completion_seconds,
                   "waiting_seconds": job.waiting_seconds},
-            "simulated": _times(job, ran),
-            "whatif": _times(job, other),
+            "simulated": times_of(job, ran),
+            "whatif": times_of(job, other),
         }
         for job in found.jobs
     ]  # fmt: skip
@@ -131,14 +131,20 @@ def _result(
         "gpus": found.cluster.n_gpus,
         "jobs": rows,
         "left_out": dict(found.left_out),
-        "assumptions": list(_assumptions(found, header, policy)),
+        "assumptions": [
+            *_assumptions(found, header, policy),
+            *_not_run(rows, "simulated", header.policy),
+            *_not_run(rows, "whatif", policy),
+        ],
         **{name: means_of(rows, name) for name in ("happened", "simulated", "whatif")},
     }
 
 
-def _times(job: RecentJob, state: State) -> dict[str, float] | None:
+def times_of(job: RecentJob, state: State) -> dict[str, float] | None:
+    """Times of a job in a simulation; None: it did not end as recorded, but was refused or never
+    started."""
     outcome = state.ended.get(job.entry.job.id)
-    if outcome is None:
+    if outcome is None or outcome.reason is not job.end:
         return None
     return {
         "completion_seconds": outcome.completion_seconds,
@@ -208,6 +214,12 @@ def _assumptions(found: RecentJobs, header: Header, policy: str) -> Iterator[str
         yield f"{policy} does this only in simulations: {limits}."
     for reason, n in found.left_out.items():
         yield f"Left out: {n} {'job' if n == 1 else 'jobs'}: {reason}."
+
+
+def _not_run(rows: list[dict[str, Any]], name: str, policy: str) -> Iterator[str]:
+    if n := sum(row[name] is None for row in rows):
+        many = "1 job" if n == 1 else f"{n} jobs"
+        yield f"{many} did not end under {policy}, which refused or never started them: in no mean."
 
 
 def _knows_lengths(policy: str) -> bool:

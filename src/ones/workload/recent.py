@@ -61,6 +61,12 @@ class RecentJob:
     assumed: str  # what its length is assumed to be; empty: as recorded
     fixed: bool = False  # it reported nothing, so it keeps its GPUs
 
+    @property
+    def end(self) -> EndReason:
+        """How the job ends when it has done its work."""
+        assert isinstance(self.entry.training, RecordedTraining)
+        return self.entry.training.end
+
 
 @dataclass(frozen=True, slots=True)
 class RecentJobs:

@@ -43,7 +43,7 @@ class ReplayedJob(BaseModel):
     assumed: str = Field(description="what its length is assumed to be; empty: as recorded")
     happened: JobTimes | None = Field(description="null: it has not ended")
     simulated: JobTimes | None = Field(description="under the policy that ran")
-    whatif: JobTimes | None = Field(description="null: it did not end")
+    whatif: JobTimes | None = Field(description="null: refused, or never started")
 
 
 class Means(BaseModel):

@@ -8,7 +8,7 @@ const POLL = 500; // ms between two requests while a replay runs
 let polling = false;
 let shownResult = 0; // start time of the shown replay
 
-const time = (times, name) => (times === null ? "" : duration(times[name]));
+const time = (times, name) => (times === null ? "not run" : duration(times[name]));
 const mean = (value) => (value === null ? "–" : duration(value));
 const cell = (label, text, kind = "number") => el("td", { role: "cell", class: kind, "data-label": label }, text);
 
