@@ -17,6 +17,7 @@ from ones.core.cluster import Gpu, NodeId
 from ones.core.events import Event
 from ones.core.job import Configuration
 from ones.stopping import StopRule
+from ones.wire.work import Unit, Work
 
 #: bounds of whole numbers
 LARGEST = 2**53
@@ -66,6 +67,8 @@ _GENERATIONS = {
     "generation.incarnation": (1, 2, LARGEST),
 }
 
+_WORKS = (None, Work(Unit.STEPS, 0, 1), Work(Unit.TOKENS, LARGEST, None), Work(Unit.EPOCHS, 7, 3))
+
 #: what each field of each report may be
 VALUES: dict[type[Event], dict[str, tuple[object, ...]]] = {
     ev.JobDescribed: {
@@ -83,6 +86,7 @@ VALUES: dict[type[Event], dict[str, tuple[object, ...]]] = {
         "samples": _FROM_NONE,
         "gradient_noise": (None, *_REALS, -64.0, -65.0, -256.0),  # cancels a batch
         "planned_epochs": (None, *_EPOCHS),
+        "work": _WORKS,
     },
     ev.EpochFinished: {
         "epoch": _EPOCHS,
@@ -94,6 +98,7 @@ VALUES: dict[type[Event], dict[str, tuple[object, ...]]] = {
         "step_seconds": (None, *_STEP_SECONDS),
         "gradient_noise": (None, *_REALS, -64.0, -65.0, -256.0),  # cancels a batch
         "planned_epochs": (None, *_EPOCHS),
+        "work": _WORKS,
     },
     ev.ThroughputMeasured: {
         "configuration": (

@@ -10,6 +10,7 @@ from ones.core.cluster import Node, NodeId, NodeState
 from ones.core.job import Configuration, EndReason, Forecast, Generation
 from ones.core.plan import Action, Finish, Plan, Prepare, Rescale, Start, Stop, Withdraw
 from ones.stopping import StopRule
+from ones.wire.work import Unit, Work
 
 times = st.floats(0, 1e6, allow_nan=False)
 names = st.text("abcdefgh0123456789-", min_size=1, max_size=8)
@@ -18,6 +19,7 @@ generations = st.builds(Generation, st.integers(0, 50), st.integers(0, 3))
 gpus = st.builds(Gpu, names.map(NodeId), st.integers(0, 15))
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 counts = st.integers(1, 10_000)
+works = st.none() | st.builds(Work, st.sampled_from(Unit), counts, st.none() | counts)
 
 stop_rules = st.builds(
     StopRule,
@@ -25,6 +27,9 @@ stop_rules = st.builds(
     target_epochs=st.integers(1, 10),
     patience=st.none() | st.integers(1, 10),
     max_epochs=st.none() | st.integers(1, 100),
+    max_steps=st.none() | st.integers(1, 10**6),
+    max_samples=st.none() | st.integers(1, 10**9),
+    max_tokens=st.none() | st.integers(1, 10**12),
 )
 jobs = st.builds(
     Job,
@@ -63,6 +68,7 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
         steps=counts,
         samples=counts,
         planned_epochs=st.none() | counts,
+        work=works,
         effective_samples=st.none() | st.floats(0, 1e9),
     ),
     st.builds(

@@ -1,21 +1,31 @@
-"""Stop rules: decide after each epoch whether a job has trained enough.
+"""Stop rules: decide whether a job has trained enough.
 
-The scheduler applies them to the epochs that a job reports. A script that runs alone applies the
+The scheduler applies them to what a job reports. A script that runs alone applies the
 same rules to itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from math import inf, isnan
 
 from ones.wire.bounds import Number, Positive, Value
+from ones.wire.work import Unit
 
 
 class StopReason(StrEnum):
     TARGET = "target"  # accuracy above `target_accuracy` for `target_epochs` epochs in a row
     PLATEAU = "plateau"  # no improvement for `patience` epochs in a row
     EPOCHS = "epochs"  # `max_epochs` epochs are done
+    STEPS = "steps"  # `max_steps` steps are done
+    SAMPLES = "samples"  # `max_samples` samples are done
+    TOKENS = "tokens"  # `max_tokens` tokens are done
+
+    @property
+    def is_extent(self) -> bool:
+        """Whether the job has done what it was to do, whatever it has reached."""
+        return self not in (StopReason.TARGET, StopReason.PLATEAU)
 
 
 class StopRule(Value, frozen=True, kw_only=True):
@@ -30,13 +40,19 @@ class StopRule(Value, frozen=True, kw_only=True):
     target_epochs: Positive = 1  # in a row above the target; the paper's evaluation takes 10
     patience: Positive | None = None  # epochs in a row without a better accuracy (or loss)
     max_epochs: Positive | None = None
+    max_steps: Positive | None = None  # of the script's own batch size
+    max_samples: Positive | None = None
+    max_tokens: Positive | None = None  # of a job that counts tokens
     joint: bool = False  # `target_epochs` has no effect then
     min_gain: float = 0.0  # least rise of the accuracy (or fall of the loss) that is a gain
 
     def __post_init__(self) -> None:
         if self.target_accuracy is not None and not 0.0 <= self.target_accuracy <= 1.0:
             raise ValueError(f"target_accuracy {self.target_accuracy} is not in 0..1")
-        for name in ("target_epochs", "patience", "max_epochs"):
+        for name in (
+            *("target_epochs", "patience", "max_epochs"),
+            *("max_steps", "max_samples", "max_tokens"),
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} {value} is not at least 1")
@@ -44,6 +60,16 @@ class StopRule(Value, frozen=True, kw_only=True):
             raise ValueError(f"min_gain {self.min_gain} is not a number of at least 0")
         if self.joint and self.patience is None:
             raise ValueError("joint needs a patience")
+
+    def limit(self, unit: Unit) -> int | None:
+        """The amount after which the job ends."""
+        limits = {
+            Unit.EPOCHS: self.max_epochs,
+            Unit.STEPS: self.max_steps,
+            Unit.SAMPLES: self.max_samples,
+            Unit.TOKENS: self.max_tokens,
+        }
+        return limits[unit]
 
 
 class Track(Value, frozen=True):
@@ -86,6 +112,19 @@ def after_epoch(
     if rule.max_epochs is not None and epochs >= rule.max_epochs:
         return after, StopReason.EPOCHS
     return after, None
+
+
+def after_work(rule: StopRule, done: Mapping[Unit, float]) -> StopReason | None:
+    """The reason to stop after so much work in each known unit. Epochs are `after_epoch`'s.
+
+    >>> after_work(StopRule(max_steps=100), {Unit.STEPS: 100, Unit.SAMPLES: 1600})
+    <StopReason.STEPS: 'steps'>
+    """
+    for unit in (Unit.STEPS, Unit.SAMPLES, Unit.TOKENS):
+        limit = rule.limit(unit)
+        if limit is not None and done.get(unit, 0.0) >= limit:
+            return StopReason(unit.value)
+    return None
 
 
 def _reaches(rule: StopRule, accuracy: float, target: float) -> bool:

@@ -32,7 +32,7 @@ class Asked(Wish):
     decides_on = frozenset({ev.JobSubmitted, ev.Woke})
 
 
-def started(allocation: Allocation, **fields: int) -> tuple[Scheduler, Asked]:
+def started(allocation: Allocation, **fields: object) -> tuple[Scheduler, Asked]:
     wish = Asked()
     wish.target = Schedule({A: allocation})
     scheduler = Scheduler(Cluster.of(4), wish)
@@ -40,7 +40,7 @@ def started(allocation: Allocation, **fields: int) -> tuple[Scheduler, Asked]:
     return scheduler, wish
 
 
-def running(*, limit: int | None = 256, **fields: int) -> tuple[Scheduler, Asked]:
+def running(*, limit: int | None = 256, **fields: object) -> tuple[Scheduler, Asked]:
     """A job that trains with its own batch of 64 on the first GPU."""
     scheduler, wish = started(Allocation.as_scripted(GPUS[:1]), **fields)
     scheduler.handle(ev.WorkerReady(1.0, A, FIRST, GPUS[0]))

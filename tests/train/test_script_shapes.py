@@ -18,6 +18,7 @@ from torch.utils.data import (
 
 import ones
 from ones.errors import UserError
+from ones.stopping import StopRule
 from ones.train.elastic_job import ElasticJob
 from tests.train.test_elastic_job import OPTIMIZERS, apart, data, model, plain, train
 
@@ -432,3 +433,55 @@ def test_a_batch_sampler_has_equally_many_samples_in_each_epoch() -> None:
     job = ones.join(net, OPTIMIZERS[0](net), data(), 16, batch_sampler=Shrinking())
     with pytest.raises(UserError, match="yields 24 samples in epoch 0 and 32 at first"):
         train(job, net, 1)
+
+
+def test_a_loop_over_samples_ends_with_the_last_of_them() -> None:
+    net, sizes = model(), []
+    job = joined(net)
+    for x, y in job.steps(samples=70):
+        job.step(loss_of(net, x, y))
+        sizes.append(len(x))
+    assert sizes == [16, 16, 16, 2, 16, 4]
+    assert job.samples == 70
+
+
+def test_a_loop_over_tokens_ends_with_the_step_that_reaches_their_number() -> None:
+    net = model()
+    job = joined(net)
+    for x, y in job.steps(tokens=500):
+        job.step(loss_of(net, x, y), weight=3 * len(x))
+    assert (job.tokens, job.steps) == (546, 14)  # 150 in an epoch of 4 steps
+
+
+def test_tokens_must_be_counted() -> None:
+    net = model()
+    job = joined(net)
+    x, y = next(job.steps(tokens=500))
+    with pytest.raises(UserError, match=r"job\.step\(loss, weight=number\)"):
+        job.step(loss_of(net, x, y))
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps"),
+    [(StopRule(max_steps=6), 6), (StopRule(max_samples=60), 5), (StopRule(max_tokens=60), 5)],
+)
+def test_a_script_that_runs_alone_ends_by_its_rule(rule: StopRule, steps: int) -> None:
+    net = model()
+    job = joined(net, stop=rule)
+    for _ in job.epochs(9):
+        for x, y in job.batches():
+            job.step(loss_of(net, x, y), weight=len(x))
+    assert job.steps == steps
+
+
+@pytest.mark.parametrize("unit", ["samples", "tokens"])
+def test_a_schedule_follows_the_samples_in_any_unit(unit: str) -> None:
+    """ceil(50 / 16) steps in an epoch, as without ONES."""
+    net = model()
+    opt = torch.optim.SGD(net.parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.StepLR(opt, step_size=1, gamma=0.5)
+    job = ones.join(net, opt, data(), 16, scheduler=schedule, scheduler_step="step")
+    total: dict[str, Any] = {unit: 100}
+    for x, y in job.steps(**total):
+        job.step(loss_of(net, x, y) * 1e-9, weight=len(x))
+    assert schedule.last_epoch == 8

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ones.wire import PROTOCOL, CodecError, Orders, Reports, pack, unpack
 from ones.wire import messages as m
 from ones.wire.bounds import NotFinite, as_measure, as_text
+from ones.wire.work import Unit, Work
 
 numbers = st.integers(0, 2**53)
 positives = st.integers(1, 2**53)
@@ -42,6 +43,7 @@ reports: st.SearchStrategy[m.Report] = st.one_of(
         samples=numbers,
         gradient_noise=measures,
         planned_epochs=st.none() | epochs,
+        work=st.none() | st.builds(Work, st.sampled_from(Unit), numbers, st.none() | positives),
     ),
     st.builds(
         m.Epoch,
@@ -54,6 +56,7 @@ reports: st.SearchStrategy[m.Report] = st.one_of(
         step_seconds=st.none() | step_seconds,
         gradient_noise=measures,
         planned_epochs=st.none() | epochs,
+        work=st.none() | st.builds(Work, st.sampled_from(Unit), numbers, st.none() | positives),
     ),
     st.builds(
         m.Speed,

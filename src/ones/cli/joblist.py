@@ -14,13 +14,13 @@ from ones.cli.terminal import visible
 from ones.cli.words import duration, eta
 
 COLUMNS = (
-    *("job", "owner", "state", "GPUs", "util", "batch", "epochs", "loss", "accuracy", "age"),
+    *("job", "owner", "state", "GPUs", "util", "batch", "progress", "loss", "accuracy", "age"),
     "done in",
 )
-TO_THE_RIGHT = ("GPUs", "util", "batch", "epochs", "loss", "accuracy", "age")
+TO_THE_RIGHT = ("GPUs", "util", "batch", "progress", "loss", "accuracy", "age")
 RANGE = "done in (90 %)"
 #: columns that are left out, in this order, until the reason has this many characters
-GIVEN_UP = {"owner": 30, "util": 30, "loss": 30, "age": 30, RANGE: 30, "epochs": 30, "batch": 30,
+GIVEN_UP = {"owner": 30, "util": 30, "loss": 30, "age": 30, RANGE: 30, "progress": 30, "batch": 30,
             "accuracy": 16, "done in": 16}  # fmt: skip
 BETWEEN = 2
 
@@ -51,6 +51,7 @@ def _row_of(array: str, tasks: list[Mapping[str, Any]]) -> dict[str, Any]:
         "id": array,
         "state": counts,
         "planned_epochs": None,
+        "work": None,
         "elastic": True,
         "ended_at": None if None in ends else max(ends),
         "message": "",
@@ -120,7 +121,7 @@ def _cells(job: Mapping[str, Any], now: float) -> dict[str, str]:
         "GPUs": str(job["gpus"] or ""),
         "util": utilisation(job),
         "batch": _number(job["batch"] if not over else None, "d"),
-        "epochs": epochs(job),
+        "progress": progress(job),
         "loss": _number(job["loss"], ".3f"),
         "accuracy": _number(job["accuracy"], ".3f"),
         "age": duration((job["ended_at"] or now) - job["submitted_at"]),
@@ -129,12 +130,18 @@ def _cells(job: Mapping[str, Any], now: float) -> dict[str, str]:
     }
 
 
-def epochs(job: Mapping[str, Any]) -> str:
-    """Completed and planned epochs of a job.
+def progress(job: Mapping[str, Any]) -> str:
+    """What a job has done, and what is planned, in its unit; without a unit in epochs.
 
-    >>> epochs({"epochs": 3, "planned_epochs": 30, "ended_at": None})
+    >>> progress({"epochs": 3, "planned_epochs": 30, "ended_at": None})
     '3/30'
+    >>> progress({"work": {"unit": "tokens", "done": 12_345_678, "total": 2 * 10**9}})
+    '12.3M/2G tokens'
     """
+    work = job.get("work")
+    if work and work["unit"] != "epochs":
+        total = "" if work["total"] is None else f"/{rounded(work['total'])}"
+        return f"{rounded(work['done'])}{total} {work['unit']}"
     planned = job.get("planned_epochs") if job["ended_at"] is None else None
     return f"{job['epochs']}/{planned}" if job["epochs"] and planned else str(job["epochs"] or "")
 
@@ -157,6 +164,20 @@ def reason(job: Mapping[str, Any]) -> str:
         if job.get(name)
     ]
     return " ".join([*warnings, str(job["message"] or job["note"])])
+
+
+def rounded(count: int) -> str:
+    """A count in at most six characters.
+
+    >>> rounded(99_999), rounded(1_234_567), rounded(250_000)
+    ('99999', '1.2M', '250k')
+    """
+    if count < 100_000:
+        return str(count)
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.1f}".removesuffix(".0") + letter
+    return str(count)
 
 
 def _why(job: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import typer
 
 from ones.cli.change import by_state, for_each
 from ones.cli.client import Client, connect, of_job
-from ones.cli.joblist import job_table, reason, utilisation, with_arrays
+from ones.cli.joblist import job_table, progress, reason, utilisation, with_arrays
 from ones.cli.options import Json, StateDirectory, check_counts
 from ones.cli.output import out, print_json, print_table, say
 from ones.cli.terminal import tell
@@ -124,7 +124,7 @@ def _print_jobs(client: Client, query: dict[str, Any]) -> None:
             job["gpus"] or None,
             utilisation(job) or None,
             job["batch"],
-            job["epochs"] or None,
+            progress(job) or None,
             job["loss"],
             job["accuracy"],
             duration(job["queue_seconds"] + job["run_seconds"]),
@@ -140,7 +140,7 @@ def _print_jobs(client: Client, query: dict[str, Any]) -> None:
         "GPUs",
         "util",
         "batch",
-        "epochs",
+        "progress",
         "loss",
         "accuracy",
         "age",
@@ -165,7 +165,7 @@ def show(
         print_json({**found, "launches": launches, "utilisation_of_workers": used})
         return
     hidden = {"env", "files", "workers", "command", "tags", "eta_low", "eta_high", "eta"}
-    hidden |= {"git", "snapshot", "root"}
+    hidden |= {"git", "snapshot", "root", "work"}
     hidden |= {"utilisation", "memory_mb", "power_watts", "idle_gpus", "slow_gpus"}
     rows: list[tuple[str, object]] = [("command", " ".join(found["command"]))]
     rows.append(("code", _code(found)))
@@ -174,6 +174,7 @@ def show(
         for name, value in found.items()
         if name not in hidden and value not in (None, "", [])
     ]
+    rows.append(("progress", progress(found)))
     rows.append(("done in (90 %)", eta(found)))
     workers = ", ".join(f"{w['gpu']} (batch {w['batch']})" for w in found["workers"])
     rows.append(("workers", workers or "none"))
@@ -249,10 +250,12 @@ def _now(card: dict[str, Any]) -> str:
         return str(card["note"] or card["state"])
     gpus = "1 GPU" if card["gpus"] == 1 else f"{card['gpus']} GPUs"
     busy = f" ({utilisation(card)} busy)" if utilisation(card) else ""
-    left = eta(card)
+    left, done = eta(card), progress(card)
+    counts_epochs = (card["work"] or {"unit": "epochs"})["unit"] == "epochs"
+    what = f", {done} done" if done and not counts_epochs else ""
     idle, slow = (", ".join(card.get(name) or ()) for name in ("idle_gpus", "slow_gpus"))
     return (
-        f"{card['state']}, {gpus}{busy}"
+        f"{card['state']}, {gpus}{busy}{what}"
         + (f", done in {left}" if left else "")
         + (f"; idle: {idle}" if idle else "")
         + (f"; slower than the others: {slow}" if slow else "")

@@ -66,6 +66,16 @@ def submit(
     max_epochs: Annotated[
         int | None, typer.Option(help="End the job after this number of epochs.")
     ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(help="End the job after this number of steps of the script's own batch."),
+    ] = None,
+    max_samples: Annotated[
+        int | None, typer.Option(help="End the job after this number of samples.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="End the job after this number of tokens, if it counts them.")
+    ] = None,
     target_accuracy: Annotated[
         float | None, typer.Option(help="End the job when its accuracy is above this.")
     ] = None,
@@ -152,7 +162,8 @@ def submit(
         "name": name, "kind": kind, "priority": priority, "gpus": gpus, "min_gpus": min_gpus,
         "max_gpus": max_gpus, "requested_gpus": requested_gpus, "batch": batch, "epochs": epochs,
         "fixed_batch": fixed_batch or None, "min_batch": min_batch, "max_batch": max_batch,
-        "max_epochs": max_epochs, "target_accuracy": target_accuracy,
+        "max_epochs": max_epochs, "max_steps": max_steps, "max_samples": max_samples,
+        "max_tokens": max_tokens, "target_accuracy": target_accuracy,
         "target_epochs": target_epochs, "patience": patience, "retries": retries,
         "max_run": max_run, "deadline": deadline, "tag": tag, "after": after, "array": array,
         "sweep": sweep, "snapshot": snapshot or None,

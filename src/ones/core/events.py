@@ -25,6 +25,7 @@ from ones.wire.bounds import (
     Tagged,
     Time,
 )
+from ones.wire.work import Work
 
 
 class JobSubmitted(Tagged, frozen=True):
@@ -72,6 +73,7 @@ class StepsDone(Tagged, frozen=True, kw_only=True):
     samples: Number
     gradient_noise: float | None = None  # noise scale in samples, where it was measured anew
     planned_epochs: Positive | None = None  # epochs of the script's loop, when they become known
+    work: Work | None = None  # of a job that does not count in epochs
     #: progress of the job since its first step, in samples of the base batch; None: not known
     effective_samples: Amount | None = None
 
@@ -97,6 +99,7 @@ class EpochFinished(Tagged, frozen=True, kw_only=True):
     planned_epochs: Positive | None = None  # epochs of the script's loop, this one included
     effective_samples: Amount | None = None  # as in `StepsDone`: since the job's first step
     not_finite: tuple[str, ...] = ()  # measures that were nan or infinite
+    work: Work | None = None  # as in `StepsDone`
 
 
 class TrainingRestarted(Tagged, frozen=True):

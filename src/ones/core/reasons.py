@@ -404,6 +404,9 @@ _STOP_RULES = {
     StopReason.TARGET.value: "The target accuracy is reached.",
     StopReason.PLATEAU.value: "The accuracy has not improved within the patience of its stop rule.",
     StopReason.EPOCHS.value: "All epochs of its stop rule are done.",
+    StopReason.STEPS.value: "All steps of its stop rule are done.",
+    StopReason.SAMPLES.value: "All samples of its stop rule are done.",
+    StopReason.TOKENS.value: "All tokens of its stop rule are done.",
 }
 
 

@@ -29,6 +29,7 @@ from ones.core.lifecycle import OrderKind, Phase
 from ones.core.schedule import Allocation
 from ones.stopping import Track
 from ones.wire.bounds import Tagged, Value, shared
+from ones.wire.work import Unit, Work
 
 
 class InFlight(Value, frozen=True):
@@ -63,6 +64,7 @@ class JobFigures(msgspec.Struct, kw_only=True):
     gpu_seconds: float = 0.0
     epochs: int = 0
     samples: int = 0  # of finished epochs
+    work: Work | None = None  # of a job that does not count in epochs
     loss: float | None = None  # of the last epoch
     accuracy: float | None = None
     diverged_epoch: int = 0  # first epoch since which the loss is not a finite number; 0: none
@@ -168,6 +170,13 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
     def vacate(self, gpu: Gpu, now: float) -> None:
         self.settle_account(now)
         self.occupied.discard(gpu)
+
+    def work_done(self) -> dict[Unit, float]:
+        """What the job has done, in all units that are known."""
+        done: dict[Unit, float] = {Unit.SAMPLES: self.samples + self.epoch_samples}
+        if self.description is not None:
+            done[Unit.STEPS] = done[Unit.SAMPLES] / self.description.base_batch
+        return done | ({self.work.unit: self.work.done} if self.work is not None else {})
 
     def local_limit(self) -> int | None:
         """Maximum number of samples on one GPU at once; None before the script has joined.

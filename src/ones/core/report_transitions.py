@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import nan
+from collections.abc import Iterator
+from math import ceil, nan
 
 from msgspec.structs import replace
 
@@ -13,8 +14,9 @@ from ones.core.lifecycle import Phase
 from ones.core.record import JobRecord
 from ones.core.schedule import Allocation
 from ones.core.state import State
-from ones.stopping import StopReason, Track, after_epoch
+from ones.stopping import StopReason, Track, after_epoch, after_work
 from ones.wire.bounds import shared
+from ones.wire.work import Unit
 
 #: maximum number of configurations with kept step times, per job
 MOST_CONFIGURATIONS = 64
@@ -98,8 +100,10 @@ def steps_done(state: State, event: ev.StepsDone) -> bool:
     if event.gradient_noise is not None:
         record.gradient_noise = event.gradient_noise
     record.effective_samples = event.effective_samples
+    record.work = event.work or record.work
     _plan(record, event.planned_epochs)
     _prove(record)
+    _end_if(state, record, after_work(record.job.stop, record.work_done()))
     return True
 
 
@@ -126,6 +130,7 @@ def epoch_finished(state: State, event: ev.EpochFinished) -> bool:
     if event.gradient_noise is not None:
         record.gradient_noise = event.gradient_noise
     record.effective_samples = event.effective_samples
+    record.work = event.work or record.work
     _plan(record, event.planned_epochs)
     _prove(record)
     record.track, reason = after_epoch(
@@ -134,10 +139,14 @@ def epoch_finished(state: State, event: ev.EpochFinished) -> bool:
         loss=nan if "loss" in event.not_finite else event.loss,
         accuracy=nan if "accuracy" in event.not_finite else event.accuracy,
     )
-    if reason is not None and record.phase is not Phase.ENDING:
-        done = EndReason.FINISHED if reason is StopReason.EPOCHS else EndReason.CONVERGED
-        failures.end_soon(state, record, done, reason.value)
+    _end_if(state, record, reason or after_work(record.job.stop, record.work_done()))
     return True
+
+
+def _end_if(state: State, record: JobRecord, reason: StopReason | None) -> None:
+    if reason is not None and record.phase is not Phase.ENDING:
+        done = EndReason.FINISHED if reason.is_extent else EndReason.CONVERGED
+        failures.end_soon(state, record, done, reason.value)
 
 
 def training_restarted(state: State, event: ev.TrainingRestarted) -> bool:
@@ -147,14 +156,31 @@ def training_restarted(state: State, event: ev.TrainingRestarted) -> bool:
     record.epochs = record.samples = record.steps = 0
     record.epoch_steps = record.epoch_samples = record.diverged_epoch = 0
     record.first_loss = record.loss = record.accuracy = None
-    record.gradient_noise = record.effective_samples = None
+    record.gradient_noise = record.effective_samples = record.work = None
     record.track, record.forecast = Track(), None
     return True
 
 
 def _plan(record: JobRecord, epochs: int | None) -> None:
-    if epochs is not None and epochs != record.job.epochs:
+    if epochs is None:
+        return
+    epochs = min([epochs, *_epochs_of_rule(record, epochs)])
+    if epochs != record.job.epochs:
         record.job = replace(record.job, epochs=epochs)
+
+
+def _epochs_of_rule(record: JobRecord, epochs: int) -> Iterator[int]:
+    """After how many epochs a stop rule by steps, samples or tokens ends the job."""
+    rule, work, about = record.job.stop, record.work, record.description
+    for unit in (Unit.STEPS, Unit.SAMPLES, Unit.TOKENS):
+        limit = rule.limit(unit)
+        if limit is None:
+            continue
+        if work is not None and work.unit is unit and work.total is not None:
+            yield max(1, ceil(epochs * limit / work.total))
+        elif about is not None and unit is not Unit.TOKENS:
+            samples = limit if unit is Unit.SAMPLES else limit * about.base_batch
+            yield max(1, ceil(samples / about.dataset_size))
 
 
 def throughput_measured(state: State, event: ev.ThroughputMeasured) -> bool:

@@ -38,17 +38,24 @@ from ones.train.script_guard import ScriptGuard
 from ones.train.several_optimizers import SeveralStepper
 from ones.train.stream_loader import AnyLoader
 from ones.train.training_loop import TrainingLoop
+from ones.wire.work import Unit
 
 SchedulerStep = Literal["epoch", "step"]
 
 
 class StepCount(int):
-    """The number of optimizer steps so far; called with a total, a loop over steps."""
+    """The number of optimizer steps so far; called with a total, a loop."""
 
-    loop: Callable[[int], Iterator[Any]]
+    loop: Callable[[Unit, int], Iterator[Any]]
 
-    def __call__(self, total: int) -> Iterator[Any]:
-        return self.loop(total)
+    def __call__(
+        self, total: int | None = None, *, samples: int | None = None, tokens: int | None = None
+    ) -> Iterator[Any]:
+        totals = {Unit.STEPS: total, Unit.SAMPLES: samples, Unit.TOKENS: tokens}
+        given = [(unit, count) for unit, count in totals.items() if count is not None]
+        if len(given) != 1:
+            raise UserError("job.steps needs one of: a number of steps, samples=..., tokens=...")
+        return self.loop(*given[0])
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         return int, (int(self),)  # files have a plain number
@@ -167,19 +174,24 @@ class ElasticJob:
 
         The loop counts steps of the script's own batch size, in one pass over the data after the
         other: it ends after as many samples as `total` steps of the script without ONES.
+        `job.steps(samples=n)` and `job.steps(tokens=n)` count these instead; tokens are what the
+        script gives as `weight=` in each step, and the step that reaches the total is the last.
         """
         count = StepCount(self._progress.step)
-        count.loop = self._loop_over_steps
+        count.loop = self._loop_over
         return count
 
-    def _loop_over_steps(self, total: int) -> Iterator[Any]:
+    def _loop_over(self, unit: Unit, total: int) -> Iterator[Any]:
         if total < 1:
-            raise UserError(f"steps {total} is not at least 1")
-        run = self._run
-        self._progress.total_steps, self._progress.epochs = total, None
-        full, rest = divmod(total, run.loop.steps_per_epoch)
-        run.reports.start(full * run.entry.loader.size + rest * run.entry.base_batch)
-        return run.loop.steps(total)
+            raise UserError(f"{unit} {total} is not at least 1")
+        run, progress = self._run, self._progress
+        progress.unit, progress.total, progress.epochs = unit.value, total, None
+        if unit is Unit.STEPS:
+            full, rest = divmod(total, run.loop.steps_per_epoch)
+            run.reports.start(full * run.entry.loader.size + rest * run.entry.base_batch)
+        elif unit is Unit.SAMPLES:
+            run.reports.start(total)
+        return run.loop.work()
 
     def stop(self) -> None:
         """Ends the training on all workers: the current batch is the last one."""
@@ -253,6 +265,11 @@ class ElasticJob:
     def samples(self) -> int:
         """Samples that the job has trained on so far, those of earlier epochs included."""
         return self._progress.samples
+
+    @property
+    def tokens(self) -> int:
+        """Valid targets that the job has trained on so far, as `weight=` of each step says."""
+        return int(self._progress.tokens)
 
     @property
     def lr(self) -> float:
@@ -357,7 +374,7 @@ class ElasticJob:
             if not self._schedule.epoch_ended(epoch, self._reported, self._elastic):
                 return False
             progress.end_epoch()
-        if progress.total_steps is not None:
+        if progress.total is not None:
             return True
         progress.last.accuracy = self._reported.get("accuracy")
         if self._elastic is not None:
@@ -442,8 +459,15 @@ class ElasticJob:
         self._seconds_before = progress.seconds
         if not math.isfinite(loss):
             self._run.reports.warn_of_loss(loss)
+        if progress.unit == Unit.TOKENS and not progress.weighted:
+            raise UserError(
+                "job.steps(tokens=...) needs the number of tokens in each batch:"
+                " job.step(loss, weight=number)"
+            )
         self._schedule.after_step()
         self._run.reports.after_step(part)
+        if self._run.reports.has_reached_limit():
+            loop.is_stopped = True
         if progress.end_part():
             progress.last.accuracy = self._reported.get("accuracy")
             self._run.reports.report_speed()

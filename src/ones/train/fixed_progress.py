@@ -1,6 +1,6 @@
 """`ones.progress`: the progress of a script that runs as a fixed-size job. Imports no torch.
 
-The total is divided into twentieths, which are reported as epochs, as in a loop over steps.
+The total is divided into twentieths, which are reported as epochs, as in `job.steps(total)`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ones.train.controller_client import ControllerClient
 from ones.train.progress import PARTS
 from ones.wire.environment import WorkerEnvironment
 from ones.wire.messages import Epoch, Report, Steps
+from ones.wire.work import Unit, Work
 
 _INTERVAL = 0.5  # seconds between two reports within a part
 _FLUSH_SECONDS = 2.0  # wait at the end of the script
@@ -27,8 +28,10 @@ _reporter: ProgressReporter | None = None
 _is_decided = False  # whether this process reports
 
 
-def progress(step: int, total: int) -> None:
+def progress(step: int, total: int, unit: str = "steps") -> None:
     """Tells the service how far a fixed-size job is: `step` of `total` steps are done.
+
+    `unit`: what is counted instead of steps: "samples", "tokens" or "epochs".
 
     Call it after each step, on all ranks or on rank 0: only rank 0 reports. Without the service,
     and in an elastic job, which reports by itself, it has no effect.
@@ -38,11 +41,13 @@ def progress(step: int, total: int) -> None:
         raise UserError(
             f"ones.progress({step}, {total}): step must be at least 0, total at least 1"
         )
+    if unit not in tuple(Unit):
+        raise UserError(f"ones.progress: unit {unit!r} is not one of {', '.join(Unit)}")
     if not _is_decided:
         _is_decided = True
         _reporter = _connect()
     if _reporter is not None:
-        _reporter.done(min(int(step), int(total)), int(total))
+        _reporter.done(min(int(step), int(total)), int(total), Unit(unit))
 
 
 def _connect() -> ProgressReporter | None:
@@ -87,9 +92,11 @@ class ProgressReporter:
         self._part = 0  # complete parts
         self._began = (0, 0.0)  # step and time from which the current part is measured
         self._reported_at = 0.0
+        self._work: Work | None = None
 
-    def done(self, step: int, total: int) -> None:
+    def done(self, step: int, total: int, unit: Unit = Unit.STEPS) -> None:
         now, parts = self._clock(), min(PARTS, total)
+        self._work = Work(unit, step, total)
         if step < self._step or self._step < 0:  # the first call, or the script went back
             begun = max(0, step - 1)
             self._part, self._began = begun * parts // total, (step, now)
@@ -105,7 +112,9 @@ class ProgressReporter:
     def _report_steps(self, step: int, total: int, parts: int, now: float) -> None:
         part, self._reported_at = self._part, now
         steps = max(0, step - -(-part * total // parts))
-        self._report(Steps(epoch=part + 1, steps=steps, samples=0, planned_epochs=parts))
+        self._report(
+            Steps(epoch=part + 1, steps=steps, samples=0, planned_epochs=parts, work=self._work)
+        )
 
     def _report_part(self, step: int, parts: int, now: float) -> None:
         since, began = self._began
@@ -114,6 +123,11 @@ class ProgressReporter:
         seconds = min(max((now - began) / steps, 1e-9), 1e6) if steps else None
         self._report(
             Epoch(
-                epoch=self._part, steps=steps, samples=0, step_seconds=seconds, planned_epochs=parts
+                epoch=self._part,
+                steps=steps,
+                samples=0,
+                step_seconds=seconds,
+                planned_epochs=parts,
+                work=self._work,
             )
         )

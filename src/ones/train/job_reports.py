@@ -1,11 +1,12 @@
 """What a job reports to the controller, and the stop rule of a script that runs alone.
 
-An epoch of the report is a pass over the data. In a loop over steps it is a twentieth of all.
+An epoch of the report is a pass over the data. In a loop over steps, samples or tokens it is a
+twentieth of all.
 """
 
 from __future__ import annotations
 
-from ones.stopping import StopRule, after_epoch
+from ones.stopping import StopRule, after_epoch, after_work
 from ones.train import logs
 from ones.train.elastic_group import ElasticGroup
 from ones.train.layout import GroupLayout
@@ -15,6 +16,10 @@ from ones.train.reporting import Reporter
 from ones.train.sampler import StepSlice
 from ones.wire.bounds import MOST_EPOCHS, as_measure
 from ones.wire.messages import Epoch
+from ones.wire.work import Unit
+
+_TOKEN_STEPS = 5  # after which the tokens of a sample are estimated
+_TOKEN_ERROR = 0.1  # of that estimate, before it is reported again
 
 _log = logs.logger(__name__)
 
@@ -47,8 +52,9 @@ class JobReports:
         elastic = self._elastic
         if elastic is None or elastic.context.layout is None:
             return
+        self._describe_tokens()
         is_disturbed = elastic.after_step()
-        if self._has_unknown_size and elastic.rank == 0 and self._progress.total_steps is None:
+        if self._has_unknown_size and elastic.rank == 0 and self._progress.total is None:
             elastic.context.describe_larger(self._progress.offset)
         if elastic.rank == 0 and self.reporter is not None:
             self.reporter.after_step(
@@ -91,6 +97,21 @@ class JobReports:
             assert planned is not None
             self._elastic.context.describe_again(max(1, round(total_samples / planned)))
 
+    def _describe_tokens(self) -> None:
+        """Reports how many samples a part of a loop over tokens has, as far as is known."""
+        progress = self._progress
+        if progress.unit != Unit.TOKENS or not progress.tokens or not self._is_reporting:
+            return
+        assert self._elastic is not None
+        assert progress.total is not None
+        assert progress.planned is not None
+        known = self._elastic.context.description
+        part = progress.total * progress.samples / progress.tokens / progress.planned
+        if progress.step >= _TOKEN_STEPS and known is not None:
+            apart = abs(part - known.dataset_size) / known.dataset_size
+            if apart > _TOKEN_ERROR:
+                self._elastic.context.describe_again(max(1, round(part)))
+
     def report_epoch(self, *, is_pass: bool = False) -> None:
         """Reports the last complete epoch. `is_pass`: it was a pass over the data, just now."""
         if not self._is_reporting:
@@ -114,8 +135,17 @@ class JobReports:
                 gradient_noise=as_measure(self._stepper.noise.scale),
                 # more than can be reported: a loop without an end
                 planned_epochs=planned if planned and planned <= MOST_EPOCHS else None,
+                work=progress.work,
             )
         )
+
+    def has_reached_limit(self) -> bool:
+        """Whether a script that runs alone has done the steps, samples or tokens of its rule."""
+        if self._stop is None or self._elastic is not None:
+            return False
+        progress = self._progress
+        done = {Unit.STEPS: progress.base_steps, Unit.SAMPLES: progress.samples}
+        return after_work(self._stop, done | {Unit.TOKENS: int(progress.tokens)}) is not None
 
     def is_stopped(self) -> bool:
         """Whether the stop rule of a script that runs alone ends it."""

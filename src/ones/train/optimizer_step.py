@@ -480,6 +480,8 @@ class OptimizerStepper:
         progress.sums.samples += part.total
         progress.sums.loss += loss * weight
         progress.sums.weight += weight
+        if progress.weighted:
+            progress.tokens += weight
         self._largest = max(self._largest, *part.micro_batches, 0)
         progress.step += 1
         progress.offset = part.end

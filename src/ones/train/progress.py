@@ -8,8 +8,9 @@ from typing import Any
 from msgspec import structs
 
 from ones.stopping import Track
+from ones.wire.work import Unit, Work
 
-PARTS = 20  # of a loop over steps
+PARTS = 20  # of a loop over steps, samples or tokens
 
 
 @dataclass(slots=True)
@@ -40,7 +41,9 @@ class TrainingProgress:
     base_steps: int = 0  # steps that the script alone, at its own batch size, would have made
     schedule_steps: int = 0  # base steps that a schedule per step has made
     schedule_epochs: int = 0  # epochs that a schedule per epoch has made
-    total_steps: int | None = None  # base steps of a loop over steps
+    unit: str = Unit.EPOCHS.value  # of the script's loop; base steps if by steps
+    total: int | None = None  # of a loop over steps, samples or tokens
+    tokens: float = 0.0  # valid targets since the start of the job, where the script counts them
     part: int = 0  # parts of that loop that were reported, as epochs
     seconds: float = 0.0  # of training, on the clock of the main worker
     weighted: bool = False  # the script counts valid targets
@@ -54,25 +57,49 @@ class TrainingProgress:
 
     @property
     def planned(self) -> int | None:
-        """Epochs as they are reported: parts of the total in a loop over steps."""
-        return self.epochs if self.total_steps is None else min(PARTS, self.total_steps)
+        """Epochs as they are reported: parts of the total, if the loop counts something else."""
+        return self.epochs if self.total is None else min(PARTS, self.total)
 
     @property
     def reported(self) -> int:
         """Epochs that are complete, as they are reported."""
-        return self.epoch if self.total_steps is None else self.part
+        return self.epoch if self.total is None else self.part
+
+    @property
+    def done(self) -> int:
+        """What the script's loop has done, in its unit."""
+        done = {
+            Unit.EPOCHS: self.epoch,
+            Unit.STEPS: self.base_steps,
+            Unit.SAMPLES: self.samples,
+            Unit.TOKENS: int(self.tokens),
+        }
+        return done[Unit(self.unit)]
+
+    @property
+    def has_all(self) -> bool:
+        """Whether a loop over steps, samples or tokens is at its end."""
+        return self.total is not None and self.done >= self.total
+
+    @property
+    def work(self) -> Work | None:
+        """As it is reported; None in a loop over epochs."""
+        if self.total is None:
+            return None
+        return Work(Unit(self.unit), self.done, self.total)
 
     def end_epoch(self) -> None:
-        if self.total_steps is None:
+        if self.total is None:
             self._end_sums()
         self.epoch, self.offset = self.epoch + 1, 0
         self.positions, self.lengths = [], []
 
     def end_part(self) -> bool:
-        """Whether a part of a loop over steps has ended; call it after each step."""
-        if self.total_steps is None or self.planned is None:
+        """Whether a part of a loop over steps, samples or tokens has ended; call it after each
+        step."""
+        if self.total is None or self.planned is None:
             return False
-        part = self.base_steps * self.planned // self.total_steps
+        part = min(self.done, self.total) * self.planned // self.total
         if part == self.part:
             return False
         self.part = part

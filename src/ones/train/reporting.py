@@ -109,6 +109,7 @@ class Reporter:
                     samples=sums.samples,
                     gradient_noise=as_measure(noise),
                     planned_epochs=self._news(progress),
+                    work=progress.work,
                 )
             )
         is_first_due = not self._has_reported and self._steps >= _FIRST_STEPS

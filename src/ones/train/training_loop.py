@@ -27,6 +27,7 @@ from ones.train.sampler import BatchPartition, StepSlice
 from ones.train.schedules import Schedule
 from ones.train.script_guard import ScriptGuard
 from ones.train.stream_loader import AnyLoader
+from ones.wire.work import Unit
 
 
 class LoopEvents(Protocol):
@@ -125,20 +126,33 @@ class TrainingLoop:
         if self._progress.epoch == epoch and not self.is_over:
             self._end_data(epoch)
 
-    def steps(self, total: int) -> Iterator[Any]:
+    def work(self) -> Iterator[Any]:
+        """A loop over steps, samples or tokens, as the progress has it."""
         progress = self._progress
         self._schedule.start()
         self._is_running = True
-        while progress.base_steps < total and not self.is_over:
-            epoch, left = progress.epoch, total - progress.base_steps
-            end = (self.base_steps_at(progress.offset) + left) * self._base_batch
-            yield from self._batches(epoch, end)
+        while not progress.has_all and not self.is_over:
+            epoch = progress.epoch
+            yield from self._batches(epoch, self._end_of_work())
             if progress.epoch == epoch and self._has_all_data and not self.is_over:
                 self._events.data_ended(epoch)
                 self._events.epoch_ended(epoch)
-            if self._stop_asked and progress.base_steps < total:
+            if self._stop_asked and not progress.has_all:
                 self._announce(Notice.STOP)
         self._close()
+
+    def _end_of_work(self) -> int | None:
+        """Where in the epoch the total is reached; None: tokens are counted as they come."""
+        progress = self._progress
+        assert progress.total is not None
+        left = progress.total - progress.done
+        match Unit(progress.unit):
+            case Unit.SAMPLES:
+                return progress.offset + left
+            case Unit.TOKENS:
+                return None
+            case _:
+                return (self.base_steps_at(progress.offset) + left) * self._base_batch
 
     @property
     def steps_per_epoch(self) -> int:
@@ -159,8 +173,8 @@ class TrainingLoop:
             return
         self._leave_batches()
         progress = self._progress
-        if progress.total_steps is not None:
-            if progress.base_steps < progress.total_steps:
+        if progress.total is not None:
+            if not progress.has_all:
                 self._announce(Notice.STOP)
             self._close()
             return
@@ -202,7 +216,7 @@ class TrainingLoop:
                         break
                 else:
                     break
-                if elastic is not None and elastic.leaves_epoch:
+                if progress.has_all or (elastic is not None and elastic.leaves_epoch):
                     break
         finally:
             self._guard.leave_loop()
@@ -216,6 +230,8 @@ class TrainingLoop:
     @property
     def _must_settle(self) -> bool:
         elastic = self._elastic
+        if self._progress.unit == Unit.TOKENS and self._progress.has_all:
+            return True
         return self.is_over or (
             elastic is not None and (elastic.has_pending_change or elastic.leaves_epoch)
         )
@@ -269,7 +285,9 @@ class TrainingLoop:
                 return
 
     def _is_at(self, end: int | None) -> bool:
-        return self._has_all_data or (end is not None and self._progress.offset >= end)
+        progress = self._progress
+        at_end = end is not None and progress.offset >= end
+        return self._has_all_data or at_end or progress.has_all
 
     # for the loader of a stream
 
@@ -295,5 +313,5 @@ class TrainingLoop:
         """After the last loop: from here on each worker may end at any time."""
         self._is_running = False
         elastic = self._elastic
-        if elastic is not None and (elastic.is_stopped or self._progress.total_steps is not None):
+        if elastic is not None and (elastic.is_stopped or self._progress.total is not None):
             elastic.end_epoch(last=True)

@@ -41,6 +41,7 @@ from ones.wire.bounds import (
     Value,
     WorkerName,
 )
+from ones.wire.work import Work
 
 PROTOCOL = 1
 
@@ -72,10 +73,11 @@ class Steps(Tagged, frozen=True, kw_only=True):
     samples: Number
     gradient_noise: Measure | NotFinite | None = None
     planned_epochs: Epochs | None = None  # epochs of the script's loop, when they become known
+    work: Work | None = None  # of a job that does not count in epochs
 
 
 class Epoch(Tagged, frozen=True, kw_only=True):
-    """Measures of one pass over the data, or of a twentieth of a loop over steps.
+    """Measures of one pass over the data, or of a twentieth of another loop (`work`).
 
     One that is not finite is sent as a string: "nan".
     """
@@ -89,6 +91,7 @@ class Epoch(Tagged, frozen=True, kw_only=True):
     step_seconds: StepSeconds | NotFinite | None = None
     gradient_noise: Measure | NotFinite | None = None
     planned_epochs: Epochs | None = None  # epochs of the script's loop
+    work: Work | None = None  # as in `Steps`
 
 
 class Speed(Tagged, frozen=True, kw_only=True):

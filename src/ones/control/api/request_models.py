@@ -67,6 +67,13 @@ class NewJob(Strict):
     )
     epochs: Count | None = Field(None, description="declared by the user")
     max_epochs: Count | None = None
+    max_steps: Count | None = Field(
+        None, description="the job ends after these steps of the script's own batch size"
+    )
+    max_samples: Count | None = Field(None, description="the job ends after these samples")
+    max_tokens: Count | None = Field(
+        None, description="the job ends after these tokens, if it counts them"
+    )
     target_accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
     target_epochs: Count = Field(1, description="epochs in a row above the target")
     patience: Count | None = Field(

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, Field
 
 from ones.control.accounts import User
+from ones.wire.work import Unit
 
 
 def _sendable(text: str) -> str:
@@ -58,6 +59,12 @@ class WorkerShown(BaseModel):
     coming: bool = Field(description="being started; the job does not train with this worker yet")
 
 
+class WorkShown(BaseModel):
+    unit: Unit = Field(description="what the script's loop counts")
+    done: int
+    total: int | None
+
+
 class JobShown(BaseModel):
     id: str
     name: Sendable
@@ -76,6 +83,7 @@ class JobShown(BaseModel):
     batch: int | None
     epochs: int
     planned_epochs: int | None = Field(description="declared by the user or the script's loop")
+    work: WorkShown | None = Field(description="progress in the unit of the job's loop")
     samples: int
     dataset_size: int | None
     loss: float | None

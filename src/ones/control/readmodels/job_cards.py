@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ones.control.submission import Submission
 from ones.core.cluster import Gpu
@@ -16,6 +17,7 @@ from ones.core.record import JobFigures, JobRecord, Outcome
 from ones.core.schedule import Allocation
 from ones.wire.bounds import shared
 from ones.wire.decoding import Decoder
+from ones.wire.work import Unit, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ def card_of(
     forecast = record.forecast if record.phase is not Phase.WAITING else None
     figures = shared(record, JobFigures)
     figures["samples"] += record.epoch_samples
+    figures["work"] = _work_of(record)
     return JobCard(
         id=job.id,
         name=submission.name if submission else job.id,
@@ -163,6 +166,15 @@ def card_of(
     )
 
 
+def _work_of(record: JobRecord) -> Work:
+    """Progress in the unit of the job, up to the limit of its stop rule."""
+    work = record.work or Work(Unit.EPOCHS, record.epochs, record.job.epochs)
+    limit = record.job.stop.limit(work.unit)
+    if limit is None or (work.total is not None and work.total <= limit):
+        return work
+    return replace(work, total=limit)
+
+
 def _state(record: JobRecord) -> str:
     if record.phase is Phase.WAITING and record.blocked:
         return HELD if record.on_hold else BLOCKED
@@ -191,6 +203,8 @@ def card_of_ended(
         for name in ("loss", "accuracy", "step_seconds"):
             figures[name] = getattr(last, name) if figures[name] is None else figures[name]
         figures["failures"] = max(outcome.failures, last.failures)
+    epochs = Work(Unit.EPOCHS, outcome.epochs, last.planned_epochs if last else None)
+    figures["work"] = outcome.work or epochs
     return JobCard(
         id=outcome.id,
         name=submission.name if submission else last.name if last else outcome.id,

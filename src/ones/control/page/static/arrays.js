@@ -44,6 +44,7 @@ function arrayCard(array, tasks) {
     seen_at: longest.seen_at,
     priority: tasks.every((task) => task.priority === tasks[0].priority) ? tasks[0].priority : null,
     planned_epochs: null,
+    work: null,
     dataset_size: null,
     batch: null,
     loss: null,

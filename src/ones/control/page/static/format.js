@@ -47,8 +47,10 @@ export function eta(card, now) {
   return [left(card.eta), `${left(card.eta_low)} to ${left(card.eta_high)}`];
 }
 
-/** Completed epochs, and the completed part of the next one. */
-export function epoch(card) {
+/** What is done in the unit of the job; completed epochs, and the completed part of the next one. */
+export function progress(card) {
+  const { unit, done, total } = card.work ?? { unit: "epochs" };
+  if (unit !== "epochs") return `${number(done)}${total === null ? "" : ` of ${number(total)}`} ${unit}`;
   const known = card.dataset_size || card.epochs;
   if (!known || card.ended_at !== null) return known ? String(card.epochs) : "";
   const part = card.dataset_size ? card.samples / card.dataset_size - card.epochs : 0;

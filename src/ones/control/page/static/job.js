@@ -8,7 +8,7 @@ import { Story } from "./story.js";
 import { Utilisation } from "./utilisation.js";
 import { askToCancel } from "./cancel.js";
 import { listen, showHold } from "./hold.js";
-import { clock, duration, epoch, eta, number, percent, stateClass } from "./format.js";
+import { clock, duration, progress, eta, number, percent, stateClass } from "./format.js";
 import { jobColour } from "./colours.js";
 
 const id = decodeURIComponent(location.pathname.split("/").pop());
@@ -32,7 +32,9 @@ function facts(now) {
   return [
     ["GPUs", number(card.gpus), card.workers.map((w) => `${w.gpu}${w.leaving ? " (leaving)" : w.coming ? " (coming)" : ""}`).join(", ")],
     ["Batch", number(card.batch), shares()],
-    ["Epochs", epoch(card), card.dataset_size ? `${number(card.dataset_size)} samples each` : ""],
+    card.work && card.work.unit !== "epochs"
+      ? ["Progress", progress(card), ""]
+      : ["Epochs", progress(card), card.dataset_size ? `${number(card.dataset_size)} samples each` : ""],
     ["Loss", number(card.loss), ""],
     ["Accuracy", percent(card.accuracy), ""],
     ["Samples per second", speed(), card.step_seconds ? `${number(1000 * card.step_seconds, 3)} ms a step` : ""],

@@ -3,7 +3,7 @@
 import { $, Keyed, el, setText } from "./dom.js";
 import { jobColour } from "./colours.js";
 import { askToCancel } from "./cancel.js";
-import { clock, duration, epoch, eta, iso, number, percent, stateClass } from "./format.js";
+import { clock, duration, progress, eta, iso, number, percent, stateClass } from "./format.js";
 import { arrayCell, foldArrays } from "./arrays.js";
 
 const MOST_ENDED = 100;
@@ -69,7 +69,7 @@ export class JobTables {
         setState(state, card);
         setText(gpus, number(card.gpus));
         setText(batch, number(card.batch));
-        setText(epochs, epoch(card));
+        setText(epochs, progress(card));
         setText(loss, number(card.loss));
         setText(accuracy, percent(card.accuracy));
         setEta(done, card, this.now);
