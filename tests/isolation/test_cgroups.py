@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ones.exec import launchd
+from tests.unix_users import Machine
 
 DEVICES = {(1, 3), (195, 0), (136, None)}
 LIMITS = {"memory_mb": 512, "processes": 100, "cpu_weight": 200}
@@ -44,7 +45,8 @@ def test_v2_sets_limits_and_devices_before_the_process_enters(
     cgroup = launchd.CgroupV2("ones", tmp_path)
     assert cgroup.missing == ()
     enabled = [("cgroup.subtree_control", f"+{name}") for name in ("cpu", "memory", "pids")]
-    assert written == enabled * 2
+    weight = str(400 * (os.cpu_count() or 1))
+    assert written == [*enabled * 2, ("cpu.weight", weight)], "all jobs outweigh one process"
     written.clear()
     cgroup.create("a-1", 77, LIMITS, DEVICES)
     assert written == [
@@ -199,3 +201,9 @@ def test_v2_fences_devices_and_kills_everything(unified: launchd.CgroupV2) -> No
         process.wait()
         process.stdin.close()
         process.stdout.close()
+
+
+def test_all_jobs_together_weigh_more_than_a_process_outside(machine: Machine) -> None:
+    """With v1's default of 1024, workers that wake up wait behind each process outside."""
+    shares = Path(f"/sys/fs/cgroup/cpu/{machine.name}/cpu.shares").read_text()
+    assert int(shares) == 4 * 1024 * (os.cpu_count() or 1)

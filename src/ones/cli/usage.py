@@ -84,10 +84,14 @@ def _show_shares(found: dict[str, Any], *, json: bool) -> None:
         say("past use does not count in the order of jobs (fair_share_half_life_hours)")
         return
     rows = [
-        (each["user"], *(round(each[key], 2) for key in ("gpu_hours", "share_gpu_hours", "ratio")),
-         -each["penalty"])
+        (
+            each["user"],
+            *(round(each[key], 4) for key in ("gpu_hours", "share_gpu_hours")),
+            round(each["ratio"], 2),
+            -each["penalty"],
+        )
         for each in found["users"]
-    ]  # fmt: skip
+    ]
     title = f"past use, half-life {found['half_life_hours']:g} h"
     print_table(title, ["user", "GPU hours", "equal share", "ratio", "priority"], rows)
 

@@ -49,6 +49,9 @@ MAX_CONNECTIONS = 8
 FIRST_UID, NOBODY = 1000, 65534
 START_SECONDS = 10.0  # a process that is not started by then is killed
 KILL_SECONDS = 0.5  # one `stop` waits for so long; the client asks again
+#: CPU weight of all jobs together; a process outside has 100. With the kernel's default for a
+#: cgroup, also 100, a worker that wakes up waits behind every process outside
+TREE_WEIGHT = 100 * 4 * (os.cpu_count() or 1)
 TMPFS = ("/tmp", "/var/tmp", "/dev/shm")  # of the job's own, empty and gone with it
 BASE_DEVICES = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"]
 PTYS = (136, None)  # every pseudo-terminal
@@ -391,6 +394,8 @@ class CgroupV1(Cgroup):
         self.missing = tuple(key for key, file in self.FILES.items() if file[0] not in names)
         for root in self.roots.values():
             root.mkdir(exist_ok=True)
+        if "cpu" in names:
+            write(self.roots["cpu"] / "cpu.shares", min(TREE_WEIGHT * 1024 // 100, 1 << 18))
 
     def allow_devices(self, job: str, devices: Devices) -> None:
         directory = self.roots["devices"] / job
@@ -432,6 +437,8 @@ class CgroupV2(Cgroup):
                 if name in there:
                     write(directory / "cgroup.subtree_control", f"+{name}")
         there = read(self.root / "cgroup.controllers").split()
+        if "cpu" in there:
+            write(self.root / "cpu.weight", min(TREE_WEIGHT, 10_000))
         self.missing = tuple(key for key, file in self.FILES.items() if file[0] not in there)
 
     def allow_devices(self, job: str, devices: Devices) -> None:
