@@ -14,6 +14,7 @@ from msgspec import structs
 
 from ones.core import Cluster, Event, Generation, Job, JobId, Plan, Policy, Scheduler, State, drive
 from ones.core import events as ev
+from ones.core.cluster import NodeId
 from ones.core.fair_share import FORGOTTEN, STEP, FairShare, OwnerUse, decayed, memory
 from ones.core.job import EndReason
 from ones.policies import create
@@ -186,6 +187,16 @@ def test_processes_of_an_ended_job_count_no_more() -> None:
     scheduler.handle(ev.WorkerLeft(HOUR + 9, JobId("a"), Generation(1), gpu))
     assert scheduler.state.fair_share.owners["ann"].gpus == 0
     assert start.job == "a"
+
+
+def test_without_a_node_the_review_comes_with_the_first_one() -> None:
+    """On Ray and Slurm, nodes join after the service has begun to count."""
+    scheduler = Scheduler(Cluster(), create("fifo"))
+    scheduler.handle(ev.FairShareSet(0.0, 168 * HOUR, {"ann": 1e9}))
+    scheduler.handle(submitted(1.0, "ann-1", "ann"))
+    assert scheduler.state.records[JobId("ann-1")].penalty == 0.0
+    scheduler.handle(ev.NodeUp(2.0, NodeId("n0"), 1))
+    assert scheduler.state.records[JobId("ann-1")].penalty == 1 - STEP
 
 
 # replay

@@ -108,9 +108,9 @@ class FairShare:
 
     def review(self, now: float, n_gpus: int) -> list[str]:
         """Set the penalties anew; returns the owners with another penalty."""
-        self.next_review = now + self.half_life / REVIEWS
         if not n_gpus:
-            return []  # no node is up: nothing says what a share is
+            return []  # no node is up, and nothing says what a share is: at the next event
+        self.next_review = now + self.half_life / REVIEWS
         share, changed = self.share(n_gpus), []
         for owner, use in list(self.owners.items()):
             seconds = use.gpu_seconds_at(now, self.half_life)
