@@ -79,6 +79,7 @@ VALUES: dict[type[Event], dict[str, tuple[object, ...]]] = {
         "max_local_batch": (None, *_BATCHES),
     },
     ev.JobFoundFixed: {},
+    ev.TrackerLinked: {"url": ("http://x", "https://" + "x" * 1990)},
     ev.TrainingRestarted: {"epochs": _FROM_NONE},
     ev.StepsDone: {
         "epoch": _EPOCHS,

@@ -90,6 +90,7 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
     ),
     st.builds(ev.MemoryLimitLearned, **_report, max_local_batch=counts),
     st.builds(ev.JobFoundFixed, times, job_ids, generations),
+    st.builds(ev.TrackerLinked, times, job_ids, generations, st.just("https://runs.example/1")),
     st.builds(ev.TrainingRestarted, times, job_ids, generations, counts),
     st.builds(ev.WorkerReady, times, job_ids, generations, gpus, st.none() | counts),
     st.builds(ev.WorkerLeft, times, job_ids, generations, gpus),

@@ -28,6 +28,7 @@ from ones.core.plan import Plan
 from ones.core.schedule import Allocation, Worker
 from ones.runlog import VERSION, Header, encode
 from ones.stopping import StopRule
+from ones.wire.bounds import FORMS
 
 BERT, NODE = JobId("bert-1"), NodeId("n0")
 FIRST = Generation(1)
@@ -108,6 +109,10 @@ EVENT_EXAMPLES: tuple[tuple[ev.Event, str], ...] = (
     (
         ev.TrainingRestarted(45.0, BERT, FIRST, 3),
         "All workers died and no checkpoint was found. Earlier epochs do not count any more.",
+    ),
+    (
+        ev.TrackerLinked(21.0, BERT, FIRST, "https://mlflow.example.org/#/experiments/1/runs/5a0"),
+        "Sent by `job.link`. The job's page and `ones show` have it.",
     ),
     (
         ev.MemoryLimitLearned(at=40.0, job=BERT, generation=FIRST, max_local_batch=160),
@@ -354,6 +359,8 @@ def _parts(hint: object) -> Iterable[object]:
 
 
 def _range(meta: msgspec.Meta) -> str:
+    if meta.pattern is not None:
+        return FORMS[meta.pattern]
     least = _bound(meta.ge) if meta.ge is not None else f"more than {_bound(meta.gt)}"
     return f"{least} to {_bound(meta.le)}"
 

@@ -24,6 +24,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     ),
     "hf": ("transformers", "accelerate", "datasets"),
     "lightning": ("lightning",),
+    "trackers": ("tensorboard", "mlflow", "sqlalchemy", "alembic"),
+    "wandb": ("wandb",),
 }
 
 

@@ -38,6 +38,7 @@ HONEST: dict[str, dict[str, Any]] = {
     "Memory": {"peak_bytes": 100, "micro_batch": 8},
     "Switched": {"pause_seconds": 0.5, "members": ["n0/0"], "parts": {"connect": 0.1}, "step": 5},
     "SwitchFailed": {"reason": "no", "plan": 1},
+    "TrackerLink": {"url": "https://runs.example/1"},
     "StoreStarted": {"address": "127.0.0.1:1:2"},
     "Hung": {"worker": "n0/1"},
     "Leaving": {"done": False},

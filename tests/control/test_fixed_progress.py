@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from ones.control.live.jobs import NOW, LiveJob
+from ones.control.readmodels.job_cards import WorkerPlaces, card_of
 from ones.control.submission import Submission
 from ones.core import events as ev
 from ones.core.job import Job, JobId
 from ones.wire import messages as wire
-from tests.control.by_hand import ByHand
+from tests.control.by_hand import JOINED, ByHand
 from tests.control.world import World
 
 A = JobId("a-1")
@@ -72,6 +73,14 @@ def test_reports_of_a_job_that_never_joins_count_and_a_start_from_zero_is_notice
     assert bench.scheduler.state.records[A].epochs == 0
     bench.say(A, part(1))
     assert bench.scheduler.state.records[A].epochs == 1
+
+
+def test_the_link_of_a_tracker_is_on_the_card(bench: ByHand) -> None:
+    bench.submit(A)
+    bench.say(A, JOINED, wire.Ready(), wire.TrackerLink("https://runs.example/1"))
+    record = bench.scheduler.state.records[A]
+    card = card_of(record, WorkerPlaces.of(record, None), None, elastic=True)
+    assert card.at(0.0)["tracker"] == "https://runs.example/1"
 
 
 @pytest.mark.slow

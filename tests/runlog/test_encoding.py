@@ -34,6 +34,7 @@ LATER = ev.UNOBSERVED_EVENTS | {
     ev.JobChanged,
     ev.JobHeld,
     ev.JobReleased,
+    ev.TrackerLinked,
     ev.TrainingRestarted,
 }
 

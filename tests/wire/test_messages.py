@@ -78,6 +78,7 @@ reports: st.SearchStrategy[m.Report] = st.one_of(
     ),
     st.builds(m.SwitchFailed, words, numbers),
     st.builds(m.StoreStarted, words),
+    st.builds(m.TrackerLink, st.just("https://runs.example/1")),
     st.builds(m.Hung, workers),
     st.builds(m.Leaving, st.booleans()),
 )
@@ -157,11 +158,19 @@ def test_another_protocol_is_refused_before_anything_else(spoken: object) -> Non
             "reports[0].done: 1 is not true or false",
         ),
         ({"reports": [{"type": "Steps", "epoch": 1}]}, "reports[0].steps: is missing"),
+        (
+            {"reports": [{"type": "TrackerLink", "url": "javascript:alert(1)"}]},
+            "reports[0].url: 'javascript:alert(1)' is not an http(s) address",
+        ),
+        (
+            {"reports": [{"type": "TrackerLink", "url": 'https://x/"><b>'}]},
+            """reports[0].url: 'https://x/"><b>' is not an http(s) address""",
+        ),
         # an order is no report, though both are known
         (
             {"reports": [{"type": "End", "reason": "x"}]},
             "reports[0].type: 'End' is not one of Joined, Ready, Steps, Epoch, Speed, MemoryLimit,"
-            " Memory, Switched, SwitchFailed, StoreStarted, Hung, Leaving",
+            " Memory, Switched, SwitchFailed, StoreStarted, TrackerLink, Hung, Leaving",
         ),
     ],
 )

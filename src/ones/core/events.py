@@ -24,6 +24,7 @@ from ones.wire.bounds import (
     SomeSeconds,
     Tagged,
     Time,
+    Url,
 )
 from ones.wire.work import Work
 
@@ -112,6 +113,15 @@ class TrainingRestarted(Tagged, frozen=True):
     job: JobId
     generation: Generation
     epochs: Number
+
+
+class TrackerLinked(Tagged, frozen=True):
+    """Where a tracker, such as MLflow, shows the job's run."""
+
+    at: Time
+    job: JobId
+    generation: Generation
+    url: Url
 
 
 class ThroughputMeasured(Tagged, frozen=True, kw_only=True):
@@ -367,6 +377,7 @@ JobReport = (
     | StepsDone
     | EpochFinished
     | TrainingRestarted
+    | TrackerLinked
     | ThroughputMeasured
     | MemoryLimitLearned
     | WorkerReady

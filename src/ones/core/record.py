@@ -74,6 +74,7 @@ class JobFigures(msgspec.Struct, kw_only=True):
     preemptions: int = 0
     losses: int = 0  # workers lost
     failures: int = 0  # tries that failed
+    tracker: str = ""  # address at which a tracker shows the job's run
 
 
 class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):

@@ -161,6 +161,14 @@ def training_restarted(state: State, event: ev.TrainingRestarted) -> bool:
     return True
 
 
+def tracker_linked(state: State, event: ev.TrackerLinked) -> bool:
+    record = reporting_job(state, event)
+    if record is None:
+        return False
+    record.tracker = event.url
+    return True
+
+
 def _plan(record: JobRecord, epochs: int | None) -> None:
     if epochs is None:
         return

@@ -352,6 +352,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[State, Any], bool]] = {
     ev.StepsDone: reports.steps_done,
     ev.EpochFinished: reports.epoch_finished,
     ev.TrainingRestarted: reports.training_restarted,
+    ev.TrackerLinked: reports.tracker_linked,
     ev.ThroughputMeasured: reports.throughput_measured,
     ev.MemoryLimitLearned: reports.memory_limit_learned,
     ev.WorkerReady: _worker_ready,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from msgspec import ValidationError, convert
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -38,6 +39,7 @@ from ones.train.script_guard import ScriptGuard
 from ones.train.several_optimizers import SeveralStepper
 from ones.train.stream_loader import AnyLoader
 from ones.train.training_loop import TrainingLoop
+from ones.wire.messages import TrackerLink
 from ones.wire.work import Unit
 
 SchedulerStep = Literal["epoch", "step"]
@@ -329,6 +331,17 @@ class ElasticJob:
         A job that has trained already keeps its own state.
         """
         return load_file(self._replica, path)
+
+    def link(self, url: str) -> None:
+        """Shows the address of the job's run in a tracker on its page. Main worker only."""
+        try:
+            found = convert({"url": url}, TrackerLink, strict=True)
+        except ValidationError:
+            raise UserError(
+                f"link {url!r} is not an http or https address of printable ASCII characters"
+            ) from None
+        if self._elastic is not None and self.is_main:
+            self._elastic.context.report(found)
 
     # evaluation
 

@@ -70,8 +70,12 @@ Name = Annotated[str, Meta(max_length=300)]
 _WORKER = r"\A[^\x00-\x1f]{1,300}/[0-9]{1,9}\Z"
 WorkerName = Annotated[str, Meta(pattern=_WORKER)]
 
+#: printable ASCII without quotes, angle brackets and backslashes
+_URL = r"\Ahttps?://[!#-&(-;=?-\[\]-_a-~]{1,1990}\Z"
+Url = Annotated[str, Meta(pattern=_URL)]
+
 #: names of patterns in messages
-FORMS: Mapping[str, str] = {_WORKER: "node/index"}
+FORMS: Mapping[str, str] = {_WORKER: "node/index", _URL: "an http(s) address"}
 
 
 # for senders

@@ -38,6 +38,7 @@ from ones.wire.bounds import (
     StepSeconds,
     Tagged,
     Text,
+    Url,
     Value,
     WorkerName,
 )
@@ -153,6 +154,12 @@ class StoreStarted(Tagged, frozen=True):
     address: Name
 
 
+class TrackerLink(Tagged, frozen=True):
+    """Where a tracker (MLflow, W&B) shows the job's run, for people."""
+
+    url: Url
+
+
 class Hung(Tagged, frozen=True):
     """Another worker of the job does not answer; its launcher must kill it."""
 
@@ -176,6 +183,7 @@ Report = (
     | Switched
     | SwitchFailed
     | StoreStarted
+    | TrackerLink
     | Hung
     | Leaving
 )

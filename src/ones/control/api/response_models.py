@@ -111,6 +111,7 @@ class JobShown(BaseModel):
     preemptions: int
     losses: int
     failures: int
+    tracker: Sendable = Field(description="address of the job's run in a tracker; empty: none")
     on_hold: bool
     held_by: str = Field(description="name of the user that put the job on hold")
     after: list[str] = Field(description="unfinished jobs that the job waits for")

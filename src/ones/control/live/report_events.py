@@ -59,10 +59,10 @@ def event_of(
             plan = report.plan or (order.plan if order else 0)
             return ev.RescaleFailed(at, job, Generation(plan), report.reason)
         case wire.Leaving():
-            if not report.done:
-                return None
             # all workers have reported it, so the event needs no generation
-            return ev.JobEnded(at, job, EndReason.FINISHED)
+            return ev.JobEnded(at, job, EndReason.FINISHED) if report.done else None
+        case wire.TrackerLink():
+            return ev.TrackerLinked(at, job, generation, report.url)
         case wire.StoreStarted() | wire.Hung():
             return None
         case _:

@@ -195,6 +195,7 @@ _TEXTS: dict[type[ev.Event], tuple[str, Callable[[Any], str]]] = {
     ev.Rescaled: ("rescaled", _rescaled),
     ev.EpochFinished: ("epoch", _epoch),
     ev.TrainingRestarted: ("restarted", lambda e: reasons.began_again(e.epochs)),
+    ev.TrackerLinked: ("tracker", lambda e: f"Its run in the tracker: {e.url}"),
     ev.MemoryLimitLearned: ("memory", lambda e: reasons.memory_limit(e.max_local_batch)),
     ev.CancelRequested: ("cancel", lambda e: f"{reasons.cancelled(e.by)}."),
     ev.PriorityChanged: ("priority", lambda e: f"Priority {e.priority:g} from now on."),

@@ -69,8 +69,17 @@ function show() {
   $("cancel").hidden = !alive;
   showHold(card);
   setText($("note"), card.message || card.note);
+  showTracker(card.tracker);
   for (const [name, value, more] of facts(now)) showFact(name, value, more);
   charts.show(card.submitted_at, alive ? now : card.ended_at, alive);
+}
+
+function showTracker(address) {
+  const link = $("tracker");
+  link.hidden = !/^https?:\/\//.test(address);
+  if (link.hidden || link.href === address) return;
+  link.href = address;
+  setText(link, `Run in the tracker: ${address}`);
 }
 
 const shown = new Map();
