@@ -124,6 +124,16 @@ def test_other_sizes_are_enforced_for_a_running_job() -> None:
     assert shop.state.records[A].job.max_gpus is None
 
 
+def test_a_smaller_size_keeps_the_batch_within_its_limits() -> None:
+    for least, batch in ((None, 48), (40, 48), (64, 64)):
+        shop = Shop(4)
+        shop.run(A, requested_gpus=4, min_batch=least)
+        (action,) = shop.tell(ev.JobChanged(at=1.0, job=A, max_gpus=3)).actions
+        assert isinstance(action, Rescale)
+        assert action.allocation.n_gpus == 3
+        assert action.allocation.batch == batch
+
+
 def test_sizes_that_contradict_one_another_are_not_applied() -> None:
     shop = Shop(4)
     shop.submit(A, max_gpus=2)

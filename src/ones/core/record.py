@@ -150,7 +150,12 @@ class JobRecord(JobFigures, omit_defaults=True, forbid_unknown_fields=True):
         least, most = self.job.min_gpus, self.job.max_gpus
         if self.blocked or allocation.n_gpus < least:
             return None
-        return allocation if most is None else allocation.without(allocation.gpus[most:])
+        if most is None or allocation.n_gpus <= most:
+            return allocation
+        kept = allocation.without(allocation.gpus[most:])
+        if kept is not None and 0 < kept.batch < (self.job.min_batch or 0):
+            return allocation.survivors(frozenset(kept.gpus), self.max_local_batch)
+        return kept
 
     def settle_account(self, now: float) -> None:
         """Book the time since the last booking: execution with at least one GPU, else queueing."""
