@@ -169,12 +169,15 @@ def test_a_job_is_held_and_released_with_the_button(world: World, open_page: Ope
 def test_a_job_s_page_has_curves_its_story_and_its_output(
     world: World, open_page: OpenPage
 ) -> None:
-    job = world.submit(12, 0.4, name="curvy")
+    run = "https://runs.example/1"
+    job = world.submit(12, 0.4, f"link={run}", name="curvy")
     page = open_page(world, f"/jobs/{job}")
     for curve in ("loss", "accuracy", "gpus", "batch", "throughput"):
         figure = page.locator(f"figure[data-curve={curve}]")
         expect(figure.locator("canvas")).to_be_visible()
     expect(page.locator("#output")).to_contain_text("epoch 2")
+    link = page.get_by_role("link", name=f"Run in the tracker: {run}")
+    expect(link).to_have_attribute("href", run)
     expect(page.locator("#state")).to_have_text("finished")
     expect(page.locator("#output")).to_contain_text("epoch 12\ndone")
     expect(page.locator("figure[data-curve=loss] figcaption")).to_contain_text("0.08333")

@@ -4,8 +4,9 @@
 
 Wishes: `fail-at=N` exits with 3 in epoch N; `deaf` ignores SIGTERM and orders; `never-join`
 does not call; `join-when=FILE`, `leave-when=FILE` and `end-when=FILE` wait for a file before they
-join, leave, or finish the last epoch. Rank 0 reports for all; the number of finished
-epochs is kept in the job's checkpoint directory, so that later workers continue from there.
+join, leave, or finish the last epoch; `link=URL` reports a tracker's run. Rank 0 reports for all;
+the number of finished epochs is kept in the job's checkpoint directory, so that later workers
+continue from there.
 """
 
 from __future__ import annotations
@@ -141,6 +142,8 @@ class Trainer:
         self.caller.plan = order["plan"]
         if not was_in:
             self.caller.say({"type": "Ready"})
+            if "link" in WISHES:
+                self.caller.say({"type": "TrackerLink", "url": WISHES["link"]})
         if was_in or len(self.members) > 1:
             self.caller.say({"type": "Switched", "pause_seconds": 0.01})
         self.began = time.monotonic()
