@@ -54,9 +54,22 @@ def show(
     print_table(None, [*heads, *(["group"] if grouped else [])], rows)
     for node, why in sorted(found["unfit"].items()):
         tell(f"{node} cannot be used: {why}")
+    if auto := found["slurm_auto"]:
+        tell(auto_line(auto))
     run = "1 job runs" if found["running"] == 1 else f"{found['running']} jobs run"
     wait = "1 waits" if found["waiting"] == 1 else f"{found['waiting']} wait"
     tell(f"{run}, {wait}; policy {found['policy']}")
+
+
+def auto_line(auto: dict[str, Any]) -> str:
+    """What `ones slurm auto` has asked for."""
+    parts = [f"{auto['nodes']} of at most {auto['max_nodes']} nodes, {auto['time']} each"]
+    for what in ("running", "pending"):
+        if auto[what]:
+            parts.append(f"{what}: {', '.join(auto[what])}")
+    if auto["problem"]:
+        parts.append(f"{auto['problem']}; next attempt in {duration(auto['retry_seconds'])}")
+    return "Slurm allocations: " + "; ".join(parts)
 
 
 def _nodes(found: dict[str, Any]) -> list[list[object]]:

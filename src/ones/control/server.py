@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import resource
 import signal
@@ -156,11 +157,14 @@ def serve(settings: Settings, on_ready: Callable[[ServiceReady], None]) -> None:
             service.isolation(),
         )
     )
-    _set_closing_on_signal(server, service)
+    signals = _close_on_signal(server, service)
     server.run(sockets=listeners)
     service.closing = True
     service.stop()
     log.info("service stopped", url=url, pid=os.getpid())
+    for number in signals:  # end as the sender of the signal expects
+        logging.shutdown()  # another thread writes the log
+        signal.raise_signal(number)
     if service.failure is not None:
         raise BugError(f"the scheduler has stopped: {service.failure}")
 
@@ -249,16 +253,23 @@ def _beat(server: Any, service: Service) -> None:  # noqa: ANN401
     server.on_tick = beat_and_tick
 
 
-def _set_closing_on_signal(server: Any, service: Service) -> None:  # noqa: ANN401
-    """Set `closing` on a signal: long polls and event streams check it and end."""
-    handle = server.handle_exit
+def _close_on_signal(server: Any, service: Service) -> list[int]:  # noqa: ANN401
+    """Set `closing` on a signal: long polls and event streams check it and end.
 
-    def handle_and_close(number: int, frame: object) -> None:
+    Returns a list that gets the signals. uvicorn would raise them again at the end of `run`, so
+    the service would end before it has stopped its parts.
+    """
+    signals: list[int] = []
+
+    def close(number: int, frame: object) -> None:
         service.closing = True
         log.info("service stopping", signal=signal.Signals(number).name)
-        handle(number, frame)
+        server.force_exit = server.should_exit and number == signal.SIGINT
+        server.should_exit = True
+        signals[:] = [number]
 
-    server.handle_exit = handle_and_close
+    server.handle_exit = close
+    return signals
 
 
 def _listen_again(directory: StateDir, host: str, port: int) -> socket.socket:

@@ -18,6 +18,7 @@ from ones.control.live.jobs import NOW
 from ones.control.notifications import Notifications
 from ones.control.notifier import Notifier
 from ones.control.pruning import Pruning, due
+from ones.control.slurm_auto import Demand, SlurmAuto
 from ones.control.snapshots import Snapshots
 from ones.control.statedir import StateDir
 from ones.control.store import Store
@@ -26,9 +27,12 @@ from ones.control.tokens import JobTokens, hash_of
 from ones.control.usage import Usage
 from ones.control.utilisation.watch import UtilisationWatch
 from ones.control.whatif import WhatIf
+from ones.core.cluster import NodeState
 from ones.core.events import FairShareSet
-from ones.errors import described
+from ones.core.lifecycle import Phase
+from ones.errors import UserError, described
 from ones.launchers import Launcher, SupportsUsers
+from ones.launchers.api import SupportsAllocations
 from ones.launchers.threaded_launcher import ThreadedLauncher
 
 #: waiting time beyond the time that workers have for their checkpoint
@@ -50,6 +54,7 @@ class Service(Controller):
         super().__init__(store, JobTokens.kept_in(state_dir.key), launcher, options)
         self._thread = threading.Thread(target=self._run, name="ones-scheduler", daemon=True)
         self.server_heartbeat = Heartbeat("server")
+        self.slurm_auto: SlurmAuto | None = None  # with the Slurm launcher only
         self.notifications = Notifications(store)
         self.notifier = Notifier(self.notifications, self._is_admin)
         self.snapshots = Snapshots(state_dir.snapshots, options.limits.max_snapshot_mb)
@@ -88,6 +93,9 @@ class Service(Controller):
         self._pruning.start()
         self.history.start()
         self._watch.start()
+        if isinstance(self.launcher, SupportsAllocations):
+            self.slurm_auto = SlurmAuto(self.dir.path, self._demand)
+            self.slurm_auto.start()
 
     def _time(self) -> float:
         return self.clock.now()  # there is a clock after `load`
@@ -123,7 +131,36 @@ class Service(Controller):
         cards = list(self.board.cards.values())
         return {card.id: card.ended_at for card in cards if card.ended_at is not None}
 
+    def auto_of_slurm(self) -> SlurmAuto:
+        if self.slurm_auto is None:
+            raise UserError(
+                "this service does not use Slurm; start it with: ones up --launcher slurm"
+            )
+        return self.slurm_auto
+
+    def most_slots(self) -> int:
+        """The slots that the service has, or can have with further allocations."""
+        request = self.slurm_auto.request if self.slurm_auto is not None else None
+        return max(len(self.launcher.slots()), request.most_slots if request is not None else 0)
+
+    def _demand(self) -> Demand:
+        assert isinstance(self.launcher, SupportsAllocations)
+        cards, of_node = self.board.live(), self.launcher.allocations()
+        used = {worker.gpu for card in cards for worker in card.workers}
+        up = {node.name for node in self.board.nodes if node.state == NodeState.UP}
+        nodes: dict[str, dict[str, bool]] = {id: {} for id in of_node.values()}
+        free = 0
+        for slot in self.launcher.slots():
+            if slot.node in of_node:
+                busy = nodes[of_node[slot.node]]
+                busy[slot.node] = busy.get(slot.node, False) or slot.id in used
+                free += slot.node in up and slot.id not in used
+        wanted = sum(card.min_gpus for card in cards if card.state == Phase.WAITING)
+        return Demand(wanted, free, nodes)
+
     def stop(self, *, kill: bool = False) -> None:
+        if self.slurm_auto is not None:
+            self.slurm_auto.stop()
         if self._thread.is_alive():
             self._pruning.stop()
             self._watch.stop()
@@ -140,6 +177,8 @@ class Service(Controller):
 
     def wind_down(self) -> None:
         """Let all workers save their work and exit, then call `on_end`."""
+        if self.slurm_auto is not None:
+            self.slurm_auto.stop()
         self.engine.wind_down()
         threading.Thread(target=self._await_workers, name="ones-down", daemon=True).start()
 
@@ -150,6 +189,8 @@ class Service(Controller):
             time.sleep(0.1)
             alive = any(process.alive for process in self.launcher.running().values())
             quiet = 0 if alive else quiet + 1
+        if self.slurm_auto is not None:
+            self.slurm_auto.let_go(running=True)
         self.on_end()
 
     def _run(self) -> None:

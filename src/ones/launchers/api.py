@@ -201,6 +201,15 @@ class SupportsUsers(Protocol):
 
 
 @runtime_checkable
+class SupportsAllocations(Protocol):
+    """Its nodes are in allocations of Slurm."""
+
+    def allocations(self) -> dict[str, str]:
+        """The allocation of each node that serves and does not end soon."""
+        ...
+
+
+@runtime_checkable
 class SupportsUnfitNodes(Protocol):
     """Knows which nodes have slots but cannot be used."""
 

@@ -17,6 +17,7 @@ from ones.control.api import (
     history,
     jobs,
     notify,
+    slurm,
     snapshots,
     timeline,
     usage,
@@ -46,7 +47,7 @@ def bare_app() -> FastAPI:
         docs_url=None,  # FastAPI's page loads files from the internet; ours is in `page.views`
         redoc_url=None,
     )
-    for part in (jobs, curves, cluster, notify, usage, timeline, history, snapshots, whatif):
+    for part in (jobs, curves, cluster, notify, usage, timeline, history, snapshots, whatif, slurm):
         app.include_router(part.router)
     app.add_middleware(_Limit)
     app.add_exception_handler(OnesError, _ones_error)

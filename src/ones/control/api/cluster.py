@@ -35,6 +35,7 @@ from ones.control.api.response_models import (
     NodeShown,
     QuarantinedShown,
     SlotShown,
+    SlurmAutoShown,
     UserShown,
 )
 from ones.control.readmodels.history import decisions
@@ -96,6 +97,7 @@ def cluster(service: TheService, user: TheUser) -> ClusterShown:
         waiting=sum(card.state in WAITING_STATES for card in live),
         running=sum(bool(card.workers) for card in live),
         isolation=service.isolation(),
+        slurm_auto=SlurmAutoShown.of(service.slurm_auto.shown()) if service.slurm_auto else None,
         warnings=service.warnings(),
     )
 

@@ -434,7 +434,7 @@ def _check_least(
     job: str, asked: str, least: int, service: Service, owner: str, limit: int | None
 ) -> None:
     """Check the minimum number of GPUs of a job. `limit`: of its owner."""
-    slots = len(service.launcher.slots())
+    slots = service.most_slots()
     if least > slots:
         raise InvalidJobError(job, f"{asked} is more than the cluster has, {slots}")
     if limit is not None and least > limit:

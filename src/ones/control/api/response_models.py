@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -191,6 +192,22 @@ class NodeShown(BaseModel):
     reason: Sendable = Field(description="why the node was drained, and by which user")
 
 
+class SlurmAutoShown(BaseModel):
+    """Allocations that the service asks Slurm for when jobs wait."""
+
+    max_nodes: int
+    nodes: int = Field(description="of allocations that run")
+    time: str = Field(description="time limit of an allocation")
+    pending: list[str] = Field(description="ids of allocations that wait in Slurm")
+    running: list[str]
+    problem: Sendable = Field(description="why the last attempt failed; empty: it did not")
+    retry_seconds: float = Field(description="time until the next attempt; 0: at once")
+
+    @classmethod
+    def of(cls, shown: Mapping[str, object] | None) -> SlurmAutoShown | None:
+        return None if shown is None else cls.model_validate(shown)
+
+
 class ClusterShown(BaseModel):
     policy: str
     now: float
@@ -200,6 +217,9 @@ class ClusterShown(BaseModel):
     waiting: int
     running: int
     isolation: str = Field(description="as which Unix users jobs run")
+    slurm_auto: SlurmAutoShown | None = Field(
+        None, description="allocations that the service asks Slurm for; null: none"
+    )
     warnings: list[str] = Field(
         default_factory=list, description="the service works, but not as configured"
     )

@@ -21,6 +21,7 @@ class BatchScript:
     state: str = ""
     command: str = "ones"
     options: tuple[str, ...] = field(default=())  # further #SBATCH options
+    controller: bool = True  # start a controller if none runs
 
     def text(self) -> str:
         """The text of the script.
@@ -55,6 +56,8 @@ class BatchScript:
         if not self.gpus_per_node:
             serve += ["--slots", str(self.slots)]
         serve += ["--lead", str(self.lead)]
+        if not self.controller:
+            serve.append("--no-controller")
         return "\n".join(
             [
                 "#!/bin/bash",

@@ -96,6 +96,9 @@ class SlurmLauncher(RemoteLauncher[SlurmNode]):
                 return
             time.sleep(0.05)
 
+    def allocations(self) -> dict[str, str]:
+        return {n.name: n.source for n in self._nodes.all() if n.slots and not n.is_ending}
+
     # the thread
 
     def _turn(self) -> None:
