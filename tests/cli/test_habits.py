@@ -67,6 +67,10 @@ def test_jobs_are_filtered(served: Inside, ones: Ones) -> None:
     assert "did you mean 'running'?" in ones("ps", "--state", "runing").err
     assert "not together with --watch" in ones("ps", "-w", "--json").err
     assert ones("stop", late).out == f"{late}: cancelled\n"
+    ended = [job["id"] for job in ones("ps", "--since", "1h", "--json").json]
+    assert ended[:2] == [late, hog]
+    assert ones("ps", "--since", "2099-01-01", "-s", "cancelled").err == "no jobs match\n"
+    assert "soon" in ones("ps", "--since", "soon").err
 
 
 def test_a_list_is_watched_until_it_is_interrupted(

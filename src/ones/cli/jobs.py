@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ones.cli.audit import moment_of
 from ones.cli.change import by_state, for_each
 from ones.cli.client import Client, connect, of_job
 from ones.cli.joblist import job_table, progress, reason, utilisation, with_arrays
@@ -42,6 +43,10 @@ def ps(
     array: Annotated[
         str | None, typer.Option(help="Tasks of this array, each in a row of its own.")
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Also jobs that ended since: 2h, 7d, or 2026-01-31."),
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -67,6 +72,7 @@ def ps(
     query = {
         "all": "true" if all else None, "owner": user, "state": _states(states), "tag": tag,
         "name": name, "array": array, "limit": limit,
+        "since": None if since is None else moment_of(since, time.time()),
     }  # fmt: skip
     if json:
         print_json(client.get("/api/jobs", **query))
@@ -100,7 +106,11 @@ def _print_jobs(client: Client, query: dict[str, Any]) -> None:
         say(f"warning: {warning}")
     if not jobs:
         filters = any(value for name, value in query.items() if name not in ("all", "limit"))
-        rest = "" if query["all"] else "; those that have ended: ones ps --all"
+        rest = (
+            ""
+            if query["all"] or query["since"] is not None
+            else "; those that have ended: ones ps --all"
+        )
         more = "" if filters else "; queue one: ones submit -- python train.py"
         say(f"no jobs{' match' if filters else ''}{rest}{more}")
         return

@@ -171,6 +171,10 @@ class JobFilter:
         str | None, Query(description="only jobs with this name; `*` and `?` match")
     ] = None
     array: Annotated[str | None, Query(description="only tasks of this array")] = None
+    since: Annotated[
+        float | None,
+        Query(ge=0, le=1e11, description="also jobs that have ended, but none before this time"),
+    ] = None
 
     def accepts(self, card: JobCard) -> bool:
         return (
@@ -179,6 +183,7 @@ class JobFilter:
             and (self.tag is None or self.tag in card.tags)
             and (self.name is None or fnmatchcase(card.name, self.name))
             and (self.array is None or card.array == self.array)
+            and (self.since is None or card.ended_at is None or card.ended_at >= self.since)
         )
 
 
@@ -195,7 +200,7 @@ def jobs(
         owner=None if user.is_admin else user.name,
         accepts=chosen.accepts,
         limit=limit,
-        over=all or bool(chosen.state),
+        over=all or bool(chosen.state) or chosen.since is not None,
     )
     now = service.clock.now()
     reader = reader_of(service, user)
