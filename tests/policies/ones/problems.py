@@ -15,7 +15,7 @@ from ones.policies.ones.score.problem import Ints, Problem
 def problems(
     draw: st.DrawFn, most_jobs: int = 12, most_gpus: int = 80, use_all: bool | None = None
 ) -> Problem:
-    """Any mix: jobs that may not run, that need several GPUs, that are new or hold too many.
+    """Any mix: jobs that may not run, that need several GPUs, or hold too many.
 
     Costs are above 0 if all GPUs are to be used, of either sign if only as far as it pays;
     `use_all` decides which, or either comes.
@@ -27,7 +27,6 @@ def problems(
     least = rng.integers(1, draw(st.integers(1, largest)) + 1, jobs, np.int32)
     most = np.maximum(least, rng.integers(1, largest + 1, jobs, np.int32))
     most[rng.random(jobs) < draw(st.sampled_from([0.0, 0.0, 0.3]))] = 0
-    new = rng.random(jobs) < draw(st.sampled_from([0.0, 0.3, 1.0]))
     # few distinct numbers, so that ties are met
     steps = draw(st.sampled_from([3, 1000]))
     cost = rng.integers(0, steps, (jobs, largest + 1)) / 7
@@ -41,10 +40,8 @@ def problems(
         least=least,
         most=most,
         held=np.where(rng.random(jobs) < 0.5, 0, rng.integers(0, largest + 1, jobs)),
-        new=new,
-        processed=np.where(new, 0.0, rng.integers(0, 5, jobs)),
+        processed=rng.integers(0, 5, jobs).astype(float),
         cost=cost,
-        extra=rng.integers(0, steps, (jobs, largest + 1)) / 3 * draw(st.sampled_from([0, 1])),
         work=rng.integers(1, steps, (draw(st.sampled_from([1, 3])), jobs)) / 11,
         use_all=fill,
     )
@@ -58,21 +55,14 @@ def simple(gpus: int, most: list[int], **changes: object) -> Problem:
     cost[:, 0] = 0
     values: dict[str, object] = {
         "keys": np.arange(jobs), "least": np.ones(jobs), "most": np.array(most),
-        "held": np.zeros(jobs), "new": np.zeros(jobs, bool), "processed": np.zeros(jobs),
-        "cost": cost, "extra": np.zeros((jobs, width)), "work": np.ones((1, jobs)),
+        "held": np.zeros(jobs), "processed": np.zeros(jobs),
+        "cost": cost, "work": np.ones((1, jobs)),
     }  # fmt: skip
     return Problem(gpus=gpus, **(values | changes))  # type: ignore[arg-type]
 
 
-def tables_of(problem: Problem, *, waiting_first: bool = True, slope_share: float = 0.5) -> Tables:
-    return tables(
-        problem,
-        by_mean=True,
-        waiting_first=waiting_first,
-        slope_share=slope_share,
-        fill_draws=4,
-        next_sizes=next_sizes,
-    )
+def tables_of(problem: Problem, *, slope_share: float = 0.5) -> Tables:
+    return tables(problem, next_sizes=next_sizes, slope_share=slope_share)
 
 
 def seeds(rng: np.random.Generator, n: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -88,11 +78,10 @@ def all_counts(rows: Rows, problem: Problem, n: int) -> list[Ints]:
 
 
 def check(counts: Ints, problem: Problem) -> None:
-    """Within least and most, or none; every GPU one worker; jobs that must run do."""
+    """Within least and most, or none; every GPU one worker."""
     assert counts.sum() <= problem.gpus
     assert ((counts == 0) | (counts >= problem.least)).all()
     assert (counts <= problem.most).all()
-    assert (counts[problem.first_in()] > 0).all()
 
 
 def check_rows(rows: Rows, problem: Problem, n: int) -> None:
@@ -132,10 +121,8 @@ def flow_problems(draw: st.DrawFn, most_jobs: int = 10, most_gpus: int = 40) -> 
         least=np.ones(jobs, np.int32),
         most=most,
         held=held.astype(np.int32),
-        new=np.zeros(jobs, bool),
         processed=rng.random(jobs),
         cost=cost,
-        extra=np.zeros_like(cost),
         work=rng.lognormal(0, 1, (draw(st.sampled_from([1, 4])), jobs)),
         use_all=False,
     )

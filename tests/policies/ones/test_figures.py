@@ -57,7 +57,7 @@ def test_figure_refresh_a_selected_job_grows_by_all_that_its_limit_allows(ops: O
 @pytest.mark.parametrize("ops", BOTH)
 def test_figure_refresh_completed_jobs_leave_and_limits_are_kept(ops: Operators) -> None:
     """Steps 1 and 2 of the text: R_j lets job 0 have one GPU less; the new job gets it."""
-    problem = simple(3, [2, 1], new=np.array([False, True]))
+    problem = simple(3, [2, 1])
     rows = allocate_rows(1, 2)
     write(rows, 0, np.array([3, 0], np.int32))
     ops.refresh(tables_of(problem), np.ones(1, np.uint64), rows)

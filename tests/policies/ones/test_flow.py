@@ -19,7 +19,6 @@ from ones.policies.ones.score.flow import (
     Floats,
     Ints,
     flow_weights,
-    marginal_reference,
     marginal_weights,
     rank_weights,
     usual_sizes,
@@ -44,6 +43,31 @@ def most_worth(weights: Floats, speedups: Floats, sizes: Ints, gpus: int) -> flo
     ones = np.ones(len(weights), np.int32)
     counts = exact(table, ones, gpus * ones, gpus, use_all=False)
     return -total(table, counts)
+
+
+def marginal_reference(
+    order: Ints, ranks: Floats, speedups: Floats, sizes: Ints, usual: Floats
+) -> Floats:
+    """`flow_kernels.marginal` in numpy, to be read."""
+    gpus = len(usual) - 1
+    worth = (ranks[0] - 1.0) * usual
+    weights = np.zeros(len(order))
+    before = 0.0
+    for job, k in zip(order, ranks, strict=True):
+        if before:
+            worth = worth * ((k - 1.0) / before)
+        weight = min(
+            (k - worth[gpus - s]) / v
+            for s, v in zip(sizes, speedups[job], strict=True)
+            if s <= gpus
+        )
+        weights[job] = weight
+        better = worth.copy()
+        for s, v in zip(sizes, speedups[job], strict=True):
+            if s <= gpus:
+                better[s:] = np.maximum(better[s:], worth[: gpus + 1 - s] + weight * v)
+        worth, before = better, k
+    return weights
 
 
 @settings(max_examples=100)

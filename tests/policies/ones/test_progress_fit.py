@@ -75,7 +75,8 @@ def test_a_warm_refit_of_a_thousand_points_is_short(monkeypatch: pytest.MonkeyPa
             model.record_epoch(JobId(f"n{i}"), features)
         evaluations.append(0)
         model.finished(JobId(f"n{i}"), completed=True)
-    assert model.n_points == 1000
+    points = [len(lesson["rho"]) for lesson in model.save()["history"]["lessons"]]
+    assert sum(points) == 1000
     assert 0 < max(evaluations) <= 2 * WARM_STEPS
 
 

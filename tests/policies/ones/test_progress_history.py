@@ -109,7 +109,7 @@ def test_predicting_changes_nothing() -> None:
     model = taught(12)
     before = model.save()
     alpha, beta = model.predict([NEW, NEW])
-    model.draws(alpha, beta, 8, np.random.default_rng(0))
+    model.quantiles(alpha, beta, 8)
     model.forecast(NEW, alpha[0], beta[0])
     assert model.save() == before
 

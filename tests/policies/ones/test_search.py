@@ -12,23 +12,10 @@ from hypothesis import strategies as st
 
 from ones.lab.bench.search import reference
 from ones.models.allocation import exact
-from ones.policies.ones.place.search import Search, SearchOptions
+from ones.policies.ones.place.search import Search
 from ones.policies.ones.score.problem import IDLE, Problem
 from tests.policies.ones.problems import check, flow_problems, problems, simple
 
-#: one draw ranks all, as in Algorithm 1
-PLAIN = SearchOptions(
-    by_mean=False, slope_share=0.0, empty_starts=0.0, distinct=False, restart_after=0
-)
-
-options = st.sampled_from(
-    [
-        SearchOptions(),
-        PLAIN,
-        SearchOptions(fill_waiting_first=False, distinct=False),
-        SearchOptions(restart_after=1, slope_share=1.0, empty_starts=1.0),
-    ]
-)
 sizes = st.integers(2, 9)
 
 
@@ -45,20 +32,18 @@ def a_problem(gpus: int, jobs: int, *, seed: int = 1, draws: int = 4) -> Problem
         least=np.ones(jobs, np.int32),
         most=most,
         held=np.zeros(jobs, np.int32),
-        new=np.zeros(jobs, bool),
         processed=rng.random(jobs),
         cost=cost,
-        extra=np.zeros((jobs, 9)),
         work=rng.lognormal(3, 1, (draws, jobs)),
     )
 
 
 @settings(max_examples=60)
-@given(problems(), sizes, options, st.integers(0, 99))
+@given(problems(), sizes, st.integers(0, 99))
 def test_the_best_is_a_schedule_and_never_gets_worse(
-    problem: Problem, size: int, chosen: SearchOptions, seed: int
+    problem: Problem, size: int, seed: int
 ) -> None:
-    search = Search(size, seed, options=chosen)
+    search = Search(size, seed)
     search.refresh(problem)
     before = search.cost(problem, search.best(problem))
     for _ in range(6):
@@ -71,11 +56,9 @@ def test_the_best_is_a_schedule_and_never_gets_worse(
 
 
 @settings(max_examples=60)
-@given(st.lists(problems(), min_size=2, max_size=3), sizes, options)
-def test_the_population_follows_arrivals_and_departures(
-    asked: list[Problem], size: int, chosen: SearchOptions
-) -> None:
-    search = Search(size, 1, options=chosen)
+@given(st.lists(problems(), min_size=2, max_size=3), sizes)
+def test_the_population_follows_arrivals_and_departures(asked: list[Problem], size: int) -> None:
+    search = Search(size, 1)
     for problem in asked:
         search.refresh(problem)
         search.evolve(problem, 2)
@@ -83,13 +66,11 @@ def test_the_population_follows_arrivals_and_departures(
 
 
 @settings(max_examples=30)
-@given(problems(), sizes, options)
-def test_kernels_and_reference_find_the_same(
-    problem: Problem, size: int, chosen: SearchOptions
-) -> None:
+@given(problems(), sizes)
+def test_kernels_and_reference_find_the_same(problem: Problem, size: int) -> None:
     found = []
     for operators in (None, reference):
-        search = Search(size, 3, options=chosen, operators=operators)
+        search = Search(size, 3, operators=operators)
         search.refresh(problem)
         search.evolve(problem, 5)
         found.append((search.best(problem).tolist(), search.save()))
@@ -97,15 +78,13 @@ def test_kernels_and_reference_find_the_same(
 
 
 @settings(max_examples=30)
-@given(problems(), problems(), sizes, options)
-def test_a_saved_search_continues_identically(
-    problem: Problem, later: Problem, size: int, chosen: SearchOptions
-) -> None:
-    search = Search(size, 5, options=chosen)
+@given(problems(), problems(), sizes)
+def test_a_saved_search_continues_identically(problem: Problem, later: Problem, size: int) -> None:
+    search = Search(size, 5)
     search.refresh(problem)
     search.evolve(problem, 3)
     saved = json.loads(json.dumps(search.save()))
-    other = Search(2, 0, options=chosen)
+    other = Search(2, 0)
     other.load(saved)
     for one in (search, other):
         one.evolve(problem, 3)
@@ -189,7 +168,7 @@ def test_kernels_and_reference_find_the_same_for_flow_time(problem: Problem, siz
 def test_gpus_without_gain_stay_idle_unless_all_must_be_used() -> None:
     """Each of two jobs is as fast with one GPU as with three."""
     cost = np.array([[0.0, -1.0, -1.0, -1.0]] * 2)
-    problem = simple(6, [3, 3], cost=cost, extra=np.zeros((2, 4)))
+    problem = simple(6, [3, 3], cost=cost)
     for use_all, used in ((False, 2), (True, 6)):
         search = Search(4, 1)
         asked = replace(problem, use_all=use_all)
@@ -201,7 +180,7 @@ def test_gpus_without_gain_stay_idle_unless_all_must_be_used() -> None:
 def test_a_running_job_is_not_given_a_part_of_what_would_pay() -> None:
     """To six GPUs it would grow with a gain, to the five that there are with a loss."""
     cost = np.array([[0.4, -0.7, -1.3, -1.8, -4.0, -3.0, -5.0]])
-    problem = simple(5, [6], cost=cost, extra=np.zeros((1, 7)), held=np.array([4]))
+    problem = simple(5, [6], cost=cost, held=np.array([4]))
     for operators in (None, reference):
         search = Search(4, 1, operators=operators)
         search.refresh(replace(problem, use_all=False))
@@ -228,19 +207,17 @@ def test_stalled_counts_generations_without_improvement() -> None:
     assert search.stalled == 7
     search.refresh(replace(problem, work=2 * problem.work))
     assert search.stalled == 7  # the same jobs and limits: nothing to hope for
-    search.refresh(replace(problem, most=np.array([2, 1]), cost=np.ones((2, 3)),
-                           extra=np.zeros((2, 3))))  # fmt: skip
+    search.refresh(replace(problem, most=np.array([2, 1]), cost=np.ones((2, 3))))
     assert search.stalled == 0
 
 
-def test_one_draw_ranks_all_or_the_mean_of_all() -> None:
+def test_the_mean_over_draws_ranks() -> None:
     """Job 0 is cheap in the first draw and dear on average."""
     problem = simple(1, [1, 1], work=np.array([[1.0, 2.0], [9.0, 2.0]]))
-    for chosen, winner in ((PLAIN, 0), (SearchOptions(), 1)):
-        search = Search(8, 1, options=chosen)
-        search.refresh(problem)
-        search.evolve(problem, 10)
-        assert search.best(problem)[winner] == 1
+    search = Search(8, 1)
+    search.refresh(problem)
+    search.evolve(problem, 10)
+    assert search.best(problem)[1] == 1
 
 
 @pytest.mark.parametrize(
@@ -253,7 +230,7 @@ def test_one_draw_ranks_all_or_the_mean_of_all() -> None:
         ({"most": np.full(2, 5)}, "no cost for 5"),
         ({"held": np.zeros(3)}, "held has shape"),
         ({"work": np.zeros((0, 2))}, "work has shape"),
-        ({"extra": np.zeros((2, 5))}, "extra"),
+        ({"cost": np.zeros((3, 2))}, "cost has shape"),
         ({"work": np.full((1, 2), np.nan)}, "not finite"),
     ],
 )

@@ -24,6 +24,7 @@ from ones.policies.ones.place.deploy import allocate, deploy
 from ones.policies.ones.place.reasons import rebatched
 from ones.policies.ones.place.search import Search
 from ones.policies.ones.predict.learning import Learned
+from ones.policies.ones.predict.memory import Remembers
 from ones.policies.ones.score.choices import choices_of
 from ones.policies.ones.score.limits import largest_batch
 from ones.policies.ones.score.problem import optimum
@@ -36,13 +37,27 @@ CANDIDATES = 16
 SECONDS_PER_JOB = 0.0005
 
 
-class Ones:
+#: time of something that never happened; JSON has no infinity
+NEVER = -1e18
+
+
+class Ones(Remembers):
     # workers of a start become ready one by one; the job's first report follows
     decides_on: ClassVar[frozenset[type[Event]]] = (PROGRESS_EVENTS | {ev.ThroughputMeasured}) - {
         ev.WorkerReady
     }
     native_mechanism: ClassVar[str] = "elastic"
     Settings: ClassVar[type[OnesSettings]] = OnesSettings
+    memory: ClassVar[Mapping[str, Any]] = {
+        "_seen": int,
+        "_evolved": int,
+        "_evolved_at": float,
+        "_searched_at": float,
+        "_has_reports": bool,
+        "_has_urgent_events": bool,
+        "_deployed_at": float,
+        "_learned": None,
+    }
 
     def __init__(self, *, seed: int = 0, **settings: Any) -> None:
         self._settings = chosen = self.Settings(**settings)
@@ -50,11 +65,11 @@ class Ones:
         self._learned = Learned(chosen, seed)
         self._search: Search | None = None
         self._seen = 0  # number of events
-        self._evolved, self._evolved_at = 0, -inf  # event and time of the last search
-        self._searched_at = -inf  # time of the last search, also without generations
+        self._evolved, self._evolved_at = 0, NEVER  # event and time of the last search
+        self._searched_at = NEVER  # time of the last search, also without generations
         self._has_reports = False  # routine reports since then
         self._has_urgent_events = False  # other events since then
-        self._deployed_at = -inf
+        self._deployed_at = NEVER
         self._posed: tuple[int, PosedProblem | None] = (-1, None)  # cache: event and its problem
 
     # learning
@@ -224,28 +239,10 @@ class Ones:
     # memory
 
     def save(self) -> dict[str, Any]:
-        return {
-            "seen": self._seen,
-            "evolved": self._evolved,
-            "evolved_at": None if self._evolved_at == -inf else self._evolved_at,
-            "searched_at": None if self._searched_at == -inf else self._searched_at,
-            "has_reports": self._has_reports,
-            "has_urgent_events": self._has_urgent_events,
-            "deployed_at": None if self._deployed_at == -inf else self._deployed_at,
-            "learned": self._learned.save(),
-            "search": None if self._search is None else self._search.save(),
-        }
+        return super().save() | {"search": self._search and self._search.save()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self._seen, self._evolved = int(saved["seen"]), int(saved["evolved"])
-        self._evolved_at = -inf if saved["evolved_at"] is None else float(saved["evolved_at"])
-        self._searched_at = -inf if saved["searched_at"] is None else float(saved["searched_at"])
-        self._has_reports, self._has_urgent_events = (
-            bool(saved["has_reports"]),
-            bool(saved["has_urgent_events"]),
-        )
-        self._deployed_at = -inf if saved["deployed_at"] is None else float(saved["deployed_at"])
-        self._learned.load(saved["learned"])
+        super().load(saved)
         if saved["search"] is not None:
             self._search = Search(2, self._seed)
             self._search.load(saved["search"])

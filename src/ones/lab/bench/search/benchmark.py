@@ -75,16 +75,15 @@ def example(gpus: int, jobs: int, *, seed: int = 1, waiting_charge: float = 0.0)
         least=np.ones(jobs, np.int32),
         most=most.astype(np.int32),
         held=np.zeros(jobs, np.int32),
-        new=np.zeros(jobs, np.bool_),
         processed=rng.exponential(1000, jobs),
         cost=cost,
-        extra=np.zeros(cost.shape),
         work=done * (1 / np.clip(share, 0.02, 0.999) - 1),
     )
 
 
 def after_an_event(problem: Problem, held: NDArray[np.int32], *, seed: int = 2) -> Problem:
-    """The problem after an event: one job in a hundred is new, changes cost 5 s per GPU."""
+    """The problem after an event: one job in a hundred is new, changes cost 5 s per GPU at the mean
+    work."""
     rng = np.random.default_rng(seed)
     jobs = len(problem.keys)
     changed = rng.permutation(jobs)[: max(1, jobs // 100)]
@@ -98,9 +97,8 @@ def after_an_event(problem: Problem, held: NDArray[np.int32], *, seed: int = 2) 
         problem,
         keys=keys,
         held=held,
-        new=np.isin(np.arange(jobs), changed),
         processed=processed,
-        extra=extra,
+        cost=problem.cost + extra / problem.mean_work[:, None],
         work=problem.work * rng.lognormal(0, 0.1, problem.work.shape),
     )
 
@@ -109,7 +107,7 @@ def gap_percent(problem: Problem, counts: NDArray[np.int32], best: NDArray[np.in
     """Cost above the optimum in percent; infinite with idle GPUs that could be used."""
     if problem.use_all and counts.sum() < best.sum():
         return float("inf")
-    table = problem.table(problem.work.mean(axis=0))
+    table = problem.table(problem.mean_work)
     least = total(table, best)
     return round(100 * (total(table, counts) - least) / abs(least), 4)
 
@@ -143,7 +141,7 @@ def _case(gpus: int, jobs: int, population: int, seeded: bool) -> dict[str, Any]
     search.refresh(problem)
     refresh_ms = 1000 * (_CLOCK() - began)
     best = optimum(problem) if seeded else None
-    table = problem.table(problem.work.mean(axis=0))
+    table = problem.table(problem.mean_work)
     greedy_counts = greedy(table, problem.least, problem.most, gpus)
     if best is not None:
         search.add(best, problem)
@@ -213,22 +211,17 @@ def anneal(problem: Problem, seconds: float, *, seed: int = 1) -> NDArray[np.int
     from numba import njit
 
     moves = njit(cache=True, nogil=True)(_moves)
-    table = problem.table(problem.work.mean(axis=0))
+    table = problem.table(problem.mean_work)
     counts = np.zeros(len(table), np.int32)
     left = problem.gpus
-    for job in problem.first_in():
-        counts[job] = problem.least[job]
-        left -= int(counts[job])
     for job in np.flatnonzero(problem.most > 0):
-        if (counts[job] or not problem.new[job]) and counts[job] + left >= problem.least[job]:
-            more = min(int(problem.most[job] - counts[job]), left)
-            counts[job] += more
-            left -= more
+        if left >= problem.least[job]:
+            counts[job] = min(int(problem.most[job]), left)
+            left -= int(counts[job])
     steps = np.abs(np.diff(table, axis=1))
     hot = float(steps.mean()) + 1e-9
     rng = np.random.default_rng(seed)
-    held = problem.new & (counts > 0)
-    limits = (problem.least, problem.most, held)
+    limits = (problem.least, problem.most)
     moves(table, *limits, counts.copy(), hot, rng.random((1, 4)))
     best, cost = counts.copy(), total(table, counts)
     began = _CLOCK()
@@ -243,7 +236,6 @@ def _moves(
     table: NDArray[np.float64],
     least: NDArray[np.int32],
     most: NDArray[np.int32],
-    stays: NDArray[np.bool_],
     counts: NDArray[np.int32],
     heat: float,
     random: NDArray[np.float64],
@@ -256,7 +248,7 @@ def _moves(
             continue
         moved = 1 + int(random[step, 2] * room)
         less, more = counts[giver] - moved, counts[taker] + moved
-        if more < least[taker] or (less < least[giver] and (less > 0 or stays[giver])):
+        if more < least[taker] or 0 < less < least[giver]:
             continue
         worse = table[giver, less] - table[giver, counts[giver]]
         worse += table[taker, more] - table[taker, counts[taker]]

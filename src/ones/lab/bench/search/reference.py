@@ -48,16 +48,14 @@ def high(x: int) -> float:
 
 
 class Repair:
-    """Trim, admit and fill, for one problem."""
+    """Trim and fill, for one problem."""
 
     def __init__(self, t: Tables) -> None:
         self._t = t
         self._least: list[int] = t.least.tolist()
         self._most: list[int] = t.most.tolist()
-        self._first_in: list[int] = t.first_in.tolist()
-        self._must_run: list[bool] = t.must_run.tolist()
         self._by_age: list[int] = t.by_age.tolist()
-        self._growth: list[list[list[list[float]]]] = t.growth.tolist()
+        self._growth: list[list[list[float]]] = t.growth.tolist()
         self._work: list[list[float]] = t.fill_work.tolist()
         self._grown: list[list[list[int]]] = t.grown.tolist()
         self._scores: list[list[list[float]]] = t.scores.tolist()
@@ -74,23 +72,17 @@ class Repair:
     ) -> Candidate:
         c = {job: min(n, self._most[job]) for job, n in c.items()}
         c = {job: n for job, n in c.items() if n >= self._least[job]}
-        lacking = [job for job in self._first_in if job not in c]
-        needed = sum(c.values()) + sum(self._least[job] for job in lacking) - self._t.gpus
-        c = self._taken(c, needed)
-        for job in lacking:
-            c[job] = self._least[job]
+        c = self._taken(c, sum(c.values()) - self._t.gpus)
         return self._filled(c, x, barred)
 
     def _taken(self, c: Candidate, needed: int) -> Candidate:
         for job in self._by_age:
-            if needed <= 0:
-                return c
-            if job in c:
+            if needed > 0 and job in c:
                 spare = min(c[job] - self._least[job], needed)
                 c[job] -= spare
                 needed -= spare
         for job in self._by_age:
-            if needed > 0 and job in c and not self._must_run[job]:
+            if needed > 0 and job in c:
                 needed -= c.pop(job)
         return c
 
@@ -102,7 +94,7 @@ class Repair:
         fill = int(high(x) * len(self._work))
         out = barred | c.keys()
         waiting = [entry for entry in self._orders[rule][fill] if entry[1] not in out]
-        if rule == PAPER and self._t.waiting_first:
+        if rule == PAPER:
             for _, job in waiting:
                 if self._least[job] <= idle:
                     c[job] = self._least[job]
@@ -136,12 +128,11 @@ class Repair:
         return c
 
     def _pays(self, fill: int, job: int, now: int, to: int) -> bool:
-        less, more = self._scores[job][now], self._scores[job][to]
-        return self._work[fill][job] * (more[1] - less[1]) + (more[2] - less[2]) < 0.0
+        gain = self._scores[job][to][1] - self._scores[job][now][1]
+        return self._work[fill][job] * gain < 0.0
 
     def _growth_cost(self, rule: int, fill: int, job: int, now: int) -> float:
-        by_work, anyhow = self._growth[rule][job][now]
-        return self._work[fill][job] * by_work + anyhow
+        return self._work[fill][job] * self._growth[rule][job][now]
 
 
 def scatter(t: Tables, seeds: Seeds, rows: Rows) -> None:
@@ -218,10 +209,9 @@ def score(t: Tables, rows: Rows, ranks: Floats, single: Floats, marks: Seeds) ->
     for row in range(len(ranks)):
         c = _read(rows, row)
         idle = t.idle_charge * max(0, t.usable - sum(c.values()))
-        rank, switch, mark = 0.0, 0.0, 0
+        rank, mark = 0.0, 0
         for job, n in c.items():
             rank += scores[job][n][0]
-            switch += scores[job][n][2]
             mark = (mark + mixed((job << 32) + n + 1)) & _MASK
         ranks[row] = rank + idle
         marks[row] = mark
@@ -229,7 +219,7 @@ def score(t: Tables, rows: Rows, ranks: Floats, single: Floats, marks: Seeds) ->
             total = 0.0
             for job, n in c.items():
                 total += work[job] * scores[job][n][1]
-            single[row, d] = total + (switch + idle)
+            single[row, d] = total + idle
 
 
 def winners(single: Floats, free: Flags, wanted: int) -> NDArray[np.int64]:

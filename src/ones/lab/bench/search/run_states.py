@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -183,13 +183,12 @@ def _rivals(problems: list[Problem], population: int) -> dict[str, Any]:
                 search.evolve(problem, 1)
             gaps.append(gap_percent(problem, search.best(problem), best))
         annealed.append(gap_percent(problem, anneal(problem, ANNEALING_SECONDS), best))
-        free = _unforced(problem)
         began = _CLOCK()
-        table = free.table(free.work.mean(axis=0))
-        divided = divide(table, free.least, free.most, free.gpus)
+        table = problem.table(problem.mean_work)
+        divided = divide(table, problem.least, problem.most, problem.gpus)
         seconds.append(_CLOCK() - began)
-        pollux.append(gap_percent(free, divided, optimum(free)))
-    greedy_gaps = [gap_percent(p, _greedy(p), optimum(p)) for p in map(_unforced, problems)]
+        pollux.append(gap_percent(problem, divided, best))
+    greedy_gaps = [gap_percent(p, _greedy(p), optimum(p)) for p in problems]
     return {
         "rival": "greedy, annealing, Pollux's search",
         "gap_percent_0_1s": round(float(np.mean(cold[0.1])), 4),
@@ -202,13 +201,8 @@ def _rivals(problems: list[Problem], population: int) -> dict[str, Any]:
     }
 
 
-def _unforced(problem: Problem) -> Problem:
-    """The problem without jobs that must run, which greedy and Pollux's search do not know."""
-    return replace(problem, new=np.zeros(len(problem.keys), np.bool_))
-
-
 def _greedy(problem: Problem) -> NDArray[np.int32]:
-    table = problem.table(problem.work.mean(axis=0))
+    table = problem.table(problem.mean_work)
     return greedy(table, problem.least, problem.most, problem.gpus)
 
 

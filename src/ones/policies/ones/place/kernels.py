@@ -134,8 +134,7 @@ def _next_waiting(c: Ints, barred: Flags, least: Ints, order: Ints, place: int, 
 
 @njit(cache=True, nogil=True)
 def _pays(scores: NDArray[np.float64], work: Floats, job: int, now: int, to: int) -> bool:
-    less, more = scores[job, now], scores[job, to]
-    return bool(work[job] * (more[1] - less[1]) + (more[2] - less[2]) < 0.0)
+    return bool(work[job] * (scores[job, to, 1] - scores[job, now, 1]) < 0.0)
 
 
 @njit(cache=True, nogil=True)
@@ -147,7 +146,7 @@ def _fill(t: Tables, b: Bench, n: int, idle: int, x: np.uint64) -> int:
     grown, growth, work = t.grown[rule], t.growth[rule], t.fill_work[fill]
     keys, heap = b.keys, b.heap
     place = 0
-    if rule == PAPER and t.waiting_first:
+    if rule == PAPER:
         n, idle = _start_waiting(t, b, n, idle, order)
         place = t.runnable
     if idle == 0:
@@ -157,7 +156,7 @@ def _fill(t: Tables, b: Bench, n: int, idle: int, x: np.uint64) -> int:
         job = b.jobs[i]
         c = b.c[job]
         if c < t.most[job]:
-            key = work[job] * growth[job, c, 0] + growth[job, c, 1]
+            key = work[job] * growth[job, c]
             size = _push(keys, heap, size, key, job)
     while idle > 0:
         place = _next_waiting(b.c, b.barred, t.least, order, place, idle)
@@ -182,7 +181,7 @@ def _fill(t: Tables, b: Bench, n: int, idle: int, x: np.uint64) -> int:
         b.c[job] = to
         idle -= to - c
         if to < t.most[job]:
-            key = work[job] * growth[job, to, 0] + growth[job, to, 1]
+            key = work[job] * growth[job, to]
             size = _push(keys, heap, size, key, job)
     return n
 
@@ -200,37 +199,26 @@ def _take(t: Tables, b: Bench, needed: int) -> None:
     for job in t.by_age:
         if needed <= 0:
             return
-        if not t.must_run[job]:
-            needed -= b.c[job]
-            b.c[job] = 0
+        needed -= b.c[job]
+        b.c[job] = 0
 
 
 @njit(cache=True, nogil=True)
 def _repair(t: Tables, b: Bench, n: int, x: np.uint64) -> int:
-    """Trims, admits and fills; returns the number of running jobs."""
+    """Trims and fills; returns the number of running jobs."""
     used = 0
     for i in range(n):
         job = b.jobs[i]
         c = min(b.c[job], t.most[job])
         b.c[job] = c if c >= t.least[job] else 0
         used += b.c[job]
-    lacking = 0
-    for job in t.first_in:
-        if b.c[job] == 0:
-            lacking += t.least[job]
-    if used + lacking > t.gpus:
-        _take(t, b, used + lacking - t.gpus)
+    if used > t.gpus:
+        _take(t, b, used - t.gpus)
     kept = 0
     idle = t.gpus
     for i in range(n):
         job = b.jobs[i]
         if b.c[job] > 0:
-            b.jobs[kept] = job
-            kept += 1
-            idle -= b.c[job]
-    for job in t.first_in:
-        if b.c[job] == 0:
-            b.c[job] = t.least[job]
             b.jobs[kept] = job
             kept += 1
             idle -= b.c[job]
@@ -397,7 +385,7 @@ def mutate(
 def score(t: Tables, rows: Rows, ranks: Floats, single: Floats, marks: Seeds) -> None:
     """Cost of every row (Eq. 8), ranked and for single draws, and a mark of its counts."""
     for row in range(len(ranks)):
-        rank, extra = 0.0, 0.0
+        rank = 0.0
         used = 0
         mark = np.uint64(0)
         for d in range(single.shape[1]):
@@ -407,7 +395,6 @@ def score(t: Tables, rows: Rows, ranks: Floats, single: Floats, marks: Seeds) ->
             used += c
             rank += t.scores[job, c, 0]
             step = t.scores[job, c, 1]
-            extra += t.scores[job, c, 2]
             for d in range(single.shape[1]):
                 single[row, d] += t.draws[job, d] * step
             mark += _mixed((np.uint64(job) << np.uint64(32)) + np.uint64(c) + np.uint64(1))
@@ -415,7 +402,7 @@ def score(t: Tables, rows: Rows, ranks: Floats, single: Floats, marks: Seeds) ->
         ranks[row] = rank + idle
         marks[row] = mark
         for d in range(single.shape[1]):
-            single[row, d] += extra + idle
+            single[row, d] += idle
 
 
 @njit(cache=True, nogil=True)

@@ -47,7 +47,7 @@ class PlacementScore:
     def __init__(self, view: View, posed: PosedProblem, speeds: Speeds) -> None:
         self._posed, self._speeds = posed, speeds
         self._per_node = max(1, view.cluster.width)
-        weights = posed.problem.work.mean(axis=0)
+        weights = posed.problem.mean_work
         # value of each job at each size, if packed; lists are faster for single reads
         self._packed: list[list[float]] = (weights[:, None] * -posed.problem.cost).tolist()
         self._slowdowns: dict[tuple[int, int, int, int], float] = {}  # cache

@@ -40,7 +40,7 @@ class Reasons:
         least = np.array([choices.rates[0] for choices in posed.choices])
         self._seconds = posed.remaining / least
         # flow time prefers the largest weight
-        self._order = -posed.problem.work.mean(axis=0)
+        self._order = -posed.problem.mean_work
         self._sorted = np.sort(self._order)
 
     def preempted(self, i: int) -> str:

@@ -10,7 +10,6 @@ operators are loaded at the first use.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,28 +24,11 @@ from ones.policies.ones.score.problem import Flags, Floats, Ints, Problem
 #: range of the share of jobs that a restart preempts
 RESTART_RATES = (0.1, 1.0)
 THETA = -1.0  # marks the default rate in the kernels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOptions:
-    """The defaults are those of `ones`."""
-
-    #: rank and deploy by the mean over draws, and keep half of the population for being
-    #: best in single draws; else one draw ranks all (Algorithm 1)
-    by_mean: bool = True
-    #: under the paper's rule waiting jobs are filled in before others grow
-    fill_waiting_first: bool = True
-    #: share of the fills with the slope rule
-    slope_share: float = 0.5
-    #: draws that fills may use, beside the ranking one
-    fill_draws: int = 4
-    #: share of the first population that is filled from an empty cluster;
-    #: the others start from a random job on every GPU
-    empty_starts: float = 0.25
-    #: all members differ
-    distinct: bool = True
-    #: generations without improvement after which half of the members are restarted; 0: never
-    restart_after: int = 4
+#: share of the first population that is filled from an empty cluster;
+#: the others start from a random job on every GPU
+EMPTY_STARTS = 0.25
+#: generations without improvement after which half of the members are restarted
+RESTART_AFTER = 4
 
 
 class Operators(Protocol):
@@ -79,6 +61,9 @@ class Operators(Protocol):
 class Search:
     """K candidate schedules. Same seed, same calls: same result.
 
+    Candidates are ranked by the mean over draws; half of the population is kept for being best in
+    single draws.
+
     The best member and the incumbent (what the jobs hold now, refreshed) are never
     dropped, so at fixed draws the best never gets worse between two refreshes.
     """
@@ -88,14 +73,12 @@ class Search:
         population: int,
         seed: int,
         *,
-        options: SearchOptions | None = None,
         operators: Operators | None = None,
     ) -> None:
         if population < 2:
             raise ValueError(f"a population of {population}: the best and the incumbent need two")
         self.stalled = 0  # generations without improvement
         self._size = population
-        self._options = options or SearchOptions()
         self._operators = operators
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._rows: Rows | None = None  # the first K are the population, then its children
@@ -134,10 +117,6 @@ class Search:
             self._offspring(t, rows)
             self._select(t, rows)
 
-    def fits(self, problem: Problem) -> bool:
-        """Returns whether the population fits this problem without a refresh."""
-        return self._rows is not None and problem.frame == self._frame
-
     def best(self, problem: Problem) -> Ints:
         """Returns the GPUs of each job in the best member."""
         return self.ranked(problem, 1)[0]
@@ -147,7 +126,7 @@ class Search:
         rows = self._ready(problem)
         # the tables of the operators would cost more than this for new draws
         jobs, counts, length = (field[: self._size] for field in rows)
-        table = problem.table(operators.ranking_work(problem, by_mean=self._options.by_mean))
+        table = problem.table(problem.mean_work)
         counts = np.where(np.arange(counts.shape[1]) < length[:, None], counts, 0)
         ranks = (table - table[:, :1])[jobs, counts].sum(axis=1)
         idle = problem.usable - counts.sum(axis=1)
@@ -165,10 +144,9 @@ class Search:
 
     def cost(self, problem: Problem, counts: Ints) -> float:
         """Returns the cost by which candidates are ranked, including idle usable GPUs."""
-        work = operators.ranking_work(problem, by_mean=self._options.by_mean)
         idle = max(0, problem.usable - int(counts.sum()))
         charge = problem.idle_charge() * idle if idle else 0.0
-        return total(problem.table(work), counts) + charge
+        return total(problem.table(problem.mean_work), counts) + charge
 
     def save(self) -> dict[str, Any]:
         """Returns the state as plain JSON values."""
@@ -226,13 +204,12 @@ class Search:
     def _survivors(self, ranks: Floats, single: Floats, marks: Seeds) -> NDArray[np.int64]:
         """Returns the candidates of the next population, the best one first."""
         order = np.argsort(ranks, kind="stable")
-        incumbent = self._incumbent
-        if self._options.distinct:
-            _, first, which = np.unique(marks, return_index=True, return_inverse=True)
-            new = np.zeros(len(ranks), np.bool_)
-            new[first] = True
-            order = order[new[order]]
-            incumbent = int(first[which[incumbent]])
+        # all members differ
+        _, first, which = np.unique(marks, return_index=True, return_inverse=True)
+        new = np.zeros(len(ranks), np.bool_)
+        new[first] = True
+        order = order[new[order]]
+        incumbent = int(first[which[self._incumbent]])
         by_draw = self._size // 2 if single.shape[1] else 0
         kept = order[: self._size - by_draw]
         rest = order[len(kept) :]
@@ -252,8 +229,7 @@ class Search:
 
         A restarted member is a copy of another one with many jobs preempted.
         """
-        after = self._options.restart_after
-        if after and self.stalled and self.stalled % after == 0:
+        if self.stalled and self.stalled % RESTART_AFTER == 0:
             kept = min(kept, self._size - self._size // 2)
         start = max(kept, min(2, self._size))
         missing = self._size - start
@@ -266,7 +242,7 @@ class Search:
 
     def _first_population(self, t: Tables, runs: int) -> Rows:
         rows = genome.allocate_rows(4 * self._size, runs)
-        empty = int(self._options.empty_starts * self._size)
+        empty = int(EMPTY_STARTS * self._size)
         self._ops.refresh(t, self._seeds(empty), rows)
         others = Rows(*(field[empty:] for field in rows))
         self._ops.scatter(t, self._seeds(self._size - empty), others)
@@ -292,16 +268,7 @@ class Search:
     def _tables(self, problem: Problem) -> Tables:
         """Returns the tables of a problem; cached, since calls mostly repeat the problem."""
         if self._prepared is None or self._prepared[0] is not problem:
-            options = self._options
-            prepared = operators.tables(
-                problem,
-                by_mean=options.by_mean,
-                waiting_first=options.fill_waiting_first,
-                slope_share=options.slope_share,
-                fill_draws=options.fill_draws,
-                next_sizes=next_sizes,
-            )
-            self._prepared = (problem, prepared)
+            self._prepared = (problem, operators.tables(problem, next_sizes=next_sizes))
         return self._prepared[1]
 
     def _scores(self, t: Tables, n: int) -> tuple[Floats, Floats, Seeds]:

@@ -7,12 +7,13 @@ a calibration of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ones.policies.ones.predict.estimate_weights import EstimateWeights
 from ones.policies.ones.predict.history import Floats
+from ones.policies.ones.predict.memory import Remembers
 
 COVERAGE = 0.9
 LOW, HIGH = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2
@@ -29,7 +30,14 @@ class PastPredictions(NamedTuple):
     rho: Floats
 
 
-class Calibration:
+class Calibration(Remembers):
+    memory: ClassVar[Mapping[str, Any]] = {
+        "weights": None,
+        "tau": float,
+        "_past": list[PastPredictions],
+        "_seen": int,
+    }
+
     def __init__(self) -> None:
         self.weights = EstimateWeights()
         self.tau = 1.0  # factor of both parameters of the Beta distribution
@@ -46,19 +54,6 @@ class Calibration:
         recent = self._past[-max(LEAST_PAST, (self._seen + 1) // 2) :]
         if len(recent) >= LEAST_PAST:
             self.tau = calibrated_tau(*map(np.concatenate, zip(*recent, strict=True)))
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "trust": self.weights.save(),
-            "tau": self.tau,
-            "held": [[column.tolist() for column in held] for held in self._past],
-            "seen": self._seen,
-        }
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self.weights.load(saved["trust"])
-        self.tau, self._seen = saved["tau"], int(saved["seen"])
-        self._past = [PastPredictions(*map(np.array, held)) for held in saved["held"]]
 
 
 def calibrated_tau(alpha: Floats, beta: Floats, rho: Floats) -> float:

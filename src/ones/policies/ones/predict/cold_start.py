@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+
+from ones.policies.ones.predict.memory import Remembers
 
 #: expected epochs when nothing is known or declared (docs/paper.md, 17)
 COLD_START_EPOCHS = 30.0
@@ -19,17 +21,17 @@ COLD_START_EPOCHS = 30.0
 REMEMBERED, ENOUGH = 100, 5
 
 
-class ColdStart:
+class ColdStart(Remembers):
+    memory: ClassVar[Mapping[str, Any]] = {"_seconds": list[float], "_usual": float | None}
+
     def __init__(self) -> None:
         self._seconds: list[float] = []  # length of completed jobs on one GPU
         self._usual: float | None = None  # median of `_seconds`; None: too few jobs
 
     def learn(self, seconds: float) -> None:
-        self._set_lengths([*self._seconds[1 - REMEMBERED :], seconds])
-
-    def _set_lengths(self, seconds: list[float]) -> None:
-        self._seconds = seconds
-        self._usual = float(np.median(seconds)) if len(seconds) >= ENOUGH else None
+        self._seconds = [*self._seconds[1 - REMEMBERED :], seconds]
+        if len(self._seconds) >= ENOUGH:
+            self._usual = float(np.median(self._seconds))
 
     def usual_epochs(self, epoch_seconds: Sequence[float | None]) -> list[float | None]:
         """Returns estimates from the times of an epoch on one GPU; None: unknown."""
@@ -40,9 +42,3 @@ class ColdStart:
                 return [None] * len(epoch_seconds)
             usual = COLD_START_EPOCHS * float(np.exp(np.mean(np.log(known))))
         return [s and sqrt(COLD_START_EPOCHS * usual / s) for s in epoch_seconds]
-
-    def save(self) -> dict[str, Any]:
-        return {"seconds": list(self._seconds)}
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._set_lengths(list(map(float, saved["seconds"])))

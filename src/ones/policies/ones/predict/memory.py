@@ -6,7 +6,7 @@ A part declares its attributes and their types in `memory`; nested parts save th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_origin
 
 import msgspec
 import numpy as np
@@ -51,5 +51,5 @@ def _plain(value: object) -> object:
 
 
 def _array(kind: type, value: object) -> object:
-    assert kind is np.ndarray, kind
+    assert np.ndarray in (kind, get_origin(kind)), kind
     return np.array(value)

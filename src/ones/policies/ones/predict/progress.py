@@ -1,7 +1,7 @@
 """Predicts the progress of a job: the Beta distributed share ρ of its whole length (§3.2.1).
 
-The search uses `predict`, `draws` and `remaining`; users see `forecast`. The model learns when a
-job ends; predictions do not change it.
+The search uses `predict`, `quantiles` and `remaining`; users see `forecast`. The model learns when
+a job ends; predictions do not change it.
 """
 
 from __future__ import annotations
@@ -62,11 +62,6 @@ class ProgressModel(Remembers):
     def n_completed(self) -> int:
         """Jobs learned from."""
         return self._history.n_completed
-
-    @property
-    def n_points(self) -> int:
-        """Points learned from."""
-        return self._history.n_points
 
     def record_epoch(self, job: JobId, features: Features) -> None:
         self._history.record(job, features)
@@ -150,11 +145,6 @@ class ProgressModel(Remembers):
         left = [self._lengths.left(kind, a) for kind, a in zip(kinds, alpha.tolist(), strict=True)]
         by_kind = np.array([np.nan if x is None else max(x, LEAST_LEFT) for x in left])
         return np.array([prior, learned, by_kind])
-
-    def draws(self, alpha: Floats, beta: Floats, n: int, rng: np.random.Generator) -> Floats:
-        """Returns ρ [n, job]: line 2 of Algorithm 1, n times."""
-        rho = rng.beta(alpha, beta, (n, len(alpha)))
-        return np.clip(rho, *RHO_RANGE)
 
     def quantiles(self, alpha: Floats, beta: Floats, n: int) -> Floats:
         """Returns ρ [n, job] as evenly spaced quantiles instead of random draws.

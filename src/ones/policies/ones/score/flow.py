@@ -110,35 +110,6 @@ def usual_worth(gpus: int) -> Floats:
     return worth
 
 
-def marginal_reference(
-    order: Ints, ranks: Floats, speedups: Floats, sizes: Ints, usual: Floats
-) -> Floats:
-    """`flow_kernels.marginal`, to be read: worth[u] is the largest value of u GPUs.
-
-    `ranks` are k of the jobs in this order. Future jobs rank between two present jobs; they are
-    worth as much as the jobs before them, or as `usual` before the first.
-    """
-    gpus = len(usual) - 1
-    worth = (ranks[0] - 1.0) * usual
-    weights = np.zeros(len(order))
-    before = 0.0
-    for job, k in zip(order, ranks, strict=True):
-        if before:
-            worth = worth * ((k - 1.0) / before)
-        weight = min(
-            (k - worth[gpus - s]) / v
-            for s, v in zip(sizes, speedups[job], strict=True)
-            if s <= gpus
-        )
-        weights[job] = weight
-        better = worth.copy()
-        for s, v in zip(sizes, speedups[job], strict=True):
-            if s <= gpus:
-                better[s:] = np.maximum(better[s:], worth[: gpus + 1 - s] + weight * v)
-        worth, before = better, k
-    return weights
-
-
 def _ranks(order: Ints, arrivals: ArrayLike) -> Floats:
     """k of the jobs in this order, from the longest, with the future jobs that rank before them.
 

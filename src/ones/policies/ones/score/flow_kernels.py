@@ -15,8 +15,12 @@ def marginal(
     sizes: NDArray[np.int64],
     usual: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """`flow.marginal_reference` in place: from the most GPUs down, so that `worth[u - size]` is
-    still the value before this job."""
+    """λ of each job; `ranks` are k of the jobs in this order.
+
+    worth[u] is the largest value of u GPUs. Future jobs rank between two present jobs; they are
+    worth as much as the jobs before them, or as `usual` before the first. `worth` is updated from
+    the most GPUs down, so that `worth[u - size]` is still the value before this job.
+    """
     gpus = len(usual) - 1
     worth = (ranks[0] - 1.0) * usual
     weights = np.zeros(len(order))

@@ -24,7 +24,7 @@ IDLE = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
-    """Minimise the sum over jobs of work x cost + extra, at the number of GPUs each one gets.
+    """Minimise the sum over jobs of work x cost, at the number of GPUs each one gets.
 
     A job gets none, or between `least` and `most`; with `most` 0 it may not run now.
     Arrays are converted to one type and layout, so that kernels are compiled once.
@@ -35,18 +35,15 @@ class Problem:
     least: Ints
     most: Ints
     held: Ints  # GPUs it has now
-    new: Flags  # never deployed, or just started: gets GPUs before other jobs grow
     processed: Floats  # T_processed: seconds that it has run
-    cost: Floats  # [job, GPUs]: GPU-seconds per unit of work, c_j/X_j; [job, 0]: while it waits
-    extra: Floats  # [job, GPUs]: added at any work, such as the cost of a switch
+    cost: Floats  # [job, GPUs]: per unit of work; [job, 0]: while it waits
     work: Floats  # [draw, job]: Y_j (Eq. 7), the same draws for all candidates
     use_all: bool = True  # Eq. 4: use every GPU that a job could use; False: only if it pays
 
     def __post_init__(self) -> None:
         kinds = {
             "keys": np.int64, "least": np.int32, "most": np.int32, "held": np.int32,
-            "new": np.bool_, "processed": np.float64, "cost": np.float64, "extra": np.float64,
-            "work": np.float64,
+            "processed": np.float64, "cost": np.float64, "work": np.float64,
         }  # fmt: skip
         for name, kind in kinds.items():
             object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), kind))
@@ -55,12 +52,12 @@ class Problem:
 
     def _check_shapes(self) -> None:
         jobs = len(self.keys)
-        for name in ("keys", "least", "most", "held", "new", "processed"):
+        for name in ("keys", "least", "most", "held", "processed"):
             shape = getattr(self, name).shape
             if shape != (jobs,):
                 raise ValueError(f"{name} has shape {shape}, not {(jobs,)}")
-        if self.cost.ndim != 2 or len(self.cost) != jobs or self.cost.shape != self.extra.shape:
-            raise ValueError(f"cost {self.cost.shape} and extra {self.extra.shape} of {jobs} jobs")
+        if self.cost.ndim != 2 or len(self.cost) != jobs:
+            raise ValueError(f"cost has shape {self.cost.shape}: {jobs} jobs")
         if self.work.ndim != 2 or len(self.work) < 1 or self.work.shape[1] != jobs:
             raise ValueError(f"work has shape {self.work.shape}, not (draws, {jobs})")
 
@@ -75,9 +72,16 @@ class Problem:
             raise ValueError("a job with most GPUs below least")
         if self.most.max() >= self.cost.shape[1]:
             raise ValueError(f"no cost for {self.most.max()} GPUs")
-        for name in ("cost", "extra", "work"):
+        for name in ("cost", "work"):
             if not np.isfinite(getattr(self, name)).all():
                 raise ValueError(f"{name} is not finite")
+
+    @property
+    def mean_work(self) -> Floats:
+        """The work by which candidates are ranked: the cost is linear in the work, so the mean cost
+        over draws is the cost at mean work."""
+        work: Floats = self.work.mean(axis=0)
+        return work
 
     @property
     def usable(self) -> int:
@@ -86,40 +90,26 @@ class Problem:
 
     def table(self, work: Floats) -> Floats:
         """Returns the cost of each job with 0, 1, 2, ... GPUs and this remaining work."""
-        table: Floats = work[:, None] * self.cost + self.extra
+        table: Floats = work[:, None] * self.cost
         return table
 
     def idle_charge(self) -> float:
         """Returns the cost of an idle GPU: above the cost difference of any two schedules."""
         if not self.use_all:
             return 0.0
-        largest = np.abs(self.work).max(axis=0)[:, None] * np.abs(self.cost) + np.abs(self.extra)
+        largest = np.abs(self.work).max(axis=0)[:, None] * np.abs(self.cost)
         return max(IDLE, 2.0 * float(largest.max(axis=1).sum()))
-
-    def first_in(self) -> Ints:
-        """Returns the new jobs that must run: the first ones, as far as the GPUs suffice."""
-        left = self.gpus
-        chosen = []
-        for job in np.flatnonzero(self.new & (self.most > 0)):
-            if self.least[job] <= left:
-                left -= int(self.least[job])
-                chosen.append(job)
-        return np.array(chosen, np.int32)
 
     @property
     def frame(self) -> str:
         """Fingerprint of jobs and limits; equal fingerprints allow the same populations."""
         digest = blake2b(str(self.gpus).encode(), digest_size=16)
-        for values in (self.keys, self.least, self.most, self.held, self.new):
+        for values in (self.keys, self.least, self.most, self.held):
             digest.update(values.tobytes())
         return digest.hexdigest()
 
 
 def optimum(problem: Problem) -> Ints:
-    """Returns the exact division at mean work, including the jobs that must run."""
-    must = np.zeros(len(problem.keys), np.bool_)
-    must[problem.first_in()] = True
-    table = problem.table(problem.work.mean(axis=0))
-    return exact(
-        table, problem.least, problem.most, problem.gpus, must_run=must, use_all=problem.use_all
-    )
+    """Returns the exact division at mean work."""
+    table = problem.table(problem.mean_work)
+    return exact(table, problem.least, problem.most, problem.gpus, use_all=problem.use_all)

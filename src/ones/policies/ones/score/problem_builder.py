@@ -94,7 +94,6 @@ def build_problem(
             least=least,
             most=most,
             held=held,
-            new=np.zeros(len(jobs), np.bool_),
             processed=np.array([job.run_seconds_at(view.now) for job in jobs]),
             use_all=False,
             **score,
@@ -125,7 +124,7 @@ def _flow_time(
     known: Knowledge,
     settings: OnesSettings,
 ) -> dict[str, Floats]:
-    """Returns cost, extra and work of the problem: weighted speedup, less the cost of a change.
+    """Returns cost and work of the problem: weighted speedup, less the cost of a change.
 
     "Work" is the weight of a job in each draw; "cost" is the value with its sign changed. A start
     is never charged: that would starve a job if its remaining work is estimated too low.
@@ -164,7 +163,7 @@ def _flow_time(
                 value, now, horizon, usual_horizon, lost, known.join_times.seconds
             )
         cost[i, 1:] = -_per_gpu_count(sizes, value, width)
-    return {"cost": cost, "extra": np.zeros_like(cost), "work": weights}
+    return {"cost": cost, "work": weights}
 
 
 def _charge_early_preemptions(
