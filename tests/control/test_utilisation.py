@@ -225,9 +225,12 @@ def test_ended_and_unknown_jobs_take_no_room(monkeypatch: pytest.MonkeyPatch) ->
     assert not board.uses("j"), "it has left the slot"
     board.on_card(replace(site.card, ended_at=site.now, workers=()))
     assert board.curves("j", 9)["all"] is not None
+    assert board._ended == {"j": 1}
     for job in ("k1", "k2", "k3"):
         board.take([sample(f"n/{i}", job=job) for i in range(10)])
+        board.on_card(replace(CARD, id=job))  # it waits
         board.on_card(replace(CARD, id=job, ended_at=site.now))
+        board.on_card(replace(CARD, id=job, ended_at=site.now))  # shown again
         live.discard(job)
         board.take([sample("n/0", job=job)])  # too late
     assert [job for job in ("j", "k1", "k2", "k3") if board.version(job)] == ["k2", "k3"]

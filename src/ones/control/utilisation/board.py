@@ -85,8 +85,10 @@ class UtilisationBoard:
 
     def on_card(self, card: JobCard) -> None:
         """A job has a new card: only the curves of an ended job stay."""
-        if card.id not in self._curves or self._workers.get(card.id) is card.workers:
-            return  # nothing is known of the job, or its workers are the same
+        if card.id not in self._curves or card.id in self._ended:
+            return
+        if not card.over and self._workers.get(card.id) is card.workers:
+            return  # the workers are the same
         with self._lock:
             uses, curves = self._uses[card.id], self._curves[card.id]
             if card.over:
