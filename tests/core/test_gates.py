@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ones.core import (
     Cluster,
     Dependency,
@@ -10,12 +12,15 @@ from ones.core import (
     Job,
     JobId,
     Plan,
+    PlanAdopted,
     Scheduler,
     State,
+    View,
 )
 from ones.core import events as ev
 from ones.core.plan import Finish, Rescale, Start, Stop
 from ones.policies import create
+from ones.policies.fifo import Fifo
 from ones.runlog.encoding import decode_snapshot, encode_saved
 from ones.testing.invariants import check_invariants
 
@@ -206,3 +211,27 @@ def test_a_snapshot_keeps_what_blocks_a_job() -> None:
     assert B in shop.state.schedule
     shop.end(JobId("t_0"))
     assert JobId("t_2") in shop.state.schedule
+
+
+class Told(Fifo):
+    """Remembers what it observes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observed: list[object] = []
+
+    def observe(self, event: ev.Event | PlanAdopted, view: View) -> None:
+        self.observed.append(event)
+
+
+def test_a_warning_changes_nothing_and_no_policy_observes_it() -> None:
+    shop, policy = Shop(1), Told()
+    shop.scheduler = Scheduler(Cluster.of(1), policy)
+    shop.run(A)
+    policy.observed.clear()
+    before = msgspec.to_builtins(shop.state.records[A])
+    assert shop.tell(ev.JobWarned(0.0, A, "idle", "Its GPU is idle.")).says_nothing
+    assert not policy.observed
+    assert msgspec.to_builtins(shop.state.records[A]) == before
+    shop.tell(ev.JobWarned(3.0, C, "idle", "of an unknown job"))
+    assert shop.state.dropped["unknown"] == 1
