@@ -87,7 +87,7 @@ def test_a_card_shows_the_work_in_the_unit_of_the_job() -> None:
     assert card.work == Work(Unit.STEPS, 1, 800)  # as far as its rule lets it
     scheduler.handle(ev.JobEnded(9.0, A, EndReason.FINISHED))
     ended = card_of_ended(scheduler.state.ended[A], None, card, elastic=True)
-    assert ended.work == Work(Unit.STEPS, 1, 1000)
+    assert ended.work == Work(Unit.STEPS, 1, 800)
 
 
 def test_the_order_to_end_is_one() -> None:

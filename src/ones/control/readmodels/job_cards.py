@@ -205,6 +205,8 @@ def card_of_ended(
         figures["failures"] = max(outcome.failures, last.failures)
     epochs = Work(Unit.EPOCHS, outcome.epochs, last.planned_epochs if last else None)
     figures["work"] = outcome.work or epochs
+    if last is not None and last.work is not None and outcome.work is not None:
+        figures["work"] = replace(outcome.work, total=last.work.total)  # up to its stop rule
     return JobCard(
         id=outcome.id,
         name=submission.name if submission else last.name if last else outcome.id,

@@ -94,7 +94,7 @@ export class JobTables {
       false,
       ([how, epochs, loss, accuracy, waited, ran, rescales, ended, why], card) => {
         setState(how, card);
-        setText(epochs, number(card.epochs));
+        setText(epochs, progress(card));
         setText(loss, number(card.loss));
         setText(accuracy, percent(card.accuracy));
         setText(waited, duration(card.queue_seconds));
