@@ -211,6 +211,17 @@ def test_the_script_is_found_behind_options_of_python(tmp_path: Path) -> None:
         look_at([sys.executable, "-W", "ignore", "gone.py"], tmp_path, {})
 
 
+def test_a_loop_of_another_library_is_elastic_by_its_integration(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    for line, elastic in (
+        ("from ones.integrations.transformers import elastic", True),
+        ("from ones.integrations import lightning", True),
+        ("from ones.integrations.trackers import MLflow", False),
+    ):
+        script.write_text(f"{line}\n")
+        assert look_at([sys.executable, "train.py"], tmp_path, {}).elastic is elastic, line
+
+
 def test_another_python_without_ones_is_noticed(tmp_path: Path) -> None:
     assert not lacks_ones(sys.executable, tmp_path, {})
     for code in (0, 3):

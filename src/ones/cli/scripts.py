@@ -14,7 +14,11 @@ from pathlib import Path
 
 from ones.errors import UserError
 
-_JOIN = re.compile(rb"\bones\.join\b|\bfrom\s+ones\s+import\b[^\n]*\bjoin\b")
+#: `ones.join`, or a loop of another library that joins by itself
+_JOIN = re.compile(
+    rb"\bones\.join\b|\bfrom\s+ones\s+import\b[^\n]*\bjoin\b"
+    rb"|\bones\.integrations(?:\.|\s+import\s+)(?:accelerate|lightning|transformers)\b"
+)
 _WORD = re.compile(r"[\w./-]+")
 ELF = b"\x7fELF"  # first bytes of a program
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
