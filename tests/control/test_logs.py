@@ -287,6 +287,7 @@ def test_no_bare_print_is_left() -> None:
         "train/logs.py": 1,
         "lab/bench/emulation/launcher.py": 1,
         "lab/bench/emulation/service.py": 1,
+        "lab/whatif.py": 1,  # its result, to the service
     }
     found: dict[str, int] = {}
     for path in sorted(root.rglob("*.py")):
