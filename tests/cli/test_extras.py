@@ -66,11 +66,11 @@ CLIENTS = {
     **dict.fromkeys(
         (
             *("link", "ps", "show a", "why a", "logs a", "cancel a", "top", "audit"),
-            *("cluster", "cluster drain a/0", "cluster undrain a/0"),
+            *("cluster", "cluster drain a/0", "cluster undrain a/0", "cluster history"),
             *("set a -p 1", "hold a", "release a", "rerun a", "wait a", "usage", "user budget"),
             *("notify add https://a", "notify list", "notify test 1", "notify remove 1"),
             *("user add ann", "user token ann", "user list", "user limit ann 8", "user remove ann"),
-            "user unix ann ann",
+            *("user unix ann ann", "whatif --policy srtf", "slurm auto --max-nodes 2 --time 1h"),
         ),
         "no service is running",
     ),
