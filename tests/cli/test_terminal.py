@@ -32,7 +32,8 @@ def card(**more: Any) -> dict[str, Any]:
         "batch": None, "epochs": 0, "planned_epochs": None, "loss": None, "accuracy": None,
         "submitted_at": 0.0, "ended_at": 5.0, "eta": None, "eta_low": None, "eta_high": None,
         "message": EVIL, "note": EVIL, "queue_seconds": 1.0, "run_seconds": 2.0, "command": [EVIL],
-        "env": {}, "files": {}, "workers": [], "tags": [EVIL], "cwd": EVIL, **more,
+        "env": {}, "files": {}, "workers": [], "tags": [EVIL], "cwd": EVIL, "git": EVIL,
+        "snapshot": None, "root": None, **more,
     }  # fmt: skip
 
 
@@ -53,6 +54,14 @@ class Service:
             "/api/jobs/a-1/launches": [
                 {"id": EVIL, "slots": ["local/0"], "ended": EVIL, "alive": False}
             ],
+            "/api/jobs/a-1/utilisation": {
+                "workers": [
+                    {
+                        "gpu": EVIL, "utilisation": 0.5, "memory_mb": 1.0, "power_watts": None,
+                        "cpus": 1.0, "step_seconds": 0.1, "slowdown": 1.0, "idle_seconds": None,
+                    }
+                ]
+            },
             "/api/jobs/a-1/story": [{"at": 0.0, "kind": "start", "text": EVIL}],
             "/api/cluster": {
                 "slots": [slot],
