@@ -66,7 +66,12 @@ class Service:
             "/api/cluster": {
                 "slots": [slot],
                 "nodes": [{"name": "local", "gpus": 1, "state": "up", "reason": EVIL}],
-                "unfit": {"n1": EVIL}, "running": 1, "waiting": 0, "policy": "fifo", "now": 9.0,
+                "unfit": {"n1": EVIL},
+                "slurm_auto": {
+                    "max_nodes": 1, "nodes": 0, "time": EVIL, "pending": [EVIL], "running": [],
+                    "problem": EVIL, "retry_seconds": 1.0,
+                },
+                "running": 1, "waiting": 0, "policy": "fifo", "now": 9.0,
             },
             "/api/decisions": [
                 {"actions": [{"job": "a-1", "text": EVIL}], "notes": {}, "at": 1.0, "number": 1}
