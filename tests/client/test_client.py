@@ -60,6 +60,21 @@ def test_the_cluster_is_shown_and_drained(client: Client) -> None:
     assert client.cluster().policy == "fifo"
 
 
+def test_the_past_is_shown(client: Client) -> None:
+    made = client.submit(["true"], gpus=1)
+    client.wait([made.id])
+    assert [each.user for each in client.usage(["user", "day"], since=0.0)] == [client.job(made.id).owner]
+    assert client.history(points=2).step_seconds >= 60
+    (shown,) = client.curves_of_jobs([made.id], against="time").jobs
+    assert (shown.id, shown.curves.loss) == (made.id, [])
+    with pytest.raises(UnknownNameError, match="unknown policy 'best'"):
+        client.start_whatif("best")
+    with pytest.raises(UserError, match="has not started a replay"):
+        client.whatif()
+    assert client.start_whatif("srtf", hours=1.0).policy == "srtf"
+    assert client.cancel_whatif().state in ("cancelled", "done")
+
+
 def test_errors_are_exceptions_of_one_line(client: Client, service: Inside) -> None:
     with pytest.raises(UnknownNameError, match="unknown job 'none'"):
         client.job("none")

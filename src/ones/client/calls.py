@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ones.client.snapshot import Uploaded
 from ones.client.transport import given, of_job
+from ones.control.api.past_models import CurvesShown, HistoryShown, ReplayShown, UsageShown
 from ones.control.api.request_models import Again, Drained, JobChange, NewJob
 from ones.control.api.response_models import (
     Changed,
@@ -51,6 +52,8 @@ _CHANGED, _SUBMITTED = TypeAdapter(Changed), TypeAdapter(Submitted)
 _JOBS, _JOB = TypeAdapter(list[JobShown]), TypeAdapter(JobDetails)
 _STORY, _LAUNCHES = TypeAdapter(list[StoryLine]), TypeAdapter(list[LaunchShown])
 _CLUSTER, _CURVES = TypeAdapter(ClusterShown), TypeAdapter(Curves)
+_SEVERAL_CURVES, _HISTORY = TypeAdapter(CurvesShown), TypeAdapter(HistoryShown)
+_USAGE, _REPLAY = TypeAdapter(list[UsageShown]), TypeAdapter(ReplayShown)
 
 
 def submit(
@@ -119,6 +122,35 @@ def drain(place: str, reason: str) -> Call[ClusterShown]:
 
 def undrain(place: str) -> Call[ClusterShown]:
     return Call("POST", "/api/cluster/undrain", _CLUSTER, body={"place": place})
+
+
+def usage(
+    by: Sequence[str], since: float | None, until: float | None, owner: str | None
+) -> Call[list[UsageShown]]:
+    query = given({"by": list(by), "since": since, "until": until, "owner": owner})
+    return Call("GET", "/api/usage", _USAGE, query)
+
+
+def history(since: float | None, points: int) -> Call[HistoryShown]:
+    return Call("GET", "/api/history", _HISTORY, given({"since": since, "points": points}))
+
+
+def curves_of_jobs(ids: Sequence[str], against: str) -> Call[CurvesShown]:
+    query = {"job": list(ids), "against": against}
+    return Call("GET", "/api/curves", _SEVERAL_CURVES, query)
+
+
+def start_whatif(policy: str, hours: float) -> Call[ReplayShown]:
+    body = {"policy": policy, "hours": hours}
+    return Call("POST", "/api/whatif", _REPLAY, body=body)
+
+
+def whatif() -> Call[ReplayShown]:
+    return Call("GET", "/api/whatif", _REPLAY)
+
+
+def cancel_whatif() -> Call[ReplayShown]:
+    return Call("POST", "/api/whatif/cancel", _REPLAY)
 
 
 def _checked(model: Any, values: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ANN401

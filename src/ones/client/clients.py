@@ -17,6 +17,7 @@ from ones.client.calls import Call
 from ones.client.connection import find
 from ones.client.snapshot import Step, advance, finished, upload
 from ones.client.transport import check, of_job, options_of, plain, unreachable
+from ones.control.api.past_models import CurvesShown, HistoryShown, ReplayShown, UsageShown
 from ones.control.api.response_models import (
     Changed,
     ClusterShown,
@@ -153,6 +154,36 @@ class Client:
     def undrain(self, place: str) -> ClusterShown:
         return self.run(calls.undrain(place))
 
+    def usage(
+        self,
+        by: Sequence[str] = ("user",),
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        owner: str | None = None,
+    ) -> list[UsageShown]:
+        """GPU hours; `by`: `user`, `tag`, `day`. Times are seconds since 1970."""
+        return self.run(calls.usage(by, since, until, owner))
+
+    def history(self, *, since: float | None = None, points: int = 500) -> HistoryShown:
+        """GPUs used, waiting jobs and decisions over time; without `since` of a day."""
+        return self.run(calls.history(since, points))
+
+    def curves_of_jobs(self, ids: Sequence[str], *, against: str = "epochs") -> CurvesShown:
+        """Curves of several jobs against `epochs`, `samples` or `time`."""
+        return self.run(calls.curves_of_jobs(ids, against))
+
+    def start_whatif(self, policy: str, *, hours: float = 6.0) -> ReplayShown:
+        """Replay the last hours under another policy, in the background of the service."""
+        return self.run(calls.start_whatif(policy, hours))
+
+    def whatif(self) -> ReplayShown:
+        """The last replay: its progress, or its result."""
+        return self.run(calls.whatif())
+
+    def cancel_whatif(self) -> ReplayShown:
+        return self.run(calls.cancel_whatif())
+
     def wait(self, ids: Iterable[str], *, timeout: float | None = None) -> list[JobDetails]:
         """The jobs, once all have ended. Raises WorldError after `timeout` seconds."""
         deadline = _deadline(timeout)
@@ -277,6 +308,31 @@ class AsyncClient:
 
     async def undrain(self, place: str) -> ClusterShown:
         return await self.run(calls.undrain(place))
+
+    async def usage(
+        self,
+        by: Sequence[str] = ("user",),
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        owner: str | None = None,
+    ) -> list[UsageShown]:
+        return await self.run(calls.usage(by, since, until, owner))
+
+    async def history(self, *, since: float | None = None, points: int = 500) -> HistoryShown:
+        return await self.run(calls.history(since, points))
+
+    async def curves_of_jobs(self, ids: Sequence[str], *, against: str = "epochs") -> CurvesShown:
+        return await self.run(calls.curves_of_jobs(ids, against))
+
+    async def start_whatif(self, policy: str, *, hours: float = 6.0) -> ReplayShown:
+        return await self.run(calls.start_whatif(policy, hours))
+
+    async def whatif(self) -> ReplayShown:
+        return await self.run(calls.whatif())
+
+    async def cancel_whatif(self) -> ReplayShown:
+        return await self.run(calls.cancel_whatif())
 
     async def wait(self, ids: Iterable[str], *, timeout: float | None = None) -> list[JobDetails]:
         deadline = _deadline(timeout)

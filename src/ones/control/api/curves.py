@@ -5,28 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
 
 from ones.control.api.access import TheService, TheUser, job_of
-from ones.control.api.response_models import NOT_FOUND, PROBLEMS, Curves, Sendable
+from ones.control.api.past_models import CurvesOfJob, CurvesShown
+from ones.control.api.response_models import NOT_FOUND, PROBLEMS, Curves
 from ones.control.readmodels.progress_curves import Axis, progress_curves
 
 router = APIRouter(tags=["jobs"], responses=PROBLEMS)
 
 MOST_JOBS = 50
-
-
-class CurvesOfJob(BaseModel):
-    id: str
-    name: Sendable
-    owner: str
-    state: str
-    curves: Curves = Field(description="pairs of (position on the axis, value)")
-
-
-class CurvesShown(BaseModel):
-    against: Axis
-    jobs: list[CurvesOfJob] = Field(description="in the order of the request")
 
 
 @router.get("/api/curves", responses=NOT_FOUND)

@@ -5,38 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
 
 from ones.control.api.access import TheService, TheUser
+from ones.control.api.past_models import HistoryPoint, HistoryShown
 from ones.control.api.response_models import PROBLEMS
 
 router = APIRouter(tags=["service"], responses=PROBLEMS)
 
 DAY = 86_400.0
-
-
-class HistoryPoint(BaseModel):
-    """Means of an interval, which begins at `at`."""
-
-    at: float
-    gpus: float = Field(description="of the cluster, without nodes that are down")
-    gpus_used: float = Field(description="GPUs with a worker, also one that starts or leaves")
-    utilisation: float | None = Field(
-        description="share of the GPUs that are allocated, 0 to 1; null: there was no GPU"
-    )
-    waiting: float = Field(description="jobs without GPUs, also those on hold or after others")
-    most_waiting: int
-    running: float = Field(description="jobs with GPUs")
-    decisions_per_hour: float = Field(description="decisions that changed a job")
-
-
-class HistoryShown(BaseModel):
-    now: float
-    since: float
-    step_seconds: int = Field(description="length of an interval")
-    points: list[HistoryPoint] = Field(
-        description="oldest first; intervals in which no controller ran are left out"
-    )
 
 
 @router.get("/api/history")

@@ -6,11 +6,12 @@ import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from ones.control.api.access import TheAdmin, TheRecord, TheService, TheUser
+from ones.control.api.past_models import BudgetShown, ShareShown, SharesShown, UsageShown
 from ones.control.api.request_models import Strict
-from ones.control.api.response_models import ADMINS, NOT_FOUND, PROBLEMS, Sendable
+from ones.control.api.response_models import ADMINS, NOT_FOUND, PROBLEMS
 from ones.control.usage import ALL, HOUR
 
 router = APIRouter(tags=["usage"], responses=PROBLEMS)
@@ -19,38 +20,10 @@ Group = Literal["user", "tag", "day"]
 MONTH = 30 * 86_400.0
 
 
-class UsageShown(BaseModel):
-    """A key by which the rows are not grouped is null."""
-
-    user: str | None
-    tag: Sendable | None
-    day: str | None = Field(description="as 2026-01-31, in UTC")
-    gpu_hours: float
-
-
-class ShareShown(BaseModel):
-    user: str
-    gpu_hours: float = Field(description="past use, halved with every half-life")
-    share_gpu_hours: float = Field(description="an equal share of what can be used and remembered")
-    ratio: float = Field(description="past use as a multiple of the share")
-    penalty: float = Field(description="taken from the priority of the user's jobs, below 1")
-
-
-class SharesShown(BaseModel):
-    half_life_hours: float = Field(description="0: past use does not count")
-    users: list[ShareShown]
-
-
 class Budget(Strict):
     gpu_hours: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = Field(
         None, description="GPU hours that the user may use in a calendar month; null: no budget"
     )
-
-
-class BudgetShown(BaseModel):
-    user: str
-    gpu_hours: float | None
-    used: float = Field(description="GPU hours since the first day of the month")
 
 
 @router.get("/api/usage")

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from ones.control.accounts import User
 from ones.control.api.access import TheService, TheUser
+from ones.control.api.past_models import ReplayResult, ReplayShown
 from ones.control.api.request_models import Strict
-from ones.control.api.response_models import NOT_FOUND, PROBLEMS, Sendable
+from ones.control.api.response_models import NOT_FOUND, PROBLEMS
 from ones.control.service import Service
-from ones.control.whatif import Replay, State
+from ones.control.whatif import Replay
 from ones.errors import UnknownNameError
 from ones.policies import names
 
@@ -26,63 +27,6 @@ MOST_HOURS = 24.0 * 31
 class NewReplay(Strict):
     policy: str = Field(max_length=100, description="name of an installed policy")
     hours: Annotated[float, Field(gt=0, le=MOST_HOURS, allow_inf_nan=False)] = 6.0
-
-
-class JobTimes(BaseModel):
-    completion_seconds: float
-    waiting_seconds: float
-
-
-class ReplayedJob(BaseModel):
-    job: str
-    owner: str
-    submitted_at: float
-    began_before: bool = Field(
-        description="submitted before the window: times are from the window's begin"
-    )
-    assumed: str = Field(description="what its length is assumed to be; empty: as recorded")
-    happened: JobTimes | None = Field(description="null: it has not ended")
-    simulated: JobTimes | None = Field(description="under the policy that ran")
-    whatif: JobTimes | None = Field(description="null: refused, or never started")
-
-
-class Means(BaseModel):
-    """Over the jobs that ended in all three, and over all jobs."""
-
-    jobs: int
-    mean_completion_seconds: float | None
-    mean_waiting_seconds: float | None
-    mean_completion_of_all: float | None = Field(description="null: not all have ended")
-    mean_waiting_of_all: float | None
-
-
-class ReplayResult(BaseModel):
-    policy: str
-    policy_then: str = Field(description="the policy that ran")
-    since: float
-    until: float
-    gpus: int
-    happened: Means
-    simulated: Means = Field(
-        description="the same jobs simulated under the policy that ran: its distance from"
-        " `happened` is the error of the simulation"
-    )
-    whatif: Means = Field(description="the same jobs simulated under the other policy")
-    jobs: list[ReplayedJob] = Field(description="jobs that the user may see")
-    jobs_of_others: int = Field(description="further jobs, which count in the means")
-    left_out: dict[str, int] = Field(description="jobs that cannot be simulated, by reason")
-    assumptions: list[Sendable]
-
-
-class ReplayShown(BaseModel):
-    policy: str
-    hours: float
-    state: State
-    started_at: float
-    done: int = Field(description="jobs that have ended in both simulations")
-    total: int = Field(description="0: the run log is being read")
-    problem: Sendable
-    result: ReplayResult | None
 
 
 @router.post("/api/whatif", status_code=202, responses=NOT_FOUND)
