@@ -36,6 +36,9 @@ def why_not() -> str:
     """Why this machine cannot run these tests; empty if it can."""
     if os.geteuid() != 0:
         return "needs root: it makes Unix users"
+    needed = [ones.__file__, *(path for path in sys.path if "site-p" in path)]
+    if any(Path(path).resolve().is_relative_to("/tmp") for path in needed):
+        return "the project or its libraries are below /tmp: jobs of users have a /tmp of their own"
     if not all(map(shutil.which, ("useradd", "userdel"))) or not Path(SYSTEM_PYTHON).exists():
         return f"needs useradd, userdel and {SYSTEM_PYTHON}"
     probe = f"{PREFIX}{os.getpid()}probe"  # not the tree of a machine that is in use

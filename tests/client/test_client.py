@@ -63,7 +63,9 @@ def test_the_cluster_is_shown_and_drained(client: Client) -> None:
 def test_the_past_is_shown(client: Client) -> None:
     made = client.submit(["true"], gpus=1)
     client.wait([made.id])
-    assert [each.user for each in client.usage(["user", "day"], since=0.0)] == [client.job(made.id).owner]
+    assert [each.user for each in client.usage(["user", "day"], since=0.0)] == [
+        client.job(made.id).owner
+    ]
     assert client.history(points=2).step_seconds >= 60
     (shown,) = client.curves_of_jobs([made.id], against="time").jobs
     assert (shown.id, shown.curves.loss) == (made.id, [])

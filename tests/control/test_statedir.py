@@ -100,6 +100,7 @@ def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
     assert modes(directory.path) == {
         "ones.db": 0o600, "ones.db-wal": 0o600, "key": 0o600, "admin.token": 0o600,
         "controller.log": 0o600, "other": 0o644, "runs": 0o700, "checkpoints": 0o700,
+        "snapshots": 0o700,
     }  # fmt: skip
 
 

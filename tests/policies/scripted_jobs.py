@@ -165,6 +165,7 @@ class ScriptedJobs:
                 parameter_bytes=10**8,
                 max_local_batch=256,
             )
+            yield ev.TrackerLinked(self._now, job, record.generation, "https://runs.example/1")
 
     def _measured(self, job: JobId, planned: int | None) -> Iterator[Event]:
         """In the configuration that it has, and in two that it has had, as it may claim."""

@@ -41,7 +41,7 @@ ONE_IN = {
 #: a life takes these policies 0.4 s: in the short run only several odd fields at once
 SLOW = ("pollux", "sia")
 #: the long run tries all values in each of the ways, but for these policies one in N
-ONE_IN_LONG = {"ones": 3, "ones-paper": 3, "ones-artifact": 3, "pollux": 12, "sia": 12}
+ONE_IN_LONG = {"ones": 3, "ones-paper": 3, "ones-artifact": 3, "oasis": 6, "pollux": 12, "sia": 12}
 #: policies with other settings, which use other models
 OTHER_SETTINGS: list[tuple[str, dict[str, object]]] = [
     ("tiresias", {"variant": "gittins", "placement": "step-time"}),

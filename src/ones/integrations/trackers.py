@@ -33,7 +33,7 @@ def run_id(environment: Mapping[str, str] = os.environ) -> str:
     A script that runs alone has a new one each time.
 
     >>> run_id({"ONES_JOB": "bert-7", "ONES_CHECKPOINTS": "/state/checkpoints/bert-7"})
-    'bert-7-d0cc8f'
+    'bert-7-4406c5'
     """
     job, place = environment.get("ONES_JOB"), environment.get(CHECKPOINTS, "")
     if job is None:
