@@ -83,7 +83,8 @@ def test_the_link_of_a_tracker_is_on_the_card(bench: ByHand) -> None:
     assert card.at(0.0)["tracker"] == "https://runs.example/1"
 
 
-@pytest.mark.slow
+# seldom, a rank of torch 2.13 aborts in destroy_process_group ("terminate called without ...")
+@pytest.mark.soak
 def test_torchrun_has_a_process_for_each_gpu_and_the_first_one_reports(
     make_world: Callable[..., World],
 ) -> None:

@@ -126,7 +126,7 @@ def test_a_heavy_user_sees_why_jobs_of_another_user_go_first(fair: Inside) -> No
     assert "Fair share" in page
     assert ">ann</th>" not in page
     assert ">ann</th>" in fair.http.get("/usage").text
-    fair.http.delete(f"/api/jobs/{first}")
+    fair.http.post(f"/api/jobs/{first}/cancel").raise_for_status()
     wait_for(lambda: fair.http.get(f"/api/jobs/{soon}").json()["state"] == "running")
     assert fair.http.get(f"/api/jobs/{late}").json()["state"] == "waiting"
 
