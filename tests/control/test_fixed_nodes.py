@@ -126,7 +126,8 @@ def test_each_node_gets_the_variables_of_its_part(bench: ByHand) -> None:
     )
 
 
-@pytest.mark.slow
+# as in test_fixed_progress.py: a rank may abort in destroy_process_group
+@pytest.mark.soak
 def test_torchrun_spans_the_nodes_of_a_slurm_cluster(
     slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
