@@ -1,4 +1,4 @@
-"""What-if replays: the result, who sees what, and that nothing outlives the controller."""
+"""What-if replays: their results, what each user may see, and their end with the controller."""
 
 from __future__ import annotations
 
